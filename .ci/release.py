@@ -63,7 +63,9 @@ def notes(changelog: str, version: str, tag: str) -> str:
         ReleaseError: The tag is not that of the version, or the section is missing or has no date.
     """
     if tag != f"v{version}":
-        raise ReleaseError(f"tag: got {tag}, expected v{version}, the number in lib/tokenlake/_version.py")
+        raise ReleaseError(
+            f"tag: got {tag}, expected v{version}, the number in lib/tokenlake/_version.py"
+        )
     section = re.search(
         rf"^## \[{re.escape(version)}\] - (\d{{4}}-\d\d-\d\d)\n(.*?)(?=^## \[|^\[[^\]]+\]: |\Z)",
         changelog,
@@ -83,7 +85,9 @@ def main(arguments: list[str], root: Path = ROOT) -> int:
         match arguments:
             case ["date"]:
                 today = datetime.datetime.now(datetime.UTC).date()
-                path.write_text(dated(path.read_text("utf-8"), version_of(root), today), "utf-8")
+                path.write_text(
+                    dated(path.read_text("utf-8"), version_of(root), today), "utf-8"
+                )
             case ["notes", tag]:
                 sys.stdout.write(notes(path.read_text("utf-8"), version_of(root), tag))
             case _:

@@ -1,6 +1,8 @@
-"""What Tokenlake costs, against its peers, measured as CPU seconds of whole process trees.
+"""What Tokenlake costs, against its peers, measured as CPU seconds of whole process
+trees.
 
-``python -m benchmarks`` runs it; README.md here says what is measured and how to read the table.
+``python -m benchmarks`` runs it; README.md here says what is measured and how to read
+the table.
 
 ::
 

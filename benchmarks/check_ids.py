@@ -1,17 +1,21 @@
-"""Compare token ids: of the chosen engine with the reference, and of the reference in two versions of `tokenizers`.
+"""Compare token ids: of the chosen engine with the reference, and of the reference in
+two versions of `tokenizers`.
 
     python benchmarks/check_ids.py engines DATA
 
-compares the engine that a build chooses with `tokenizers` on every document of the corpora. The reference of
-tokenizers 0.23 encodes a few MB per CPU second, so 65 MB take about two minutes for each tokenizer and mode.
+compares the engine that a build chooses with `tokenizers` on every document of the
+corpora. The reference of tokenizers 0.23 encodes a few MB per CPU second, so 65 MB take
+about two minutes for each tokenizer and mode.
 
     python benchmarks/check_ids.py write DATA IDS.npz      # in each environment
     python benchmarks/check_ids.py compare OLD.npz NEW.npz
 
-writes a hash of the ids of every document and of every made-up string, for all tokenizers of DATA, as the installed
-`tokenizers` gives them; and counts where two such files differ.
+writes a hash of the ids of every document and of every made-up string, for all
+tokenizers of DATA, as the installed `tokenizers` gives them; and counts where two such
+files differ.
 
-DATA holds `corpora/*.parquet` (column `text`), `hf/` (a Hub cache) and `tokenizers/*/tokenizer.json.xz`.
+DATA holds `corpora/*.parquet` (column `text`), `hf/` (a Hub cache) and
+`tokenizers/*/tokenizer.json.xz`.
 """
 
 from __future__ import annotations
@@ -67,7 +71,9 @@ def main() -> int:
     write = commands.add_parser("write")
     write.add_argument("data", type=Path)
     write.add_argument("ids", type=Path)
-    write.add_argument("--every", type=int, default=1, help="take every n-th document of the corpora")
+    write.add_argument(
+        "--every", type=int, default=1, help="take every n-th document of the corpora"
+    )
     comparison = commands.add_parser("compare")
     comparison.add_argument("old", type=Path)
     comparison.add_argument("new", type=Path)
@@ -83,7 +89,9 @@ def main() -> int:
 def corpus(data: Path) -> pa.LargeStringArray:
     """Return all documents of the corpora."""
     paths = sorted((data / "corpora").glob("*.parquet"))
-    text = pa.concat_tables([pq.read_table(path, columns=["text"]) for path in paths])["text"]
+    text = pa.concat_tables([pq.read_table(path, columns=["text"]) for path in paths])[
+        "text"
+    ]
     batches = text.cast(pa.large_string()).combine_chunks()
     return batches if isinstance(batches, pa.Array) else batches.chunk(0)
 
@@ -96,11 +104,15 @@ def tokenizers_of(data: Path) -> Iterator[TokenizerFiles]:
     for path in sorted((data / "tokenizers").glob("*/tokenizer.json.xz")):
         with lzma.open(path) as file:
             tokenizer_json = file.read()
-        yield TokenizerFiles(name=path.parent.name, files={"tokenizer.json": tokenizer_json})
+        yield TokenizerFiles(
+            name=path.parent.name, files={"tokenizer.json": tokenizer_json}
+        )
 
 
 def write_hashes(data: Path, target: Path, every: int) -> None:
-    """Write hashes of the ids of all texts by the installed `tokenizers`: uint64[texts] for each tokenizer and mode."""
+    """Write hashes of the ids of all texts by the installed `tokenizers`:
+    uint64[texts] for each tokenizer and mode.
+    """
     documents = corpus(data).take(pa.array(range(0, len(corpus(data)), every)))
     hashes: dict[str, UInt64] = {}
     for files in tokenizers_of(data):
@@ -114,13 +126,20 @@ def write_hashes(data: Path, target: Path, every: int) -> None:
                 continue
             hashes[f"{files.name} {mode} strings"] = hashes_of(reference, strings)
             if mode == "literal":
-                hashes[f"{files.name} {mode} documents"] = hashes_of(reference, documents)
-            print(f"{files.name} {mode}: {time.process_time() - started:.1f} CPU s", flush=True)
+                hashes[f"{files.name} {mode} documents"] = hashes_of(
+                    reference, documents
+                )
+            print(
+                f"{files.name} {mode}: {time.process_time() - started:.1f} CPU s",
+                flush=True,
+            )
     np.savez(target, version=np.array(version("tokenizers")), **hashes)
 
 
 def made_up_strings(files: TokenizerFiles) -> list[str]:
-    """Return strings around the borders where tokenizers decide differently, the same in every run."""
+    """Return strings around the borders where tokenizers decide differently, the
+    same in every run.
+    """
     generator = random.Random(34)
     added = [token["content"] for token in files.added_tokens]
     strings = [*adversarial_texts(), *(f"a{token}b {token}" for token in added)]
@@ -136,11 +155,15 @@ def made_up_strings(files: TokenizerFiles) -> list[str]:
 
 
 def strings_of_all_points() -> Iterator[str]:
-    """Yield strings that together hold every code point, each after a letter, a digit and a space."""
+    """Yield strings that together hold every code point, each after a letter, a
+    digit and a space.
+    """
     points = [point for point in range(0x110000) if not 0xD800 <= point < 0xE000]
     for first in range(0, len(points), POINTS_IN_STRING):
         characters = map(chr, points[first : first + POINTS_IN_STRING])
-        yield "".join(f"a{character}1{character} {character}" for character in characters)
+        yield "".join(
+            f"a{character}1{character} {character}" for character in characters
+        )
 
 
 def hashes_of(reference: ReferenceEngine, text: pa.LargeStringArray) -> UInt64:
@@ -156,7 +179,9 @@ def compare_versions(old: Path, new: Path) -> int:
     """Print how many texts have other ids in another version; return how many."""
     before = np.load(old)
     after = np.load(new)
-    print(f"tokenizers {before['version']} and {after['version']}: texts with other ids")
+    print(
+        f"tokenizers {before['version']} and {after['version']}: texts with other ids"
+    )
     total = 0
     for name in before.files:
         if name == "version":
@@ -165,20 +190,30 @@ def compare_versions(old: Path, new: Path) -> int:
             print(f"{name}: {len(before[name]):,}, refused by {after['version']}")
             continue
         differing = np.flatnonzero(before[name] != after[name])
-        print(f"{name}: {len(before[name]):,}, {len(differing)} differ {differing[:5].tolist() or ''}")
+        print(
+            f"{name}: {len(before[name]):,}, {len(differing)} differ {differing[:5].tolist() or ''}"
+        )
         total += len(differing)
     return total
 
 
 def compare_engines(data: Path) -> int:
-    """Print a line per tokenizer and mode; return the number of documents that differ."""
+    """Print a line per tokenizer and mode; return the number of documents that
+    differ.
+    """
     text = corpus(data)
-    return sum(compare(files, mode, text) for files in tokenizers_of(data) for mode in ("literal", "encode"))
+    return sum(
+        compare(files, mode, text)
+        for files in tokenizers_of(data)
+        for mode in ("literal", "encode")
+    )
 
 
 def compare(files: TokenizerFiles, mode: str, text: pa.LargeStringArray) -> int:
     """Encode every document with both engines and return how many differ."""
-    choice, _ = choose_encoder(files, "auto", mode, size=text.nbytes, add_special_tokens=False)
+    choice, _ = choose_encoder(
+        files, "auto", mode, size=text.nbytes, add_special_tokens=False
+    )
     chosen = Encoder(files, engine=choice.engine, special_tokens_in_text=mode)
     reference = Encoder(files, engine="tokenizers", special_tokens_in_text=mode)
     seconds, tokens, differing = [0.0, 0.0], 0, 0
@@ -191,9 +226,20 @@ def compare(files: TokenizerFiles, mode: str, text: pa.LargeStringArray) -> int:
         seconds[0] += middle - started
         seconds[1] += time.process_time() - middle
         tokens += len(want.ids)
-        if not (np.array_equal(got.offsets, want.offsets) and np.array_equal(got.ids, want.ids)):
-            rows = zip(got.offsets[:-1], got.offsets[1:], want.offsets[:-1], want.offsets[1:], strict=True)
-            differing += sum(not np.array_equal(got.ids[a:b], want.ids[c:d]) for a, b, c, d in rows)
+        if not (
+            np.array_equal(got.offsets, want.offsets)
+            and np.array_equal(got.ids, want.ids)
+        ):
+            rows = zip(
+                got.offsets[:-1],
+                got.offsets[1:],
+                want.offsets[:-1],
+                want.offsets[1:],
+                strict=True,
+            )
+            differing += sum(
+                not np.array_equal(got.ids[a:b], want.ids[c:d]) for a, b, c, d in rows
+            )
     print(
         f"{files.name} {mode}: {choice.engine}, {len(text)} documents, {tokens} tokens, {differing} differ; "
         f"CPU {seconds[0]:.1f} s against {seconds[1]:.1f} s",

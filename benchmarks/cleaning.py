@@ -1,8 +1,10 @@
-"""Cleaning beside datatrove's on the same documents: clusters, verdicts, CPU seconds; and clusters beside the truth.
+"""Cleaning beside datatrove's on the same documents: clusters, verdicts, CPU seconds;
+and clusters beside the truth.
 
-``python -m benchmarks.cleaning [--corpora DIR] [--megabytes N]``, on Parquet files with a column `text`. Near
-duplicates are planted: copies in which a share of the words is another one. What datatrove is measured with can lie in
-an environment of its own, named by ``BENCH_PYTHON_DATATROVE``; it needs Tokenlake there, too, for its words.
+``python -m benchmarks.cleaning [--corpora DIR] [--megabytes N]``, on Parquet files with
+a column `text`. Near duplicates are planted: copies in which a share of the words is
+another one. What datatrove is measured with can lie in an environment of its own, named
+by ``BENCH_PYTHON_DATATROVE``; it needs Tokenlake there, too, for its words.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from benchmarks.measure import ROOT, measure
 from tokenlake.etl.clean.words import words_of
 from tokenlake.etl.text.quality import open_quality
 
-SHARES: Final = (0.005, 0.01, 0.02, 0.04, 0.08)  # of words that are others in a planted copy
+# Of words that are others in a planted copy.
+SHARES: Final = (0.005, 0.01, 0.02, 0.04, 0.08)
 FRESH: Final = 0.3  # ...in a copy that is to be no near duplicate
 NEAR: Final = 0.8  # Jaccard similarity from which two documents should be found
 CPU: Final = 2.0  # times datatrove's CPU seconds
@@ -41,7 +44,9 @@ OURS: Final = {
 
 
 def plant(texts: Sequence[str], size: int, seed: int = 0) -> Iterator[str]:
-    """Yield `size` characters of documents: texts, near duplicates of some, and changed copies that are none."""
+    """Yield `size` characters of documents: texts, near duplicates of some, and
+    changed copies that are none.
+    """
     draw, done, first = random.Random(seed), 0, True
     while done < size:
         for text in texts:
@@ -75,7 +80,9 @@ def our_clusters(output: Path, source: Path) -> dict[int, int]:
     """Return document to cluster, from the list and the places of the lines."""
     table = pq.read_table(output / "list.parquet").to_pylist()
     offsets, at = {0: 0}, 0
-    for number, line in enumerate((source / "part.jsonl").read_bytes().splitlines(keepends=True)):
+    for number, line in enumerate(
+        (source / "part.jsonl").read_bytes().splitlines(keepends=True)
+    ):
         at += len(line)
         offsets[at] = number + 1
     found: dict[int, int] = {}
@@ -85,7 +92,9 @@ def our_clusters(output: Path, source: Path) -> dict[int, int]:
     return found
 
 
-def true_pairs(texts: Sequence[str], among: set[tuple[int, int]]) -> dict[tuple[int, int], float]:
+def true_pairs(
+    texts: Sequence[str], among: set[tuple[int, int]]
+) -> dict[tuple[int, int], float]:
     """Return the Jaccard similarity of the 5-grams of some pairs."""
     grams: dict[int, set[bytes]] = {}
 
@@ -109,7 +118,9 @@ def run(command: Sequence[str], work: Path, name: str) -> float:
         RuntimeError: it failed.
     """
     env = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'lib'}"}
-    measured = measure(command, report=work / f"{name}.json", log=work / f"{name}.log", env=env)
+    measured = measure(
+        command, report=work / f"{name}.json", log=work / f"{name}.log", env=env
+    )
     if measured.exit_code:
         raise RuntimeError(f"{name} failed; see {work / f'{name}.log'}")
     print(
@@ -127,7 +138,14 @@ def measure_clusters(
     peer = os.environ.get("BENCH_PYTHON_DATATROVE", sys.executable)
     ours, cpu = work / "ours", dict[str, float]()
     cpu["ours"] = run(
-        [sys.executable, "-m", "benchmarks.systems.tokenlake_clean", str(source), str(ours), "1"],
+        [
+            sys.executable,
+            "-m",
+            "benchmarks.systems.tokenlake_clean",
+            str(source),
+            str(ours),
+            "1",
+        ],
         work,
         "tokenlake",
     )
@@ -145,10 +163,13 @@ def measure_clusters(
         ]
         cpu[words + " words"] = run(command, work, output.name)
         clusters = {
-            int(key): value for key, value in json.loads((output / "clusters.json").read_text()).items()
+            int(key): value
+            for key, value in json.loads((output / "clusters.json").read_text()).items()
         }
         found[words + " words"] = pairs_of(clusters)
-    every = true_pairs(texts, planted | found["ours"] | found["own words"] | found["ours words"])
+    every = true_pairs(
+        texts, planted | found["ours"] | found["own words"] | found["ours words"]
+    )
     near = {pair for pair, similarity in every.items() if similarity >= NEAR}
     goals = [
         Goal(
@@ -157,7 +178,13 @@ def measure_clusters(
             "at most",
             0,
         ),
-        Goal("CPU s, tokenlake / datatrove", cpu["ours"] / cpu["own words"], "at most", CPU, "x"),
+        Goal(
+            "CPU s, tokenlake / datatrove",
+            cpu["ours"] / cpu["own words"],
+            "at most",
+            CPU,
+            "x",
+        ),
         Goal(
             "CPU s, tokenlake / datatrove with our words",
             cpu["ours"] / cpu["ours words"],
@@ -185,20 +212,41 @@ def measure_clusters(
                 0.02,
             )
         )
-    both = len(found["ours"] & found["own words"]) / max(1, len(found["own words"] | found["ours"]))
-    goals.append(Goal("pairs in common with datatrove's own words (of all)", both, "at least", 0.95))
+    both = len(found["ours"] & found["own words"]) / max(
+        1, len(found["own words"] | found["ours"])
+    )
+    goals.append(
+        Goal(
+            "pairs in common with datatrove's own words (of all)",
+            both,
+            "at least",
+            0.95,
+        )
+    )
     return goals
 
 
-def measure_verdicts(work: Path, source: Path, texts: Sequence[str]) -> tuple[list[Goal], list[str]]:
-    """Return the goals about filters, and a note on what differs with datatrove's own words."""
+def measure_verdicts(
+    work: Path, source: Path, texts: Sequence[str]
+) -> tuple[list[Goal], list[str]]:
+    """Return the goals about filters, and a note on what differs with datatrove's
+    own words.
+    """
     peer = os.environ.get("BENCH_PYTHON_DATATROVE", sys.executable)
     judges = {name: open_quality(filters) for name, filters in OURS.items()}
     goals, notes = [], []
     for words in ("ours", "own"):
         output = work / f"filters-{words}"
         run(
-            [peer, "-m", "benchmarks.systems.datatrove_clean", "filters", str(source), str(output), words],
+            [
+                peer,
+                "-m",
+                "benchmarks.systems.datatrove_clean",
+                "filters",
+                str(source),
+                str(output),
+                words,
+            ],
             work,
             output.name,
         )
@@ -208,31 +256,48 @@ def measure_verdicts(work: Path, source: Path, texts: Sequence[str]) -> tuple[li
             for text, verdict in zip(texts, theirs, strict=True):
                 mine = judge(text)
                 if (mine is None) != (name not in verdict):
-                    differ[f"{(mine or 'kept').rpartition('.')[2]} / {verdict.get(name, 'kept')}"] += 1
-            count, limit = sum(differ.values()), 0 if words == "ours" else 0.05 * len(texts)
+                    differ[
+                        f"{(mine or 'kept').rpartition('.')[2]} / {verdict.get(name, 'kept')}"
+                    ] += 1
+            count, limit = (
+                sum(differ.values()),
+                0 if words == "ours" else 0.05 * len(texts),
+            )
             goals.append(
-                Goal(f"{name}: verdicts of {len(texts)} that differ, {words} words", count, "at most", limit)
+                Goal(
+                    f"{name}: verdicts of {len(texts)} that differ, {words} words",
+                    count,
+                    "at most",
+                    limit,
+                )
             )
             if differ:
-                notes.append(f"{name}, {words} words, ours / theirs: {dict(differ.most_common(6))}")
+                notes.append(
+                    f"{name}, {words} words, ours / theirs: {dict(differ.most_common(6))}"
+                )
     return goals, notes
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """See the module's text; 1 if a goal is missed."""
     given = _parse(arguments)
-    work = Path(given.dir or Path(tempfile.gettempdir(), "tokenlake-bench-cleaning")).absolute()
+    work = Path(
+        given.dir or Path(tempfile.gettempdir(), "tokenlake-bench-cleaning")
+    ).absolute()
     shutil.rmtree(work, ignore_errors=True)
     (work / "input").mkdir(parents=True)
     columns: list[Any] = [
-        pq.read_table(path, columns=["text"])["text"] for path in sorted(given.corpora.glob(given.files))
+        pq.read_table(path, columns=["text"])["text"]
+        for path in sorted(given.corpora.glob(given.files))
     ]
     plain = [text for column in columns for text in column.to_pylist() if text]
     texts = list(plant(plain, int(given.megabytes * 1e6)))
     with (work / "input" / "part.jsonl").open("w") as file:
         file.writelines(json.dumps({"text": text}) + "\n" for text in texts)
     planted = {(at, at + 1) for at in range(len(texts) - 1)}
-    goals, notes = measure_verdicts(work, work / "input", texts) if given.filters else ([], [])
+    goals, notes = (
+        measure_verdicts(work, work / "input", texts) if given.filters else ([], [])
+    )
     if given.minhash:
         goals += measure_clusters(work, work / "input", texts, planted)
     for goal in goals:
@@ -247,8 +312,12 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--corpora", type=Path, default=shared / "corpora")
     parser.add_argument("--files", default="text-*.parquet")
     parser.add_argument("--megabytes", type=float, default=40.0)
-    parser.add_argument("--filters", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--minhash", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument(
+        "--filters", action=argparse.BooleanOptionalAction, default=True
+    )
+    parser.add_argument(
+        "--minhash", action=argparse.BooleanOptionalAction, default=True
+    )
     parser.add_argument("--dir", type=Path)
     return parser.parse_args(arguments)
 

@@ -37,7 +37,14 @@ from benchmarks.small import measure_small
 from benchmarks.startup import measure_startup
 from benchmarks.texts import measure_texts
 from benchmarks.verifying import measure_verify
-from benchmarks.vocabularies import REAL, Vocabulary, obtain, real_vocabularies, shared_folder, special_tokens
+from benchmarks.vocabularies import (
+    REAL,
+    Vocabulary,
+    obtain,
+    real_vocabularies,
+    shared_folder,
+    special_tokens,
+)
 
 PARTS: Final = (
     "throughput",
@@ -58,7 +65,8 @@ PARTS: Final = (
     "kill",
     "memory",
 )
-# MB of text: the input that shows start-up cost, the one for start-up and determinism, the one huge document
+# MB of text: the input that shows start-up cost, the one for start-up and determinism,
+# the one huge document
 SMALL, CHECKED, DOCUMENT = 4.0, 64.0, 200.0
 
 
@@ -83,13 +91,17 @@ class Options:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the benchmark; 0 if every system that was asked for ran and every tree was identical."""
+    """Runs the benchmark; 0 if every system that was asked for ran and every tree
+    was identical.
+    """
     options = parse(arguments)
     options.work.mkdir(parents=True, exist_ok=True)
     results = run(options)
     print(to_markdown(results))
     print(f"all measurements: {options.json}", file=sys.stderr)
-    failed = any(one.failure for one in results.series) or not all(trial.passed for trial in results.trials)
+    failed = any(one.failure for one in results.series) or not all(
+        trial.passed for trial in results.trials
+    )
     return 1 if failed or results.failures else 0
 
 
@@ -98,8 +110,17 @@ def parse(arguments: Sequence[str] | None) -> Options:
     names = [system.name for system in SYSTEMS]
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     add = parser.add_argument
-    add("--only", choices=PARTS, action="append", help="run this part alone; may be repeated")
-    add("--memory", action="store_true", help="also measure memory on a 5 GB input and one 200 MB document")
+    add(
+        "--only",
+        choices=PARTS,
+        action="append",
+        help="run this part alone; may be repeated",
+    )
+    add(
+        "--memory",
+        action="store_true",
+        help="also measure memory on a 5 GB input and one 200 MB document",
+    )
     add(
         "--kill",
         type=int,
@@ -107,8 +128,18 @@ def parse(arguments: Sequence[str] | None) -> Options:
         metavar="N",
         help="also kill -9 a build N times and compare after a rerun",
     )
-    add("--system", choices=names, action="append", help="measure this system alone; may be repeated")
-    add("--tokenizer", choices=list(REAL), action="append", help="with this tokenizer alone; may be repeated")
+    add(
+        "--system",
+        choices=names,
+        action="append",
+        help="measure this system alone; may be repeated",
+    )
+    add(
+        "--tokenizer",
+        choices=list(REAL),
+        action="append",
+        help="with this tokenizer alone; may be repeated",
+    )
     add(
         "--model",
         action="append",
@@ -117,7 +148,12 @@ def parse(arguments: Sequence[str] | None) -> Options:
     )
     add("--repeat", type=int, default=3, help="measured runs of each system")
     add("--megabytes", type=float, default=320.0, help="text of the input")
-    add("--peer-megabytes", type=float, default=40.0, help="text of the peers' part of it; 0: all of it")
+    add(
+        "--peer-megabytes",
+        type=float,
+        default=40.0,
+        help="text of the peers' part of it; 0: all of it",
+    )
     add(
         "--quick",
         action="store_true",
@@ -130,19 +166,27 @@ def parse(arguments: Sequence[str] | None) -> Options:
         default=os.environ.get("BENCH_DIR"),
         help="work folder (default: BENCH_DIR, else a temporary one)",
     )
-    add("--json", type=Path, help="where all measurements go (default: results.json in the work folder)")
+    add(
+        "--json",
+        type=Path,
+        help="where all measurements go (default: results.json in the work folder)",
+    )
     return _options(parser.parse_args(arguments))
 
 
 def _options(given: argparse.Namespace) -> Options:
     work = Path(given.dir or Path(tempfile.gettempdir(), "tokenlake-bench")).absolute()
-    asked = {name for name, on in (("memory", given.memory), ("kill", given.kill)) if on}
+    asked = {
+        name for name, on in (("memory", given.memory), ("kill", given.kill)) if on
+    }
     quick = given.quick
     megabytes = 12.0 if quick else given.megabytes
     return Options(
         work=work,
         parts=frozenset(given.only or set(PARTS) - {"kill", "memory"}) | asked,
-        systems=tuple(one for one in SYSTEMS if not given.system or one.name in given.system),
+        systems=tuple(
+            one for one in SYSTEMS if not given.system or one.name in given.system
+        ),
         tokenizers=tuple(given.tokenizer or REAL),
         models=tuple(given.model or ()),
         megabytes=megabytes,
@@ -158,8 +202,12 @@ def _options(given: argparse.Namespace) -> Options:
 
 
 def run(options: Options) -> Results:
-    """All parts that were asked for, one after the other; a part that fails costs the others nothing."""
-    results = Results(machine=machine_line(), versions=versions(), repeats=options.repeats)
+    """All parts that were asked for, one after the other; a part that fails costs
+    the others nothing.
+    """
+    results = Results(
+        machine=machine_line(), versions=versions(), repeats=options.repeats
+    )
     if options.quick:
         results.notes.append(
             "Quick: a few MB and one run show that everything works; the numbers mean nothing"
@@ -191,31 +239,42 @@ def run(options: Options) -> Results:
             try:
                 action(options, maker, vocabularies, results)
             except (RuntimeError, OSError, KeyError) as error:
-                results.failures.append(f"{part} failed: {type(error).__name__}: {error}")
+                results.failures.append(
+                    f"{part} failed: {type(error).__name__}: {error}"
+                )
                 print(results.failures[-1], file=sys.stderr)
             options.json.write_text(json.dumps(to_json(results), indent=1, default=str))
     return results
 
 
 def _throughput(
-    options: Options, maker: InputMaker, vocabularies: Sequence[Vocabulary], results: Results
+    options: Options,
+    maker: InputMaker,
+    vocabularies: Sequence[Vocabulary],
+    results: Results,
 ) -> None:
     full, part = maker.make(options.megabytes), maker.make(options.peer_megabytes)
     results.inputs += [full] if full == part else [full, part]
     systems = [system for system in options.systems if system.missing() is None]
     absent = [system for system in options.systems if system.missing() is not None]
-    results.notes += [f"{system.name} left out, {system.missing()}" for system in absent]
+    results.notes += [
+        f"{system.name} left out, {system.missing()}" for system in absent
+    ]
     bench = Bench(options.work)
     for vocabulary in vocabularies:
         series = [
-            Series(system=one, vocabulary=vocabulary, source=part if one.peer else full) for one in systems
+            Series(system=one, vocabulary=vocabulary, source=part if one.peer else full)
+            for one in systems
         ]
         bench.rotate(series, maker.make(SMALL), options.repeats)
         results.series += series
 
 
 def _tokenizers(
-    options: Options, maker: InputMaker, vocabularies: Sequence[Vocabulary], results: Results
+    options: Options,
+    maker: InputMaker,
+    vocabularies: Sequence[Vocabulary],
+    results: Results,
 ) -> None:
     real = real_vocabularies(options.work)
     names = [vocabulary.name for vocabulary in real]
@@ -241,64 +300,117 @@ def _tokenizers(
         )
     small = 1.0 if options.quick else SMALL
     sizes = (options.megabytes, min(options.peer_megabytes, options.megabytes), small)
-    results.models = measure_models(Bench(options.work), chosen, inputs, sizes, options.repeats)
+    results.models = measure_models(
+        Bench(options.work), chosen, inputs, sizes, options.repeats
+    )
     results.inputs += [inputs(size) for size in dict.fromkeys(sizes)]
-    results.vocabularies = [*results.vocabularies, *(one for one in chosen if one.name not in REAL)]
+    results.vocabularies = [
+        *results.vocabularies,
+        *(one for one in chosen if one.name not in REAL),
+    ]
     results.notes += results.models.notes
     results.figures += results.models.goals()
 
 
 def _startup(
-    options: Options, maker: InputMaker, vocabularies: Sequence[Vocabulary], results: Results
+    options: Options,
+    maker: InputMaker,
+    vocabularies: Sequence[Vocabulary],
+    results: Results,
 ) -> None:
     source = maker.make(min(options.megabytes, CHECKED))
-    results.startup = measure_startup(options.work, source, vocabularies[0], max(options.repeats, 3))
+    results.startup = measure_startup(
+        options.work, source, vocabularies[0], max(options.repeats, 3)
+    )
 
 
 def _reading(
-    options: Options, maker: InputMaker, vocabularies: Sequence[Vocabulary], results: Results
+    options: Options,
+    maker: InputMaker,
+    vocabularies: Sequence[Vocabulary],
+    results: Results,
 ) -> None:
-    results.reading = measure_reading(options.work, maker, options.megabytes, options.repeats)
+    results.reading = measure_reading(
+        options.work, maker, options.megabytes, options.repeats
+    )
     results.figures += measure_seek(results.reading)
     files = 2_000 if options.quick else 100_000
     results.figures += _planning(files, measure_planning(options.work, files))
     if "memory" in options.parts:
-        results.figures += measure_large(options.work, maker, 0.2 if options.quick else 10.0)
+        results.figures += measure_large(
+            options.work, maker, 0.2 if options.quick else 10.0
+        )
 
 
-def _texts(options: Options, maker: InputMaker, vocabularies: Sequence[Vocabulary], results: Results) -> None:
-    llama2 = next((one for one in vocabularies if one.name == "llama2"), vocabularies[-1])
-    size, part = (4.0, 1.0) if options.quick else (200.0, min(options.peer_megabytes, 40.0))
-    results.texts = measure_texts(options.work, maker, llama2, size, part, options.repeats)
+def _texts(
+    options: Options,
+    maker: InputMaker,
+    vocabularies: Sequence[Vocabulary],
+    results: Results,
+) -> None:
+    llama2 = next(
+        (one for one in vocabularies if one.name == "llama2"), vocabularies[-1]
+    )
+    size, part = (
+        (4.0, 1.0) if options.quick else (200.0, min(options.peer_megabytes, 40.0))
+    )
+    results.texts = measure_texts(
+        options.work, maker, llama2, size, part, options.repeats
+    )
 
 
 def _packing(
-    options: Options, maker: InputMaker, vocabularies: Sequence[Vocabulary], results: Results
+    options: Options,
+    maker: InputMaker,
+    vocabularies: Sequence[Vocabulary],
+    results: Results,
 ) -> None:
-    runs, goals, notes = measure_packing(options.work, vocabularies[0], options.repeats, quick=options.quick)
+    runs, goals, notes = measure_packing(
+        options.work, vocabularies[0], options.repeats, quick=options.quick
+    )
     results.packing, results.figures = runs, results.figures + goals
     results.notes += notes
 
 
 def _positions(
-    options: Options, maker: InputMaker, vocabularies: Sequence[Vocabulary], results: Results
+    options: Options,
+    maker: InputMaker,
+    vocabularies: Sequence[Vocabulary],
+    results: Results,
 ) -> None:
-    goals, notes = measure_positions(options.repeats, 50_000 if options.quick else 2_000_000)
+    goals, notes = measure_positions(
+        options.repeats, 50_000 if options.quick else 2_000_000
+    )
     results.figures += goals
     results.notes += notes
 
 
-def _mix(options: Options, maker: InputMaker, vocabularies: Sequence[Vocabulary], results: Results) -> None:
-    goals, notes = measure_mixing(options.work, maker, vocabularies[0], options.repeats, quick=options.quick)
+def _mix(
+    options: Options,
+    maker: InputMaker,
+    vocabularies: Sequence[Vocabulary],
+    results: Results,
+) -> None:
+    goals, notes = measure_mixing(
+        options.work, maker, vocabularies[0], options.repeats, quick=options.quick
+    )
     results.figures += goals
     results.notes += notes
 
 
 def _loader(
-    options: Options, maker: InputMaker, vocabularies: Sequence[Vocabulary], results: Results
+    options: Options,
+    maker: InputMaker,
+    vocabularies: Sequence[Vocabulary],
+    results: Results,
 ) -> None:
     results.loader = measure_loader(
-        options.work, maker, vocabularies[0], 2 * options.megabytes, options.repeats, quick=options.quick
+        options.work,
+        maker,
+        vocabularies[0],
+        2 * options.megabytes,
+        options.repeats,
+        quick=options.quick,
     )
     results.figures += results.loader.goals
     results.notes += results.loader.notes
@@ -306,38 +418,66 @@ def _loader(
 
 
 def _verify(
-    options: Options, maker: InputMaker, vocabularies: Sequence[Vocabulary], results: Results
+    options: Options,
+    maker: InputMaker,
+    vocabularies: Sequence[Vocabulary],
+    results: Results,
 ) -> None:
     goals, notes = measure_verify(
-        options.work, maker, vocabularies[0], 2 * options.megabytes, options.repeats, quick=options.quick
+        options.work,
+        maker,
+        vocabularies[0],
+        2 * options.megabytes,
+        options.repeats,
+        quick=options.quick,
     )
     results.figures += goals
     results.notes += notes
 
 
-def _small(options: Options, maker: InputMaker, vocabularies: Sequence[Vocabulary], results: Results) -> None:
-    goals, notes = measure_small(options.work, maker, vocabularies[0], options.repeats, quick=options.quick)
+def _small(
+    options: Options,
+    maker: InputMaker,
+    vocabularies: Sequence[Vocabulary],
+    results: Results,
+) -> None:
+    goals, notes = measure_small(
+        options.work, maker, vocabularies[0], options.repeats, quick=options.quick
+    )
     results.figures += goals
     results.notes += notes
 
 
 def _engines(
-    options: Options, maker: InputMaker, vocabularies: Sequence[Vocabulary], results: Results
+    options: Options,
+    maker: InputMaker,
+    vocabularies: Sequence[Vocabulary],
+    results: Results,
 ) -> None:
-    goals, notes = measure_engines(options.work, vocabularies[0], options.repeats, quick=options.quick)
+    goals, notes = measure_engines(
+        options.work, vocabularies[0], options.repeats, quick=options.quick
+    )
     results.figures += goals
     results.notes += notes
 
 
 def _adding(
-    options: Options, maker: InputMaker, vocabularies: Sequence[Vocabulary], results: Results
+    options: Options,
+    maker: InputMaker,
+    vocabularies: Sequence[Vocabulary],
+    results: Results,
 ) -> None:
     goals, notes = measure_adding(options.work, vocabularies[0], quick=options.quick)
     results.figures += goals
     results.notes += notes
 
 
-def _scale(options: Options, maker: InputMaker, vocabularies: Sequence[Vocabulary], results: Results) -> None:
+def _scale(
+    options: Options,
+    maker: InputMaker,
+    vocabularies: Sequence[Vocabulary],
+    results: Results,
+) -> None:
     for measured in (measure_slopes, measure_schedule):
         goals, notes = measured(options.work, quick=options.quick)
         results.figures += goals
@@ -347,7 +487,9 @@ def _scale(options: Options, maker: InputMaker, vocabularies: Sequence[Vocabular
 
 
 def _planning(files: int, rows: Sequence[Row]) -> list[Goal]:
-    apart = "; ".join(f"{what} {value:.1f}" for what, value, goal in rows if goal is None)
+    apart = "; ".join(
+        f"{what} {value:.1f}" for what, value, goal in rows if goal is None
+    )
     return [
         Goal(f"{files:,} files: {what} ({apart})", value, "at most", goal)
         for what, value, goal in rows
@@ -356,9 +498,14 @@ def _planning(files: int, rows: Sequence[Row]) -> list[Goal]:
 
 
 def _determinism(
-    options: Options, maker: InputMaker, vocabularies: Sequence[Vocabulary], results: Results
+    options: Options,
+    maker: InputMaker,
+    vocabularies: Sequence[Vocabulary],
+    results: Results,
 ) -> None:
-    check = Determinism(options.work, maker.make(min(options.megabytes, CHECKED)), vocabularies[0])
+    check = Determinism(
+        options.work, maker.make(min(options.megabytes, CHECKED)), vocabularies[0]
+    )
     if "determinism" in options.parts:
         results.trials += check.workers()
     if "kill" in options.parts:
@@ -366,7 +513,10 @@ def _determinism(
 
 
 def _memory(
-    options: Options, maker: InputMaker, vocabularies: Sequence[Vocabulary], results: Results
+    options: Options,
+    maker: InputMaker,
+    vocabularies: Sequence[Vocabulary],
+    results: Results,
 ) -> None:
     large, document = (
         maker.make(options.memory_megabytes),
@@ -374,5 +524,10 @@ def _memory(
     )
     results.inputs += [large, document]
     cases = [(large, one, "128MiB") for one in vocabularies]
-    cases += [(large, vocabularies[0], "1GiB"), *((document, one, "128MiB") for one in vocabularies)]
-    results.memory = [measure_memory(options.work, source, one, size) for source, one, size in cases]
+    cases += [
+        (large, vocabularies[0], "1GiB"),
+        *((document, one, "128MiB") for one in vocabularies),
+    ]
+    results.memory = [
+        measure_memory(options.work, source, one, size) for source, one, size in cases
+    ]

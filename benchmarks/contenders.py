@@ -16,7 +16,9 @@ from benchmarks.inputs import Input
 from benchmarks.interpreters import can_import, interpreter, variable
 from benchmarks.vocabularies import Vocabulary
 
-INSTALL: Final = "pip install 'tokenlake[bench]'  (in a checkout: pip install -e '.[bench]')"
+INSTALL: Final = (
+    "pip install 'tokenlake[bench]'  (in a checkout: pip install -e '.[bench]')"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +30,8 @@ class System:
         workers: Number of worker processes.
         peer: It is slow, so that it may get a smaller input.
         needs: Modules that must be importable.
-        environment: Name of the environment that runs it, by the variable ``BENCH_PYTHON_`` and this name. Empty: the
-            benchmark's own.
+        environment: Name of the environment that runs it, by the variable
+            ``BENCH_PYTHON_`` and this name. Empty: the benchmark's own.
     """
 
     family: str
@@ -48,7 +50,11 @@ class System:
         if self.environment and variable(self.environment) not in os.environ:
             return f"it needs a Python of its own, named by {variable(self.environment)}: see benchmarks/README.md"
         absent = [name for name in self.needs if not can_import(self.python, name)]
-        return f"not installed for {self.python}: {', '.join(absent)}; {INSTALL}" if absent else None
+        return (
+            f"not installed for {self.python}: {', '.join(absent)}; {INSTALL}"
+            if absent
+            else None
+        )
 
     @property
     def python(self) -> str:
@@ -57,7 +63,9 @@ class System:
 
 
 TOKENIZERS_1: Final = "TOKENIZERS1"
-"""The environment with `tokenizers` 1.x, named by ``BENCH_PYTHON_TOKENIZERS1``; it may have Tokenlake and datasets."""
+"""The environment with `tokenizers` 1.x, named by ``BENCH_PYTHON_TOKENIZERS1``; it
+may have Tokenlake and datasets.
+"""
 
 SYSTEMS: Final = (
     System("build", 1),
@@ -69,12 +77,34 @@ SYSTEMS: Final = (
     System("tokenizers", 2, peer=True, needs=("tokenizers",)),
     System("tokenizers1", 1, needs=("tokenizers", "pyarrow"), environment=TOKENIZERS_1),
     System("tokenizers1", 2, needs=("tokenizers", "pyarrow"), environment=TOKENIZERS_1),
-    System("build-tokenizers1", 1, needs=("tokenizers", "tokenlake"), environment=TOKENIZERS_1),
-    System("build-tokenizers1", 2, needs=("tokenizers", "tokenlake"), environment=TOKENIZERS_1),
+    System(
+        "build-tokenizers1",
+        1,
+        needs=("tokenizers", "tokenlake"),
+        environment=TOKENIZERS_1,
+    ),
+    System(
+        "build-tokenizers1",
+        2,
+        needs=("tokenizers", "tokenlake"),
+        environment=TOKENIZERS_1,
+    ),
     System("datasets", 1, peer=True, needs=("datasets", "transformers")),
     System("datasets", 2, peer=True, needs=("datasets", "transformers")),
-    System("datasets-tokenizers1", 1, peer=True, needs=("datasets",), environment=TOKENIZERS_1),
-    System("datasets-tokenizers1", 2, peer=True, needs=("datasets",), environment=TOKENIZERS_1),
+    System(
+        "datasets-tokenizers1",
+        1,
+        peer=True,
+        needs=("datasets",),
+        environment=TOKENIZERS_1,
+    ),
+    System(
+        "datasets-tokenizers1",
+        2,
+        peer=True,
+        needs=("datasets",),
+        environment=TOKENIZERS_1,
+    ),
     System("datatrove", 1, peer=True, needs=("datatrove",)),
     System("datatrove", 2, peer=True, needs=("datatrove",)),
 )
@@ -130,24 +160,42 @@ def command(system: System, job: Job) -> list[str]:
         str(system.workers),
         str(job.vocabulary.id_bytes),
     ]
-    return [system.python, "-m", f"benchmarks.systems.{_PROGRAMS[system.family]}", *arguments]
+    return [
+        system.python,
+        "-m",
+        f"benchmarks.systems.{_PROGRAMS[system.family]}",
+        *arguments,
+    ]
 
 
 def content_tokens(system: System, job: Job) -> int:
-    """Ids of the documents' own text in the output, without what the system adds around a document."""
+    """Ids of the documents' own text in the output, without what the system adds
+    around a document.
+    """
     if system.family in _OURS:
         return int(builds.manifest(job.output / "store")["account"]["tokens"])
     width = job.vocabulary.id_bytes
     if system.family in _RAW:
-        return sum(path.stat().st_size for path in job.output.glob(_RAW[system.family])) // width
-    if system.family == "datatrove":  # one EOS a document, in place of what the tokenizer adds
-        total = sum(path.stat().st_size for path in (job.output / "merged").glob("*.ds"))
+        return (
+            sum(path.stat().st_size for path in job.output.glob(_RAW[system.family]))
+            // width
+        )
+    # One EOS a document, in place of what the tokenizer adds.
+    if system.family == "datatrove":
+        total = sum(
+            path.stat().st_size for path in (job.output / "merged").glob("*.ds")
+        )
         return total // width - job.source.documents
-    return _parquet_ids(job.output / "train.parquet") - job.source.documents * job.vocabulary.adds
+    return (
+        _parquet_ids(job.output / "train.parquet")
+        - job.source.documents * job.vocabulary.adds
+    )
 
 
 def ids_digest(system: System, job: Job) -> str | None:
-    """Return the sha256 of all ids of a bare loop, in the order of the documents; None for other systems."""
+    """Return the sha256 of all ids of a bare loop, in the order of the documents;
+    None for other systems.
+    """
     if system.family not in _RAW:
         return None
     digest = hashlib.sha256()
@@ -160,4 +208,6 @@ def ids_digest(system: System, job: Job) -> str | None:
 
 def _parquet_ids(path: Path) -> int:
     batches = pq.ParquetFile(path).iter_batches(columns=["input_ids"])
-    return sum(pc.sum(pc.list_value_length(batch.column(0))).as_py() or 0 for batch in batches)
+    return sum(
+        pc.sum(pc.list_value_length(batch.column(0))).as_py() or 0 for batch in batches
+    )

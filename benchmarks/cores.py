@@ -1,18 +1,23 @@
-"""Builds with 1, 2, 4, 8 and 16 workers beside a bare loop in as many processes; and the same, simulated, up to 64.
+"""Builds with 1, 2, 4, 8 and 16 workers beside a bare loop in as many processes; and
+the same, simulated, up to 64.
 
-``python -m benchmarks.cores`` measures the table on a machine with 16 cores, in less than ten minutes: wall seconds of
-builds of 735 MB of JSON Lines with default options, of the bare loop in as many processes, and their ratio.
+``python -m benchmarks.cores`` measures the table on a machine with 16 cores, in less
+than ten minutes: wall seconds of builds of 735 MB of JSON Lines with default options,
+of the bare loop in as many processes, and their ratio.
 
-``python -m benchmarks.cores --simulate`` writes the same table for any number of workers on a machine with few cores.
-It measures the parts of a build one at a time, in CPU seconds: imports, plan, gate, loading of a tokenizer, units. A
-simulated clock then starts workers, gives them units by the library's own :class:`~tokenlake.etl.Schedule`, and
-adds the commit. Its assumptions:
+``python -m benchmarks.cores --simulate`` writes the same table for any number of
+workers on a machine with few cores. It measures the parts of a build one at a time, in
+CPU seconds: imports, plan, gate, loading of a tokenizer, units. A simulated clock then
+starts workers, gives them units by the library's own :class:`~tokenlake.etl.Schedule`,
+and adds the commit. Its assumptions:
 
-- Each worker has a core of its own, and cores do not slow each other down (memory, clock, disk).
+- Each worker has a core of its own, and cores do not slow each other down (memory,
+  clock, disk).
 - The process that plans files the records of units one at a time.
 - The bare loop's input is dealt to its processes evenly, and they start at once.
 
-The idle share is that of the worker slots, from the start of the command to its end, in which nothing is built.
+The idle share is that of the worker slots, from the start of the command to its end, in
+which nothing is built.
 """
 
 from __future__ import annotations
@@ -44,7 +49,8 @@ SIMULATED: Final = (1, 2, 4, 8, 16, 64)
 GOAL: Final = 1.1  # wall seconds over those of the bare loop, at 16 workers
 _PIECES: Final = 64  # files that the bare loop's processes share
 _SPAWN: Final = 0.003  # seconds that the parent takes to start one worker process
-_FILING: Final = 0.0006  # seconds that the parent takes for each unit: its job, its record, events
+# Seconds that the parent takes for each unit: its job, its record, events.
+_FILING: Final = 0.0006
 _COMMIT: Final = 0.02  # seconds, and this for each unit:
 _COMMIT_UNIT: Final = 0.0003
 _SAMPLE_MEGABYTES: Final = 200.0  # that parts are measured on
@@ -61,7 +67,8 @@ class Parts:
         plan: From there until the plan is claimed.
         start: Until a worker takes jobs.
         gate: To choose the engine.
-        warm: To load what the first unit needs; without it the first unit takes as much longer.
+        warm: To load what the first unit needs; without it the first unit takes as much
+            longer.
         unit: Of any unit, beside those for each of its bytes.
         byte: For each byte of a unit.
         bare_start: Until a process of the bare loop reads its input.
@@ -96,7 +103,12 @@ class Simulated:
 
 
 def simulate(
-    parts: Parts, sizes: Sequence[int], workers: int, *, early: bool = True, largest_first: bool = False
+    parts: Parts,
+    sizes: Sequence[int],
+    workers: int,
+    *,
+    early: bool = True,
+    largest_first: bool = False,
 ) -> Simulated:
     """Build units of these sizes in so many workers, each on a core of its own.
 
@@ -104,17 +116,22 @@ def simulate(
         parts: Seconds of the parts.
         sizes: Bytes of each unit, in plan order.
         workers: Number of workers.
-        early: False starts all workers but the first when the plan is there, and has each load the tokenizer in its
-            first unit.
+        early: False starts all workers but the first when the plan is there, and has
+            each load the tokenizer in its first unit.
         largest_first: Take the units in the order of their sizes.
     """
-    order = sorted(range(len(sizes)), key=lambda unit: -sizes[unit]) if largest_first else range(len(sizes))
+    order = (
+        sorted(range(len(sizes)), key=lambda unit: -sizes[unit])
+        if largest_first
+        else range(len(sizes))
+    )
     schedule = Schedule({unit: sizes[unit] for unit in order}, 0)
     workers = min(workers, len(sizes))
     planned = parts.parent + parts.plan
     gate_ends = max(planned, parts.parent + parts.start) + parts.gate
 
-    # 1. When each worker is free for its first unit, and whether it has loaded the tokenizer by then.
+    # 1. When each worker is free for its first unit, and whether it has loaded the
+    #    tokenizer by then.
     events: list[tuple[float, int, bool]] = [
         (gate_ends, 0, False)
     ]  # time, worker, whether it has a unit to file
@@ -128,7 +145,8 @@ def simulate(
         events.append((max(gate_ends, ready), number, False))
     heapq.heapify(events)
 
-    # 2. Whoever is free takes the next unit. The parent files one record at a time, in the order in which they come.
+    # 2. Whoever is free takes the next unit. The parent files one record at a time, in
+    #    the order in which they come.
     first, busy, filed = events[0][0], 0.0, 0.0
     while events:
         now, number, has_unit = heapq.heappop(events)
@@ -150,12 +168,16 @@ def simulate(
 
 
 def bare_wall(parts: Parts, size: int, processes: int) -> float:
-    """Return the seconds of the bare loop over so many bytes, dealt evenly to its processes."""
+    """Return the seconds of the bare loop over so many bytes, dealt evenly to its
+    processes.
+    """
     return parts.bare_start + parts.bare_byte * size / processes
 
 
 def unit_sizes(size: int, unit_size: int, files: int = 8) -> list[int]:
-    """Return the bytes of the units of some files of one size, each cut into units and what is left."""
+    """Return the bytes of the units of some files of one size, each cut into units
+    and what is left.
+    """
     sizes: list[int] = []
     for _ in range(files):
         left = size // files
@@ -166,24 +188,33 @@ def unit_sizes(size: int, unit_size: int, files: int = 8) -> list[int]:
 
 
 def measure_parts(work: Path, source: Input, vocabulary: Vocabulary) -> Parts:
-    """Measure the parts of a build and of the bare loop, each in a process of its own."""
+    """Measure the parts of a build and of the bare loop, each in a process of its
+    own.
+    """
     env = builds.environment(work, work / "cores-cache")
     small: dict[str, Any] = {}
     large: dict[str, Any] = {}
     for name, unit_size in zip(("small", "large"), _SIZES, strict=True):
         config = builds.write_config(
-            work / f"cores-{name}.json", source, vocabulary, work / "cores-store", unit_size
+            work / f"cores-{name}.json",
+            source,
+            vocabulary,
+            work / "cores-store",
+            unit_size,
         )
         command = [sys.executable, "-m", "benchmarks.systems.worker_parts", str(config)]
         found = _said([*command, "gate"], env)
         (small if name == "small" else large).update(found)
     warm = _said([*command, "warm"], env)
-    # Two points of a line: the median unit of each size, but for the first, which loads what comes with it.
+    # Two points of a line: the median unit of each size, but for the first, which loads
+    # what comes with it.
     one, other = (_median_unit(found["units"]) for found in (small, large))
     byte = (other[1] - one[1]) / (other[0] - one[0])
     output = _fresh(work / "cores-bare")
     arguments = [source.folder, vocabulary.folder, vocabulary.eos, str(output), "1"]
-    bare = _said([sys.executable, "-m", "benchmarks.systems.bare_parts", *arguments], env)
+    bare = _said(
+        [sys.executable, "-m", "benchmarks.systems.bare_parts", *arguments], env
+    )
     shutil.rmtree(output)
     shutil.rmtree(work / "cores-store", ignore_errors=True)
     imports = _said([sys.executable, "-c", _IMPORTS], env)
@@ -232,7 +263,14 @@ def _timed(commands: Sequence[Sequence[str]], env: dict[str, str], log: Path) ->
     began = time.monotonic()
     with log.open("wb") as sink:
         running = [
-            subprocess.Popen(command, env=env, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink)
+            subprocess.Popen(
+                command,
+                env=env,
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+            )
             for command in commands
         ]
         codes = [process.wait() for process in running]
@@ -243,12 +281,16 @@ def _timed(commands: Sequence[Sequence[str]], env: dict[str, str], log: Path) ->
 
 def _build(work: Path, source: Input, vocabulary: Vocabulary, workers: int) -> float:
     shutil.rmtree(work / "cores-store", ignore_errors=True)
-    config = builds.write_config(work / "cores.json", source, vocabulary, work / "cores-store")
+    config = builds.write_config(
+        work / "cores.json", source, vocabulary, work / "cores-store"
+    )
     env = builds.environment(work, work / "cores-cache")
     return _timed([builds.library_command(config, workers)], env, work / "cores.log")
 
 
-def _bare(work: Path, pieces: Sequence[Path], vocabulary: Vocabulary, processes: int) -> float:
+def _bare(
+    work: Path, pieces: Sequence[Path], vocabulary: Vocabulary, processes: int
+) -> float:
     commands: list[list[str]] = []
     for number in range(processes):
         folder = _fresh(work / "cores-shares" / str(number))
@@ -280,25 +322,35 @@ def _cut(work: Path, source: Input) -> list[Path]:
     return pieces
 
 
-def print_measured(work: Path, megabytes: float, names: Sequence[str], counts: Sequence[int]) -> None:
+def print_measured(
+    work: Path, megabytes: float, names: Sequence[str], counts: Sequence[int]
+) -> None:
     """Print the table of what this machine takes."""
     maker = InputMaker(work)
     source = maker.make(megabytes)
     pieces = _cut(work, source)
     print(f"{source.describe()}\n{os.cpu_count()} cores\n", flush=True)
-    print("| tokenizer | workers | build, s | bare loop, s | ratio |\n|---|---|---|---|---|", flush=True)
+    print(
+        "| tokenizer | workers | build, s | bare loop, s | ratio |\n|---|---|---|---|---|",
+        flush=True,
+    )
     for name in names:
         vocabulary = obtain(name, work, maker)
         _build(work, source, vocabulary, max(counts))  # what is compiled or cached once
         for workers in counts:
             wall = _build(work, source, vocabulary, workers)
             bare = _bare(work, pieces, vocabulary, workers)
-            print(f"| {name} | {workers} | {wall:.2f} | {bare:.2f} | {wall / bare:.2f} |", flush=True)
+            print(
+                f"| {name} | {workers} | {wall:.2f} | {bare:.2f} | {wall / bare:.2f} |",
+                flush=True,
+            )
     shutil.rmtree(work / "cores-pieces")
     shutil.rmtree(work / "cores-store", ignore_errors=True)
 
 
-def print_simulated(work: Path, megabytes: float, names: Sequence[str], counts: Sequence[int]) -> None:
+def print_simulated(
+    work: Path, megabytes: float, names: Sequence[str], counts: Sequence[int]
+) -> None:
     """Measure parts, and print the table of simulated builds."""
     maker = InputMaker(work)
     source = maker.make(_SAMPLE_MEGABYTES)
@@ -308,7 +360,15 @@ def print_simulated(work: Path, megabytes: float, names: Sequence[str], counts: 
         parts = measure_parts(work, source, vocabulary)
         told = ", ".join(
             f"{field} {getattr(parts, field) * 1e3:.0f} ms"
-            for field in ("parent", "plan", "start", "gate", "warm", "unit", "bare_start")
+            for field in (
+                "parent",
+                "plan",
+                "start",
+                "gate",
+                "warm",
+                "unit",
+                "bare_start",
+            )
         )
         rates = f"{1e-6 / parts.byte:.0f} MB/s a worker, bare {1e-6 / parts.bare_byte:.0f} MB/s"
         print(f"\n{name}: {told}; {rates}\n")
@@ -316,9 +376,20 @@ def print_simulated(work: Path, megabytes: float, names: Sequence[str], counts: 
 
 
 def print_table(parts: Parts, size: int, counts: Sequence[int]) -> None:
-    """Print walls and idle shares for each number of workers, now and as it was, and for other units at 16."""
+    """Print walls and idle shares for each number of workers, now and as it was, and
+    for other units at 16.
+    """
     default = choose_unit_size(size)
-    head = ("workers", "bare, s", "build, s", "ratio", "idle", "as it was, s", "ratio", "largest first, s")
+    head = (
+        "workers",
+        "bare, s",
+        "build, s",
+        "ratio",
+        "idle",
+        "as it was, s",
+        "ratio",
+        "largest first, s",
+    )
     print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")
     sizes = unit_sizes(size, default)
     for workers in counts:
@@ -326,8 +397,18 @@ def print_table(parts: Parts, size: int, counts: Sequence[int]) -> None:
         now = simulate(parts, sizes, workers)
         before = simulate(parts, sizes, workers, early=False)
         sorted_ = simulate(parts, sizes, workers, largest_first=True)
-        cells = [f"{workers}", f"{bare:.2f}", f"{now.wall:.2f}", f"{now.wall / bare:.2f}", f"{now.idle:.0%}"]
-        cells += [f"{before.wall:.2f}", f"{before.wall / bare:.2f}", f"{sorted_.wall:.2f}"]
+        cells = [
+            f"{workers}",
+            f"{bare:.2f}",
+            f"{now.wall:.2f}",
+            f"{now.wall / bare:.2f}",
+            f"{now.idle:.0%}",
+        ]
+        cells += [
+            f"{before.wall:.2f}",
+            f"{before.wall / bare:.2f}",
+            f"{sorted_.wall:.2f}",
+        ]
         print(f"| {' | '.join(cells)} |")
     print("\nunit sizes at 16 workers: ", end="")
     for unit_size in (2, 4, 8, 16, 32, 64, 128):
@@ -340,8 +421,15 @@ def print_table(parts: Parts, size: int, counts: Sequence[int]) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """See the module's text."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cores")
-    work = Path(os.environ.get("BENCH_DIR") or Path(tempfile.gettempdir(), "tokenlake-bench"))
-    parser.add_argument("--dir", type=Path, default=work, help="work folder (default: as of the benchmark)")
+    work = Path(
+        os.environ.get("BENCH_DIR") or Path(tempfile.gettempdir(), "tokenlake-bench")
+    )
+    parser.add_argument(
+        "--dir",
+        type=Path,
+        default=work,
+        help="work folder (default: as of the benchmark)",
+    )
     parser.add_argument("--megabytes", type=float, default=MEGABYTES)
     parser.add_argument("--tokenizers", nargs="+", default=["gpt2", "llama2"])
     parser.add_argument("--workers", nargs="+", type=int)
@@ -350,9 +438,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     work = options.dir.absolute()
     work.mkdir(parents=True, exist_ok=True)
     if options.simulate:
-        print_simulated(work, options.megabytes, options.tokenizers, options.workers or SIMULATED)
+        print_simulated(
+            work, options.megabytes, options.tokenizers, options.workers or SIMULATED
+        )
     else:
-        print_measured(work, options.megabytes, options.tokenizers, options.workers or MEASURED)
+        print_measured(
+            work, options.megabytes, options.tokenizers, options.workers or MEASURED
+        )
 
 
 if __name__ == "__main__":

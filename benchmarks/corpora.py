@@ -1,17 +1,22 @@
-"""An input of prose, code and many languages, made from real corpora and large enough for long runs.
+"""An input of prose, code and many languages, made from real corpora and large enough
+for long runs.
 
-The corpora are Parquet files `text-*`, `code-*` and `multilingual-*` with a column `text`, in `corpora/` of the folder
-named by TOKENLAKE_TEST_DATA (default `../shared`). An input is made of them in these steps, always in the same way:
+The corpora are Parquet files `text-*`, `code-*` and `multilingual-*` with a column
+`text`, in `corpora/` of the folder named by TOKENLAKE_TEST_DATA (default `../shared`).
+An input is made of them in these steps, always in the same way:
 
-1. Documents with the string of a special token of any compared tokenizer are left out, because systems disagree about
-   them. So equal hashes of ids show that all systems did the same work.
+1. Documents with the string of a special token of any compared tokenizer are left out,
+   because systems disagree about them. So equal hashes of ids show that all systems did
+   the same work.
 2. The documents of all corpora come once, in the order of their hashes.
-3. Where more text is wanted, the same documents follow in further passes. In each pass, a document is cut at line
-   ends, and longer lines at the ends of sentences; its pieces are shuffled and joined to new documents. A text that was
-   written before is left out, so that no document occurs twice.
+3. Where more text is wanted, the same documents follow in further passes. In each pass,
+   a document is cut at line ends, and longer lines at the ends of sentences; its pieces
+   are shuffled and joined to new documents. A text that was written before is left out,
+   so that no document occurs twice.
 
-Further passes have no new words. A system that remembers words or pieces of text is faster on this input than on real
-text of the same size. The description of an input therefore says how many words it has, and which share is distinct.
+Further passes have no new words. A system that remembers words or pieces of text is
+faster on this input than on real text of the same size. The description of an input
+therefore says how many words it has, and which share is distinct.
 """
 
 from __future__ import annotations
@@ -35,7 +40,8 @@ KINDS: Final = ("text", "code", "multilingual")
 LONG_LINE: Final = 400
 """Characters from which a line is cut at the ends of its sentences."""
 _SENTENCE: Final = re.compile(r"(?<=[.!?] )|(?<=[\u3002\uff01\uff1f])")
-# Nearly all special tokens have one of these forms, so few texts must be searched for each token.
+# Nearly all special tokens have one of these forms, so few texts must be searched for
+# each token.
 _BRACKETED: Final = re.compile(r"<[^<>\s]{1,80}>|\[[^\[\]\s]{1,80}\]")
 
 
@@ -46,14 +52,17 @@ def corpus_files() -> list[Path]:
 
 
 def make_input(work: Path, megabytes: float, special_tokens: Sequence[str]) -> Input:
-    """Return the input of this size: the one made before where it is whole, else a new one.
+    """Return the input of this size: the one made before where it is whole, else a new
+    one.
 
     Args:
         work: Folder below which inputs are kept.
         megabytes: Text in 10^6 bytes.
         special_tokens: Tokens that no document may contain.
     """
-    excluded = hashlib.sha256("\0".join(sorted(special_tokens)).encode()).hexdigest()[:8]
+    excluded = hashlib.sha256("\0".join(sorted(special_tokens)).encode()).hexdigest()[
+        :8
+    ]
     folder = work / "inputs" / f"corpora-{megabytes:g}MB-{excluded}"
     made = load_input(folder)
     if made is not None:
@@ -61,14 +70,20 @@ def make_input(work: Path, megabytes: float, special_tokens: Sequence[str]) -> I
     fresh = folder.with_name(folder.name + ".making")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
-    counts = write_parts(fresh, documents(corpus_files(), special_tokens), int(megabytes * 1e6))
+    counts = write_parts(
+        fresh, documents(corpus_files(), special_tokens), int(megabytes * 1e6)
+    )
     words = count_words(_texts_of(fresh))
     counts |= {"words": words.total(), "distinct_words": len(words)}
     return finish(fresh, folder, counts)
 
 
-def documents(files: Sequence[Path], special_tokens: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield (kind, text) without end: the documents themselves, then pass after pass of new ones of their pieces."""
+def documents(
+    files: Sequence[Path], special_tokens: Sequence[str]
+) -> Iterator[tuple[str, str]]:
+    """Yield (kind, text) without end: the documents themselves, then pass after pass
+    of new ones of their pieces.
+    """
     originals: list[tuple[bytes, str, str]] = []
     has_special = _SpecialTokenTest(special_tokens)
     for path in files:
@@ -101,7 +116,9 @@ def documents(files: Sequence[Path], special_tokens: Sequence[str]) -> Iterator[
 
 
 def recombine(text: str, digest: bytes, turn: int) -> Iterator[str]:
-    """Yield new documents of the pieces of a text, in an order fixed by (digest, turn)."""
+    """Yield new documents of the pieces of a text, in an order fixed by (digest,
+    turn).
+    """
     order = random.Random(digest + turn.to_bytes(4, "little"))
     pieces: list[str] = []
     for line in text.splitlines(keepends=True):

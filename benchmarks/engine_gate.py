@@ -2,14 +2,17 @@
 
     python -m benchmarks.engine_gate [--strings 60000] [--seed 0] [--only NAME ...] [--skip-cost]
 
-Every tokenizer that runs on the fast engine (the real GPT-2 and Llama 2, where the folder named by
-TOKENLAKE_TEST_DATA has them, and one trained on the spot for every form of the allow-list) encodes strings that
-hypothesis draws: all of Unicode, the borders where pre-tokenizers decide, marks and compositions, special tokens'
-strings. Ids with special tokens literal and encoded, and the place of every token, must be the reference's. A
-difference is shrunk to its smallest string and ends the run with status 1.
+Every tokenizer that runs on the fast engine (the real GPT-2 and Llama 2, where the
+folder named by TOKENLAKE_TEST_DATA has them, and one trained on the spot for every form
+of the allow-list) encodes strings that hypothesis draws: all of Unicode, the borders
+where pre-tokenizers decide, marks and compositions, special tokens' strings. Ids with
+special tokens literal and encoded, and the place of every token, must be the
+reference's. A difference is shrunk to its smallest string and ends the run with status
+1.
 
-The table of costs has, for every tokenizer, the CPU seconds of choosing the engine (loading included; for builds that
-need places, too), those of building a shard of plain text, and the share of them that its samples take.
+The table of costs has, for every tokenizer, the CPU seconds of choosing the engine
+(loading included; for builds that need places, too), those of building a shard of plain
+text, and the share of them that its samples take.
 """
 
 from __future__ import annotations
@@ -60,7 +63,21 @@ BORDERS = (
         "12",
         "1234",
     ),
-    *(" ", "  ", "   ", "\n", "\r\n", " \n", "\t", "\u00a0", "\u3000", "\x00", "\u200b", "\u2581", "\u0085"),
+    *(
+        " ",
+        "  ",
+        "   ",
+        "\n",
+        "\r\n",
+        " \n",
+        "\t",
+        "\u00a0",
+        "\u3000",
+        "\x00",
+        "\u200b",
+        "\u2581",
+        "\u0085",
+    ),
     *(
         ".",
         "'",
@@ -96,14 +113,18 @@ STRINGS = st.one_of(
     st.text(ANY, max_size=24),
     st.lists(st.sampled_from(BORDERS), max_size=12).map("".join),
     st.lists(st.one_of(st.sampled_from(BORDERS), ANY, MARKS), max_size=12).map("".join),
-    st.lists(st.one_of(st.sampled_from(GUARDED), MARKS, st.sampled_from("aeK ")), max_size=8).map("".join),
+    st.lists(
+        st.one_of(st.sampled_from(GUARDED), MARKS, st.sampled_from("aeK ")), max_size=8
+    ).map("".join),
 )
 SHARD_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one tokenizer went through: strings, their ids, rows located by ids alone, CPU seconds."""
+    """What one tokenizer went through: strings, their ids, rows located by ids
+    alone, CPU seconds.
+    """
 
     strings: int
     tokens: int
@@ -115,7 +136,9 @@ class Pair:
     """Both engines of a tokenizer in one mode."""
 
     def __init__(self, files: TokenizerFiles, mode: str) -> None:
-        self._fast = Encoder(files, engine="gigatoken", special_tokens_in_text=mode, sample_rate=0)
+        self._fast = Encoder(
+            files, engine="gigatoken", special_tokens_in_text=mode, sample_rate=0
+        )
         self._slow = Encoder(files, engine="tokenizers", special_tokens_in_text=mode)
 
     def compare(self, texts: list[str]) -> int:
@@ -145,7 +168,12 @@ class Pair:
 
 
 def fuzz(
-    files: TokenizerFiles, strings: int, first_seed: int, batch: int = 50, *, shrink: bool = True
+    files: TokenizerFiles,
+    strings: int,
+    first_seed: int,
+    batch: int = 50,
+    *,
+    shrink: bool = True,
 ) -> Result:
     """Compare the engines on at least `strings` strings, each in both modes."""
     pairs = [Pair(files, mode) for mode in ("literal", "encode")]
@@ -174,7 +202,12 @@ class Stopwatch:
     """CPU seconds inside a function while it is replaced."""
 
     def __init__(self, owner: type, name: str) -> None:
-        self.seconds, self._owner, self._name, self._right = 0.0, owner, name, getattr(owner, name)
+        self.seconds, self._owner, self._name, self._right = (
+            0.0,
+            owner,
+            name,
+            getattr(owner, name),
+        )
 
     def __enter__(self) -> Stopwatch:
         def timed(*args: Any, **options: Any) -> Any:
@@ -191,11 +224,16 @@ class Stopwatch:
         setattr(self._owner, self._name, self._right)
 
 
-def cost(files: TokenizerFiles, documents: list[str], work: Path) -> tuple[float, float, float, float]:
-    """Return CPU seconds of the gate, without and with places, those of building a shard, and its samples' share."""
+def cost(
+    files: TokenizerFiles, documents: list[str], work: Path
+) -> tuple[float, float, float, float]:
+    """Return CPU seconds of the gate, without and with places, those of building a
+    shard, and its samples' share.
+    """
     files.spec  # noqa: B018 - parsed once for all of a run
     chosen: list[float] = []
-    beginnings = [text[: 1 << 14] for text in documents[:16]]  # as a build's worker takes them
+    # As a build's worker takes them.
+    beginnings = [text[: 1 << 14] for text in documents[:16]]
     for places in (False, True):
         started = time.process_time()
         choose_encoder(files, "auto", "literal", beginnings, places=places)
@@ -203,33 +241,67 @@ def cost(files: TokenizerFiles, documents: list[str], work: Path) -> tuple[float
     (work / "tokenizer").mkdir(parents=True)
     for name, data in files.files.items():
         (work / "tokenizer" / name).write_bytes(data)
-    pq.write_table(pa.table({"text": pa.array(documents, pa.large_string())}), work / "in.parquet")
-    dataset = {"name": "s", "data_files": str(work / "in.parquet"), "tokenizer": str(work / "tokenizer")}
-    save, pack = {"output_dir": str(work / "store")}, {"enabled": True, "seq_length": 2048}
-    session = BuildSession.open({"name": "set", "datasets": [dataset], "pack": pack, "save": save})
+    pq.write_table(
+        pa.table({"text": pa.array(documents, pa.large_string())}), work / "in.parquet"
+    )
+    dataset = {
+        "name": "s",
+        "data_files": str(work / "in.parquet"),
+        "tokenizer": str(work / "tokenizer"),
+    }
+    save, pack = (
+        {"output_dir": str(work / "store")},
+        {"enabled": True, "seq_length": 2048},
+    )
+    session = BuildSession.open(
+        {"name": "set", "datasets": [dataset], "pack": pack, "save": save}
+    )
     pool: Any = InProcessPool()
-    with Stopwatch(Sampler, "check") as samples_, Stopwatch(TextBuild, "build") as whole:
+    with (
+        Stopwatch(Sampler, "check") as samples_,
+        Stopwatch(TextBuild, "build") as whole,
+    ):
         run_pending(session, pool)
     return chosen[0], chosen[1], whole.seconds, samples_.seconds / whole.seconds
 
 
 def tokenizers() -> dict[str, TokenizerFiles]:
-    """Return the real tokenizers that this machine has and the trained ones, all on the allow-list."""
-    shared = Path(os.environ.get("TOKENLAKE_TEST_DATA", Path(__file__).resolve().parents[2] / "shared"))
+    """Return the real tokenizers that this machine has and the trained ones, all on
+    the allow-list.
+    """
+    shared = Path(
+        os.environ.get(
+            "TOKENLAKE_TEST_DATA", Path(__file__).resolve().parents[2] / "shared"
+        )
+    )
     found: dict[str, TokenizerFiles] = {}
     for name, folder in REAL.items():
-        for path in sorted(shared.glob(f"hf/hub/{folder}/snapshots/*/tokenizer.json"))[:1]:
+        for path in sorted(shared.glob(f"hf/hub/{folder}/snapshots/*/tokenizer.json"))[
+            :1
+        ]:
             found[name] = TokenizerFiles.read(path.parent)
-    return found | {f"{name} (trained)": files for name, files in samples.known().items()}
+    return found | {
+        f"{name} (trained)": files for name, files in samples.known().items()
+    }
 
 
 def shard() -> list[str]:
-    """Return documents of real text where the machine has some, else the tests' own, some tens of megabytes."""
-    shared = Path(os.environ.get("TOKENLAKE_TEST_DATA", Path(__file__).resolve().parents[2] / "shared"))
+    """Return documents of real text where the machine has some, else the tests' own,
+    some tens of megabytes.
+    """
+    shared = Path(
+        os.environ.get(
+            "TOKENLAKE_TEST_DATA", Path(__file__).resolve().parents[2] / "shared"
+        )
+    )
     texts: list[str] = []
     size = 0
     for path in sorted((shared / "corpora").glob("*.parquet")):
-        texts += [text for text in pq.read_table(path, columns=["text"])["text"].to_pylist() if text]
+        texts += [
+            text
+            for text in pq.read_table(path, columns=["text"])["text"].to_pylist()
+            if text
+        ]
         size = sum(map(len, texts))
         if size >= SHARD_BYTES:
             break
@@ -241,17 +313,27 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--strings", type=int, default=60_000, help="strings for each tokenizer")
+    parser.add_argument(
+        "--strings", type=int, default=60_000, help="strings for each tokenizer"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="*", default=None, help="names of tokenizers")
     parser.add_argument("--skip-cost", action="store_true")
     options = parser.parse_args(arguments)
-    chosen = {name: files for name, files in tokenizers().items() if not options.only or name in options.only}
+    chosen = {
+        name: files
+        for name, files in tokenizers().items()
+        if not options.only or name in options.only
+    }
     failed, total = 0, 0
-    print("| tokenizer | engine | strings | ids compared | located by ids | CPU s | result |")
+    print(
+        "| tokenizer | engine | strings | ids compared | located by ids | CPU s | result |"
+    )
     print("|---|---|---|---|---|---|---|", flush=True)
     for name, files in chosen.items() if options.strings else ():
-        engine = choose_encoder(files, "auto", "encode", add_special_tokens=False)[0].engine
+        engine = choose_encoder(files, "auto", "encode", add_special_tokens=False)[
+            0
+        ].engine
         try:
             result = fuzz(files, options.strings, options.seed)
         except AssertionError as error:
@@ -271,12 +353,17 @@ def main(arguments: list[str]) -> int:
     )
     if not options.skip_cost:
         documents = shard()
-        print("| tokenizer | gate, CPU s | with places, CPU s | shard, CPU s | samples, share of it |")
+        print(
+            "| tokenizer | gate, CPU s | with places, CPU s | shard, CPU s | samples, share of it |"
+        )
         print("|---|---|---|---|---|", flush=True)
         for name, files in chosen.items():
             with tempfile.TemporaryDirectory() as work:
                 gate, placed, whole, share = cost(files, documents, Path(work) / "work")
-            print(f"| {name} | {gate:.2f} | {placed:.2f} | {whole:.2f} | {share:.1%} |", flush=True)
+            print(
+                f"| {name} | {gate:.2f} | {placed:.2f} | {whole:.2f} | {share:.1%} |",
+                flush=True,
+            )
     return int(failed > 0)
 
 

@@ -1,8 +1,10 @@
-"""What an engine costs for each unit: CPU of the whole process tree for many tiny units beyond few, less that of local.
+"""What an engine costs for each unit: CPU of the whole process tree for many tiny units
+beyond few, less that of local.
 
-A unit here is four records of some 4 KB, so that nearly all of it is the engine. Starts of processes, clusters and
-schedulers are in both runs, and so in no difference. As a program: ``python -m benchmarks.engines ENGINE CONFIG``
-builds once, with whoever it takes.
+A unit here is four records of some 4 KB, so that nearly all of it is the engine. Starts
+of processes, clusters and schedulers are in both runs, and so in no difference. As a
+program: ``python -m benchmarks.engines ENGINE CONFIG`` builds once, with whoever it
+takes.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ KEPT: Final = 0.95
 
 UNITS: Final = (200, 1_000)
 _JOINED: Final = (2_000, 6_000)
-"""Units of those that join: eight workers begin one after the other, and not all have before 1,000 are built."""
+"""Units of those that join: eight workers begin one after the other, and not all
+have before 1,000 are built.
+"""
 
 _TEXT: Final = "a lake holds water, and rivers flow to it from the hills. " * 17
 
@@ -41,11 +45,16 @@ def measure_engines(
 ) -> tuple[list[Goal], list[str]]:
     """Return goals, and a note on what each engine took."""
     sizes, joined = ((10, 30), (20, 60)) if quick else (UNITS, _JOINED)
-    each: dict[str, list[float]] = {name: [] for name in ("local", *MOST, "store x1", "store x8")}
+    each: dict[str, list[float]] = {
+        name: [] for name in ("local", *MOST, "store x1", "store x8")
+    }
     for _ in range(repeats):
         for engine, found in each.items():
             few, many = joined if " x" in engine else sizes
-            seconds = [_cpu(work / "engines", engine, units, vocabulary) for units in (few, many)]
+            seconds = [
+                _cpu(work / "engines", engine, units, vocabulary)
+                for units in (few, many)
+            ]
             found.append((seconds[1] - seconds[0]) / (many - few) * 1e3)
     took = {engine: statistics.median(found) for engine, found in each.items()}
     goals = [
@@ -59,7 +68,15 @@ def measure_engines(
         for engine, most in MOST.items()
     ]
     share = took["store x1"] / took["store x8"]
-    goals.append(Goal("units a CPU s, eight workers by the store / one", share, "at least", KEPT, "x"))
+    goals.append(
+        Goal(
+            "units a CPU s, eight workers by the store / one",
+            share,
+            "at least",
+            KEPT,
+            "x",
+        )
+    )
     told = ", ".join(f"{engine} {_span(found)}" for engine, found in each.items())
     spans = f"{sizes[0]:,} to {sizes[1]:,} of them, for x1 and x8 {joined[0]:,} to {joined[1]:,}"
     return goals, [f"CPU ms of a unit of 4 KB, from {spans}: {told}"]
@@ -86,15 +103,24 @@ def _cpu(folder: Path, engine: str, units: int, vocabulary: Vocabulary) -> float
     (folder / "config.json").write_text(json.dumps(config))
     log = folder / "run.log"
     found = measure(
-        [sys.executable, "-m", "benchmarks.engines", engine, str(folder / "config.json")],
+        [
+            sys.executable,
+            "-m",
+            "benchmarks.engines",
+            engine,
+            str(folder / "config.json"),
+        ],
         report=folder / "measured.json",
         log=log,
         env=builds.environment(folder.parent, folder / "cache"),
         billed=engine != "ray",
     )
     if found.exit_code:
-        raise RuntimeError(f"{engine} ended with {found.exit_code}: {log.read_text()[-2000:]}")
-    # Processes of Ray ignore SIGCHLD, and are billed to nobody: what was seen of them counts.
+        raise RuntimeError(
+            f"{engine} ended with {found.exit_code}: {log.read_text()[-2000:]}"
+        )
+    # Processes of Ray ignore SIGCHLD, and are billed to nobody: what was seen of them
+    # counts.
     return max(found.cpu, found.sampled_cpu) if engine == "ray" else found.cpu
 
 
@@ -118,7 +144,9 @@ def main(engine: str, path: str) -> None:
                 "5m",
             ]
             for share in range(int(many or 1)):
-                worker = subprocess.Popen([*command, "--share", f"{share}/{many or 1}"], env=os.environ)
+                worker = subprocess.Popen(
+                    [*command, "--share", f"{share}/{many or 1}"], env=os.environ
+                )
                 stack.callback(worker.wait)
         build_dataset(config, executor=name, workers=None if name == "store" else 1)  # pyright: ignore[reportArgumentType]
 

@@ -1,13 +1,16 @@
 """Training on one GPU: ``python -m benchmarks.gpu STORE/NAME``, at most ten minutes.
 
-It needs the library, JAX with its trainer's packages, a packed dataset of 16-bit ids, and nothing else of the
-benchmarks, so that it runs on a bare machine. It prints Markdown tables, and a failing variant prints its error:
+It needs the library, JAX with its trainer's packages, a packed dataset of 16-bit ids,
+and nothing else of the benchmarks, so that it runs on a bare machine. It prints
+Markdown tables, and a failing variant prints its error:
 
 - the rates of the card: a matrix product and a copy, both large;
 - attention over packed rows, forward and backward, by each implementation;
 - the loss of the vocabulary, forward and backward, by chunks of several sizes;
-- the step of a decoder (``examples/decoder.py``) on one packed batch that stays on the card, in bfloat16;
-- the same step in ``tl.Trainer`` on batches of the loader, and its cost beside the bare step;
+- the step of a decoder (``examples/decoder.py``) on one packed batch that stays on the
+  card, in bfloat16;
+- the same step in ``tl.Trainer`` on batches of the loader, and its cost beside the bare
+  step;
 - rates of batches onto the card: :mod:`benchmarks.loader_device`.
 
 Model FLOPs utilization (MFU) is the share of the card's peak rate that goes into the model::
@@ -15,10 +18,11 @@ Model FLOPs utilization (MFU) is the share of the card's peak rate that goes int
     FLOPs of a token = 6 N + 12 L D K
     MFU              = tokens per second * FLOPs of a token / peak
 
-N is the number of parameters, of which a tied embedding counts once; L and D are layers and width; K is the mean number
-of ids that an id attends to, in its document and not after it: 1,024.5 for a row of 2,048 ids of one document. Nothing
-is added for values that are computed again. A second column leaves attention out (6 N alone). The peak of an H100 or
-H200 is 989 TFLOP/s: dense products in bfloat16, from the maker's data sheet.
+N is the number of parameters, of which a tied embedding counts once; L and D are layers
+and width; K is the mean number of ids that an id attends to, in its document and not
+after it: 1,024.5 for a row of 2,048 ids of one document. Nothing is added for values
+that are computed again. A second column leaves attention out (6 N alone). The peak of
+an H100 or H200 is 989 TFLOP/s: dense products in bfloat16, from the maker's data sheet.
 """
 
 from __future__ import annotations
@@ -93,7 +97,12 @@ CASES: Final = (
     Case("124M", 32, example.Options(attention="cudnn"), chunk=512),
     Case("124M", 16, example.Options(attention="cudnn")),
     Case("350M", 16, example.Options(attention="cudnn"), chunk=512),
-    Case("350M", 16, example.Options(attention="cudnn", remat="elementwise", unroll=1), chunk=512),
+    Case(
+        "350M",
+        16,
+        example.Options(attention="cudnn", remat="elementwise", unroll=1),
+        chunk=512,
+    ),
     Case("1.3B", 8, example.Options(attention="cudnn", remat="elementwise"), chunk=512),
 )
 
@@ -106,11 +115,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("dataset", help="a packed dataset of 16-bit ids, STORE/NAME")
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=SECTIONS)
     parser.add_argument(
-        "--steps", type=int, default=80, help="measured steps of the trainer, and of the bare step beside it"
+        "--steps",
+        type=int,
+        default=80,
+        help="measured steps of the trainer, and of the bare step beside it",
     )
     options = parser.parse_args(arguments)
     device = jax.devices()[0]
-    print(f"{device.device_kind} ({device.platform}), JAX {jax.__version__}", flush=True)
+    print(
+        f"{device.device_kind} ({device.platform}), JAX {jax.__version__}", flush=True
+    )
     dataset = tl.open(options.dataset)
     if "card" in options.only:
         print_card()
@@ -130,7 +144,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def seconds_of(function: Callable[..., Any], *arguments: Any) -> float:
-    """Return the seconds of a call of a function of the device, the median of some groups of calls."""
+    """Return the seconds of a call of a function of the device, the median of some
+    groups of calls.
+    """
     for _ in range(WARM):
         jax.block_until_ready(function(*arguments))
     groups: list[float] = []
@@ -144,14 +160,19 @@ def seconds_of(function: Callable[..., Any], *arguments: Any) -> float:
 
 
 def print_row(name: str, measure: Callable[[], Sequence[str]], columns: int) -> None:
-    """Print a row of a table; the error of a variant that fails, without ending the benchmark."""
+    """Print a row of a table; the error of a variant that fails, without ending the
+    benchmark.
+    """
     start = time.perf_counter()
     try:
         cells = list(measure())
     except Exception as error:
         first_line = str(error).strip().split("\n")[0]
         cells = [f"{type(error).__name__}: {first_line[:200]}"] + [""] * (columns - 1)
-    print(f"| {name} | {' | '.join(cells)} | {time.perf_counter() - start:.0f} |", flush=True)
+    print(
+        f"| {name} | {' | '.join(cells)} | {time.perf_counter() - start:.0f} |",
+        flush=True,
+    )
 
 
 def print_head(*columns: str) -> None:
@@ -168,7 +189,9 @@ def packed_batch(dataset: tl.Dataset, rows: int) -> dict[str, jax.Array]:
 
 
 def visible_ids(batch: dict[str, Any]) -> float:
-    """Return the mean number of ids that an id attends to: those of its document up to itself."""
+    """Return the mean number of ids that an id attends to: those of its document up
+    to itself.
+    """
     return float(np.mean(np.asarray(batch["positions"]) + 1.0))
 
 
@@ -185,7 +208,9 @@ def print_card() -> None:
     copy = jax.jit(lambda values: values + 1)
 
     def product_rate() -> list[str]:
-        return [f"{2 * size**3 / seconds_of(product, matrix, matrix) / 1e12:.0f} TFLOP/s"]
+        return [
+            f"{2 * size**3 / seconds_of(product, matrix, matrix) / 1e12:.0f} TFLOP/s"
+        ]
 
     def copy_rate() -> list[str]:
         return [f"{2 * numbers.nbytes / seconds_of(copy, numbers) / 1e12:.2f} TB/s"]
@@ -195,15 +220,20 @@ def print_card() -> None:
 
 
 def print_attention(batch: dict[str, jax.Array]) -> None:
-    """Print the milliseconds of attention, forward and backward, of 6 heads of 128 features.
+    """Print the milliseconds of attention, forward and backward, of 6 heads of 128
+    features.
 
-    The difference is that of the gradients from those of plain attention in float32, as a share of their norm. Numbers
-    in bfloat16 make it some thousandths. Documents that are not kept apart make it large.
+    The difference is that of the gradients from those of plain attention in float32, as
+    a share of their norm. Numbers in bfloat16 make it some thousandths. Documents that
+    are not kept apart make it large.
     """
     print_head("attention, forward and backward", "ms", "difference")
     segment_ids = batch["segment_ids"]
     shape = (*segment_ids.shape, 6, 128)
-    query, key, value = (jax.random.normal(jax.random.key(seed), shape, jnp.bfloat16) for seed in range(3))
+    query, key, value = (
+        jax.random.normal(jax.random.key(seed), shape, jnp.bfloat16)
+        for seed in range(3)
+    )
     kinds: dict[str, Callable[..., jax.Array]] = {}
     for name in ("cudnn", "plain"):
         kinds[name] = example.attention_of(name, segment_ids, jnp.bfloat16)
@@ -211,7 +241,9 @@ def print_attention(batch: dict[str, jax.Array]) -> None:
         jax.nn.dot_product_attention, is_causal=True, implementation="cudnn"
     )
     for blocks in ((128, 64, 64), (128, 128, 64), (64, 64, 32)):
-        kinds[f"Pallas (Triton), blocks {blocks}"] = partial(pallas, segment_ids=segment_ids, blocks=blocks)
+        kinds[f"Pallas (Triton), blocks {blocks}"] = partial(
+            pallas, segment_ids=segment_ids, blocks=blocks
+        )
 
     with jax.default_matmul_precision("float32"):
         wide = [values.astype(jnp.float32) for values in (query, key, value)]
@@ -237,15 +269,26 @@ def gradient_of_attention(attend: Callable[..., jax.Array]) -> Callable[..., Any
 
 
 def difference_of(arrays: Sequence[jax.Array], expected: Sequence[jax.Array]) -> float:
-    """Return the largest norm of a difference of two arrays, as a share of the norm of the expected one."""
+    """Return the largest norm of a difference of two arrays, as a share of the norm
+    of the expected one.
+    """
     differences: list[float] = []
     for array, other in zip(arrays, expected, strict=True):
-        differences.append(float(jnp.linalg.norm(array.astype(jnp.float32) - other) / jnp.linalg.norm(other)))
+        differences.append(
+            float(
+                jnp.linalg.norm(array.astype(jnp.float32) - other)
+                / jnp.linalg.norm(other)
+            )
+        )
     return max(differences)
 
 
-def pallas(query: Any, key: Any, value: Any, *, segment_ids: Any, blocks: tuple[int, int, int]) -> jax.Array:
-    """Return attention by the kernel for GPUs that JAX's Pallas has (deprecated in JAX 0.11)."""
+def pallas(
+    query: Any, key: Any, value: Any, *, segment_ids: Any, blocks: tuple[int, int, int]
+) -> jax.Array:
+    """Return attention by the kernel for GPUs that JAX's Pallas has (deprecated in
+    JAX 0.11).
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from jax.experimental.pallas.ops.gpu import attention
@@ -263,7 +306,9 @@ def pallas(query: Any, key: Any, value: Any, *, segment_ids: Any, blocks: tuple[
 
 
 def print_loss(batch: dict[str, jax.Array]) -> None:
-    """Print the milliseconds of the loss over GPT-2's vocabulary, forward and backward, of 768 features."""
+    """Print the milliseconds of the loss over GPT-2's vocabulary, forward and
+    backward, of 768 features.
+    """
     print_head("loss, forward and backward", "ms")
     rows, length = batch["targets"].shape
     hidden = jax.random.normal(jax.random.key(0), (rows, length, 768), jnp.bfloat16)
@@ -276,7 +321,10 @@ def print_loss(batch: dict[str, jax.Array]) -> None:
         objective = language_model(lambda params, batch: params, chunk=chunk)
         return objective(params, batch, None).loss
 
-    for name, loss in (("logits differentiated by JAX", through_logits), ("gradient at once", with_gradient)):
+    for name, loss in (
+        ("logits differentiated by JAX", through_logits),
+        ("gradient at once", with_gradient),
+    ):
         for chunk in (None, 512, 256, 128):
             gradient = jax.jit(jax.grad(partial(loss, chunk=chunk)))
 
@@ -312,7 +360,11 @@ def step_row(dataset: tl.Dataset, case: Case) -> list[str]:
 
 
 def step_seconds(
-    dataset: tl.Dataset, case: Case, batch: dict[str, jax.Array], groups: int = GROUPS, calls: int = CALLS
+    dataset: tl.Dataset,
+    case: Case,
+    batch: dict[str, jax.Array],
+    groups: int = GROUPS,
+    calls: int = CALLS,
 ) -> float:
     """Return the seconds of a step, the median of some groups of steps.
 
@@ -321,15 +373,21 @@ def step_seconds(
         case: Step to measure.
         batch: Packed rows on the device.
         groups: Number of groups.
-        calls: Number of steps of a group. A card that is busy for seconds runs at a lower clock than for one second.
+        calls: Number of steps of a group. A card that is busy for seconds runs at a
+            lower clock than for one second.
     """
     config = training_config(case, "unused", WARM)
     apply = partial(example.decoder, options=case.options)
     schedule = make_schedule(config.schedule, 1000)
     optimizer = make_optimizer(config.optimizer, schedule)
     objective = lowered(language_model(apply, chunk=case.chunk), config.precision)
-    step = jax.jit(make_step(objective, optimizer, schedule, accumulate=1, ema=0.99), donate_argnums=0)
-    params = example.init(jax.random.key(0), example.PRESETS[case.preset], dataset.vocab_size)
+    step = jax.jit(
+        make_step(objective, optimizer, schedule, accumulate=1, ema=0.99),
+        donate_argnums=0,
+    )
+    params = example.init(
+        jax.random.key(0), example.PRESETS[case.preset], dataset.vocab_size
+    )
     state = TrainState(
         jnp.zeros((), jnp.int32),
         params,
@@ -355,12 +413,16 @@ def step_seconds(
 
 def parameters_of(case: Case, vocabulary: int) -> int:
     """Return the number of parameters of a case."""
-    init = partial(example.init, config=example.PRESETS[case.preset], vocabulary=vocabulary)
+    init = partial(
+        example.init, config=example.PRESETS[case.preset], vocabulary=vocabulary
+    )
     shapes = jax.eval_shape(init, jax.random.key(0))
     return sum(leaf.size for leaf in jax.tree.leaves(shapes))
 
 
-def training_config(case: Case, dataset: str, steps: int, folder: str = ".") -> tl.TrainingConfig:
+def training_config(
+    case: Case, dataset: str, steps: int, folder: str = "."
+) -> tl.TrainingConfig:
     """Return the configuration of a run of a case."""
     return load_training_config(
         {
@@ -370,13 +432,19 @@ def training_config(case: Case, dataset: str, steps: int, folder: str = ".") -> 
             "loss": {"chunk": case.chunk},
             "optimizer": {"weight_decay": 0.1, "b2": 0.95, "clip": 1.0},
             "schedule": {"peak": 3e-4},
-            "log": {"every": 10, "progress": False, "jsonl": str(Path(folder) / "log.jsonl")},
+            "log": {
+                "every": 10,
+                "progress": False,
+                "jsonl": str(Path(folder) / "log.jsonl"),
+            },
         }
     )
 
 
 class Clock(tl.Callback):
-    """Seconds of the steps after the first ones, until all work of the device is done."""
+    """Seconds of the steps after the first ones, until all work of the device is
+    done.
+    """
 
     def __init__(self) -> None:
         self.start = 0.0
@@ -394,13 +462,16 @@ class Clock(tl.Callback):
 
 
 def print_trainer(dataset: str, case: Case, steps: int) -> None:
-    """Print the step of the trainer beside the bare step on a batch that stays on the device.
+    """Print the step of the trainer beside the bare step on a batch that stays on the
+    device.
 
-    All take as many steps in a row: a card that is busy for seconds runs at a lower clock.
+    All take as many steps in a row: a card that is busy for seconds runs at a lower
+    clock.
 
-    With columns that the host computes, no other program than the step runs on the device. With
-    ``XLA_FLAGS=--xla_gpu_enable_command_buffer=`` set, XLA starts kernels one by one and records no graphs of them,
-    which must be changed where a batch has another address.
+    With columns that the host computes, no other program than the step runs on the
+    device. With ``XLA_FLAGS=--xla_gpu_enable_command_buffer=`` set, XLA starts kernels
+    one by one and records no graphs of them, which must be changed where a batch has
+    another address.
     """
     print_head("trainer", "ms", "cost beside the bare step")
     opened = tl.open(dataset)
@@ -417,15 +488,23 @@ def print_trainer(dataset: str, case: Case, steps: int) -> None:
         return [f"{1e3 * seconds:.2f}", f"{seconds / statistics.median(bare) - 1:+.2%}"]
 
     print_row(f"bare step: {case}", bare_row, 2)
-    print_row("tl.Trainer and tl.DataLoader", partial(trainer_row, frozenset({"cpu"})), 2)
-    print_row("the same, columns of the host", partial(trainer_row, frozenset({"cpu", "gpu"})), 2)
+    print_row(
+        "tl.Trainer and tl.DataLoader", partial(trainer_row, frozenset({"cpu"})), 2
+    )
+    print_row(
+        "the same, columns of the host",
+        partial(trainer_row, frozenset({"cpu", "gpu"})),
+        2,
+    )
     print_row("bare step again", bare_row, 2)
 
 
 def trainer_seconds(opened: tl.Dataset, case: Case, dataset: str, steps: int) -> float:
     """Return the seconds of a step of the trainer on the batches of its loader."""
     clock = Clock()
-    params = example.init(jax.random.key(0), example.PRESETS[case.preset], opened.vocab_size)
+    params = example.init(
+        jax.random.key(0), example.PRESETS[case.preset], opened.vocab_size
+    )
     apply = partial(example.decoder, options=case.options)
     with tempfile.TemporaryDirectory() as folder:
         config = training_config(case, dataset, WARM + steps, folder)

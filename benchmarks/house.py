@@ -1,7 +1,9 @@
-"""Counts of the library's own code: `python -m benchmarks.house [FOLDER]`; `--walk`: the way of one document.
+"""Counts of the library's own code: `python -m benchmarks.house [FOLDER]`; `--walk`:
+the way of one document.
 
-A line of code is a line that holds a token other than a comment or a docstring; blank lines do not count. A function's
-length is its lines from `def` to its end, docstring, comments and blank lines left out.
+A line of code is a line that holds a token other than a comment or a docstring; blank
+lines do not count. A function's length is its lines from `def` to its end, docstring,
+comments and blank lines left out.
 """
 
 from __future__ import annotations
@@ -48,7 +50,11 @@ class Source:
 
     def length(self, node: ast.stmt) -> int:
         """Return the lines of code of a statement."""
-        return len(self.code.intersection(range(node.lineno, (node.end_lineno or node.lineno) + 1)))
+        return len(
+            self.code.intersection(
+                range(node.lineno, (node.end_lineno or node.lineno) + 1)
+            )
+        )
 
 
 @dataclass
@@ -56,8 +62,12 @@ class House:
     """What was found in all files."""
 
     sources: list[Source]
-    functions: list[tuple[Source, ast.stmt]] = field(default_factory=list[tuple[Source, ast.stmt]])
-    imports: list[tuple[Source, ast.stmt]] = field(default_factory=list[tuple[Source, ast.stmt]])
+    functions: list[tuple[Source, ast.stmt]] = field(
+        default_factory=list[tuple[Source, ast.stmt]]
+    )
+    imports: list[tuple[Source, ast.stmt]] = field(
+        default_factory=list[tuple[Source, ast.stmt]]
+    )
     annotated: int = 0
     names: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     edges: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -79,7 +89,9 @@ def measure(folder: Path) -> House:
 
 
 def cycles(edges: dict[str, set[str]]) -> list[list[str]]:
-    """Return the groups of modules that import each other, in-function imports included (Tarjan 1972)."""
+    """Return the groups of modules that import each other, in-function imports
+    included (Tarjan 1972).
+    """
     order: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -131,7 +143,10 @@ def summary(house: House) -> Iterator[str]:
 
 def _docstrings(tree: ast.Module) -> Iterator[int]:
     for node in ast.walk(tree):
-        if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+        if (
+            isinstance(node, _DOCUMENTED)
+            and ast.get_docstring(node, clean=False) is not None
+        ):
             text = node.body[0]
             yield from range(text.lineno, (text.end_lineno or text.lineno) + 1)
 
@@ -148,20 +163,29 @@ def _count(house: House, source: Source, name: str, modules: dict[str, Source]) 
             house.annotated += _is_annotated(node)
         elif isinstance(node, ast.Import | ast.ImportFrom):
             house.imports.append((source, node))
-            house.edges[name].update(each for each in _targets(node, modules) if each != name)
+            house.edges[name].update(
+                each for each in _targets(node, modules) if each != name
+            )
         elif isinstance(node, ast.ClassDef) and node in source.tree.body:
             house.names[node.name].add(name)
 
 
 def _is_annotated(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     given = node.args
-    wanted = [*given.posonlyargs, *given.args, *given.kwonlyargs, *filter(None, (given.vararg, given.kwarg))]
+    wanted = [
+        *given.posonlyargs,
+        *given.args,
+        *given.kwonlyargs,
+        *filter(None, (given.vararg, given.kwarg)),
+    ]
     return node.returns is not None and all(
         each.annotation is not None or each.arg in ("self", "cls") for each in wanted
     )
 
 
-def _targets(node: ast.Import | ast.ImportFrom, modules: dict[str, Source]) -> Iterator[str]:
+def _targets(
+    node: ast.Import | ast.ImportFrom, modules: dict[str, Source]
+) -> Iterator[str]:
     if isinstance(node, ast.Import):
         yield from (each.name for each in node.names if each.name in modules)
     elif node.module in modules:

@@ -1,4 +1,6 @@
-"""The part `loader`: what batches cost, how long a trainer waits, what hosts share, how well rows are mixed."""
+"""The part `loader`: what batches cost, how long a trainer waits, what hosts share,
+how well rows are mixed.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ from benchmarks.loader_rates import LoaderSeries, measure_rates, rate_goals
 from benchmarks.loader_remote import measure_remote
 from benchmarks.vocabularies import Vocabulary
 
-SMALL, QUICK = 4.0, 16.0  # MB of text: the input that shows start-up cost, the one of `--quick`
+# MB of text: the input that shows start-up cost, the one of `--quick`
+SMALL, QUICK = 4.0, 16.0
 PASSES: Final = 3  # epochs of a measured run
 
 
@@ -36,8 +39,12 @@ class LoaderReport:
     notes: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
-    def add(self, what: str, measure: Callable[[], tuple[list[Goal], list[str]]]) -> None:
-        """Have one more question answered; where that fails, the others keep their answers."""
+    def add(
+        self, what: str, measure: Callable[[], tuple[list[Goal], list[str]]]
+    ) -> None:
+        """Have one more question answered; where that fails, the others keep their
+        answers.
+        """
         print(f"loader, {what} ...", file=sys.stderr, flush=True)
         try:
             goals, notes = measure()
@@ -50,7 +57,13 @@ class LoaderReport:
 
 
 def measure_loader(
-    work: Path, maker: InputMaker, vocabulary: Vocabulary, megabytes: float, repeats: int, *, quick: bool
+    work: Path,
+    maker: InputMaker,
+    vocabulary: Vocabulary,
+    megabytes: float,
+    repeats: int,
+    *,
+    quick: bool,
 ) -> LoaderReport:
     """Measure all that can run here; what cannot is named with its install line.
 
@@ -61,15 +74,25 @@ def measure_loader(
     report = LoaderReport()
     small = make_input(work, maker.make(SMALL), vocabulary)
     full = make_input(work, maker.make(QUICK if quick else megabytes), vocabulary)
-    report.notes.append(f"Loaders read {full.describe()}; batches of 256 x 2048 int32, every token summed up")
+    report.notes.append(
+        f"Loaders read {full.describe()}; batches of 256 x 2048 int32, every token summed up"
+    )
     loaders = _present(report.notes, quick=quick)
     modules = dict.fromkeys(
-        one.module for one in loaders if one.role != "ceiling" and "tokenlake" not in one.module
+        one.module
+        for one in loaders
+        if one.role != "ceiling" and "tokenlake" not in one.module
     )
-    report.notes.append(f"Loaders' versions: {', '.join(map(release, modules)) or 'none but ours'}")
-    report.series = measure_rates(work, loaders, full, small, 1 if quick else PASSES, repeats)
+    report.notes.append(
+        f"Loaders' versions: {', '.join(map(release, modules)) or 'none but ours'}"
+    )
+    report.series = measure_rates(
+        work, loaders, full, small, 1 if quick else PASSES, repeats
+    )
     report.goals = rate_goals(report.series)
-    report.failures = [f"{one.loader.name}: {one.failure}" for one in report.series if one.failure]
+    report.failures = [
+        f"{one.loader.name}: {one.failure}" for one in report.series if one.failure
+    ]
     turns = 1 if quick else max(repeats, 5)
     report.add("moments", lambda: measure_moments(work, maker, vocabulary, full, turns))
     report.add("hosts", lambda: measure_hosts(work, full))
@@ -77,7 +100,10 @@ def measure_loader(
     report.add("a bucket", lambda: measure_remote(work, full, turns))
     report.add("ranks", lambda: measure_balance(full))
     source, epochs = maker.make(QUICK if quick else megabytes), 1 if quick else PASSES
-    report.add("documents", lambda: measure_ragged(work, source, vocabulary, full, epochs, turns))
+    report.add(
+        "documents",
+        lambda: measure_ragged(work, source, vocabulary, full, epochs, turns),
+    )
     ran = [one.loader for one in report.series if one.runs]
     quality = measure_quality(work, ran, full)
     report.quality = quality.lines

@@ -1,4 +1,6 @@
-"""The loaders compared: how each is started, from which form of the rows, and where its package is."""
+"""The loaders compared: how each is started, from which form of the rows, and where
+its package is.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,12 @@ class Loader:
     Attributes:
         name: what the table calls it.
         program: module of :mod:`benchmarks.systems`.
-        form: of the rows, one of :data:`benchmarks.systems.loader_convert.FORMATS`; empty: the store itself.
+        form: of the rows, one of :data:`benchmarks.systems.loader_convert.FORMATS`;
+            empty: the store itself.
         variant: passed to the program.
         module: what must be importable.
-        order: in which rows come, in words. "shuffled" becomes :data:`GLOBAL` where the delivered order looks like
-            chance.
+        order: in which rows come, in words. "shuffled" becomes :data:`GLOBAL` where the
+            delivered order looks like chance.
         share: of the epochs that the others deliver; slow ones deliver fewer.
         role: ceilings check, shuffle or collect nothing, and are no loaders.
     """
@@ -71,8 +74,16 @@ LOADERS: Final = (
     Loader(DECODED, "loader_tokenlake", variant="decoded", role="ours"),
     Loader(SEGMENTS, "loader_tokenlake", variant="segments", role="ours"),
     Loader(EVERYTHING, "loader_tokenlake", variant="all", role="ours"),
-    Loader(MIXTURE, "loader_tokenlake", variant="mixture", role="ours", order=BY_WEIGHTS),
-    Loader(MIXTURE_EVERYTHING, "loader_tokenlake", variant="mixture-all", role="ours", order=BY_WEIGHTS),
+    Loader(
+        MIXTURE, "loader_tokenlake", variant="mixture", role="ours", order=BY_WEIGHTS
+    ),
+    Loader(
+        MIXTURE_EVERYTHING,
+        "loader_tokenlake",
+        variant="mixture-all",
+        role="ours",
+        order=BY_WEIGHTS,
+    ),
     Loader(
         "tokenlake, input_ids, jax.Array on the CPU",
         "loader_tokenlake",
@@ -90,11 +101,26 @@ LOADERS: Final = (
             "files shuffled, 16 interleaved, window of 10,000",
         ),
     ),
-    Loader(UNSHUFFLED, "loader_grain", "parquet", "stored", "grain", "16 files interleaved"),
+    Loader(
+        UNSHUFFLED, "loader_grain", "parquet", "stored", "grain", "16 files interleaved"
+    ),
     Loader("Grain ArrayRecord", "loader_grain", "arrayrecord", "arrayrecord", "grain"),
-    Loader(LITDATA, "loader_litdata", "litdata", module="litdata", order="chunks shuffled, rows inside each"),
+    Loader(
+        LITDATA,
+        "loader_litdata",
+        "litdata",
+        module="litdata",
+        order="chunks shuffled, rows inside each",
+    ),
     Loader("datasets, Arrow mapped", "loader_datasets", "datasets", module="datasets"),
-    Loader("MosaicML MDS", "loader_mds", "mds", module="streaming", order="py1e, its default", share=0.25),
+    Loader(
+        "MosaicML MDS",
+        "loader_mds",
+        "mds",
+        module="streaming",
+        order="py1e, its default",
+        share=0.25,
+    ),
     Loader(MAPPED, "loader_bare", "uint16", "memmap", "numpy"),
     Loader(
         STORED,
@@ -112,21 +138,44 @@ LOADERS: Final = (
         order="stored",
         role="ceiling",
     ),
-    Loader("zstd blocks", "loader_bare", "zstd", "zstd", "pyarrow", "stored", role="ceiling"),
-    Loader("memory copy", "loader_bare", "ids", "copy", "numpy", "stored", role="ceiling"),
+    Loader(
+        "zstd blocks",
+        "loader_bare",
+        "zstd",
+        "zstd",
+        "pyarrow",
+        "stored",
+        role="ceiling",
+    ),
+    Loader(
+        "memory copy", "loader_bare", "ids", "copy", "numpy", "stored", role="ceiling"
+    ),
 )
 
 
 def command(loader: Loader, data: Path, passes: int) -> list[str]:
     """The command line of one run, all of it on one core.
 
-    CPU seconds of threads that move between virtual cores vary by a third, from run to run and with how often they wake
-    each other, which says more of the machine than of the loader.
+    CPU seconds of threads that move between virtual cores vary by a third, from run to
+    run and with how often they wake each other, which says more of the machine than of
+    the loader.
     """
     variant = ["--variant", loader.variant] if loader.variant else []
     program = f"benchmarks.systems.{loader.program}"
-    pinned = ["taskset", "-c", str(max(os.sched_getaffinity(0)))] if shutil.which("taskset") else []
-    return [*pinned, interpreter(loader.module), "-m", program, str(data), str(passes), *variant]
+    pinned = (
+        ["taskset", "-c", str(max(os.sched_getaffinity(0)))]
+        if shutil.which("taskset")
+        else []
+    )
+    return [
+        *pinned,
+        interpreter(loader.module),
+        "-m",
+        program,
+        str(data),
+        str(passes),
+        *variant,
+    ]
 
 
 def _install(module: str) -> str:

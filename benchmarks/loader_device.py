@@ -1,14 +1,15 @@
 """The way of batches onto a device: `python -m benchmarks.loader_device STORE/NAME`.
 
-It needs the library, JAX and a packed dataset, and no other part of the benchmarks, so that it runs on a bare machine
-with an accelerator. It says
+It needs the library, JAX and a packed dataset, and no other part of the benchmarks, so
+that it runs on a bare machine with an accelerator. It says
 
-- whether batches on devices are those of the host, with a whole epoch of them on their way and alive at once, and after
-  resuming in the middle;
-- tokens a second onto the device, and CPU seconds for 10^6 of them, beside a memory map of 16-bit ids of the same rows
-  (nanoGPT's and Megatron's layout) with `device_put`, and beside `device_put` of one batch again and again;
-- what a training loop waits for: milliseconds a step beyond those of the same steps on one batch that stays on the
-  device, for steps of several lengths.
+- whether batches on devices are those of the host, with a whole epoch of them on their
+  way and alive at once, and after resuming in the middle;
+- tokens a second onto the device, and CPU seconds for 10^6 of them, beside a memory map
+  of 16-bit ids of the same rows (nanoGPT's and Megatron's layout) with `device_put`,
+  and beside `device_put` of one batch again and again;
+- what a training loop waits for: milliseconds a step beyond those of the same steps on
+  one batch that stays on the device, for steps of several lengths.
 
 Ways are run in turns; figures are medians with their range.
 """
@@ -41,22 +42,30 @@ Batches = Iterator[dict[str, Any]]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print everything as Markdown; exit 1 where a batch on the devices is not the host's."""
+    """Print everything as Markdown; exit 1 where a batch on the devices is not the
+    host's.
+    """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("dataset", help="a packed dataset, STORE/NAME")
     parser.add_argument("--batch", type=int, default=256, help="rows of a batch")
-    parser.add_argument("--batches", type=int, default=400, help="batches of a measured run")
+    parser.add_argument(
+        "--batches", type=int, default=400, help="batches of a measured run"
+    )
     parser.add_argument("--repeat", type=int, default=3)
     asked = parser.parse_args(arguments)
     device = jax.devices()[0]
-    print(f"{len(jax.devices())} x {device.device_kind} ({device.platform}), jax {jax.__version__}")
+    print(
+        f"{len(jax.devices())} x {device.device_kind} ({device.platform}), jax {jax.__version__}"
+    )
     dataset = tl.open(asked.dataset)
     mesh = Mesh(np.array(jax.devices()), ("data",))
     sharding = NamedSharding(mesh, PartitionSpec("data"))
     wrong = differences(dataset, asked.batch, sharding)
-    print(f"\n{len(wrong)} differences between devices and host{': ' if wrong else ''}{'; '.join(wrong[:5])}")
+    print(
+        f"\n{len(wrong)} differences between devices and host{': ' if wrong else ''}{'; '.join(wrong[:5])}"
+    )
     with tempfile.TemporaryDirectory() as folder:
         ids = memory_map(dataset, Path(folder, "ids.u16"))
         ways = _ways(dataset, ids, asked.batch, sharding)
@@ -66,12 +75,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def differences(dataset: tl.Dataset, size: int, sharding: Any) -> list[str]:
-    """Return the batches of an epoch, and of its second half after resuming, that differ from the host's.
+    """Return the batches of an epoch, and of its second half after resuming, that
+    differ from the host's.
 
-    All of the epoch's are asked for before one is looked at: a buffer of the host that was used again while it was on
-    its way would show.
+    All of the epoch's are asked for before one is looked at: a buffer of the host that
+    was used again while it was on its way would show.
     """
-    onto = tl.DataLoader(dataset, size, sharding=sharding, epochs=1, columns=COLUMNS, prefetch=4)
+    onto = tl.DataLoader(
+        dataset, size, sharding=sharding, epochs=1, columns=COLUMNS, prefetch=4
+    )
     host = list(tl.DataLoader(dataset, size, epochs=1, columns=COLUMNS, pad_last=True))
     wrong = _compare("step", 0, list(onto), host)
     middle = len(host) // 2
@@ -83,10 +95,20 @@ def differences(dataset: tl.Dataset, size: int, sharding: Any) -> list[str]:
     return wrong + _compare("resumed, step", middle, list(resumed), host[middle:])
 
 
-def _compare(what: str, begin: int, found: Sequence[Any], expected: Sequence[Any]) -> list[str]:
-    wrong = [] if len(found) == len(expected) else [f"{len(found)} batches, expected {len(expected)}"]
+def _compare(
+    what: str, begin: int, found: Sequence[Any], expected: Sequence[Any]
+) -> list[str]:
+    wrong = (
+        []
+        if len(found) == len(expected)
+        else [f"{len(found)} batches, expected {len(expected)}"]
+    )
     for step, (one, other) in enumerate(zip(found, expected, strict=False), begin):
-        wrong += [f"{what} {step}: {name}" for name in other if not np.array_equal(one[name], other[name])]
+        wrong += [
+            f"{what} {step}: {name}"
+            for name in other
+            if not np.array_equal(one[name], other[name])
+        ]
     return wrong
 
 
@@ -96,17 +118,25 @@ def memory_map(dataset: tl.Dataset, path: Path) -> np.memmap[Any, np.dtype[np.ui
         for batch in tl.DataLoader(dataset, 1024, shuffle=False, epochs=1, columns=ONE):
             ids = batch["input_ids"]
             if int(ids.max()) > np.iinfo(np.uint16).max:
-                raise SystemExit("the memory map is of 16-bit ids; expected a smaller vocabulary")
+                raise SystemExit(
+                    "the memory map is of 16-bit ids; expected a smaller vocabulary"
+                )
             file.write(ids.astype(np.uint16).tobytes())
     return np.memmap(path, np.uint16, "r").reshape(-1, ids.shape[1])
 
 
-def _ways(dataset: tl.Dataset, ids: Any, size: int, sharding: Any) -> dict[str, Callable[[], Batches]]:
+def _ways(
+    dataset: tl.Dataset, ids: Any, size: int, sharding: Any
+) -> dict[str, Callable[[], Batches]]:
     (description,) = dataset.manifest.tokenizer.values()
     eos = description["eos_id"]
 
     def ours(columns: Sequence[str]) -> Batches:
-        return iter(tl.DataLoader(dataset, size, sharding=sharding, epochs=None, columns=columns))
+        return iter(
+            tl.DataLoader(
+                dataset, size, sharding=sharding, epochs=None, columns=columns
+            )
+        )
 
     def host() -> Batches:
         return iter(tl.DataLoader(dataset, size, epochs=None, columns=ONE))
@@ -116,11 +146,14 @@ def _ways(dataset: tl.Dataset, ids: Any, size: int, sharding: Any) -> dict[str, 
             order = np.random.default_rng(epoch).permutation(len(ids))
             for begin in range(0, len(order) - size + 1, size):
                 yield {
-                    "input_ids": jax.device_put(ids[order[begin : begin + size]].astype(np.int32), sharding)
+                    "input_ids": jax.device_put(
+                        ids[order[begin : begin + size]].astype(np.int32), sharding
+                    )
                 }
 
     def mapped_columns() -> Batches:
-        # The columns that follow from the places of EOS ids, without a dataset's own segments or loss mask.
+        # The columns that follow from the places of EOS ids, without a dataset's own
+        # segments or loss mask.
         places = np.arange(ids.shape[1], dtype=np.int32)
         for epoch in range(1 << 30):
             order = np.random.default_rng(epoch).permutation(len(ids))
@@ -135,7 +168,10 @@ def _ways(dataset: tl.Dataset, ids: Any, size: int, sharding: Any) -> dict[str, 
                     "positions": places - starts,
                     "loss_mask": ~is_first,
                 }
-                yield {name: jax.device_put(column, sharding) for name, column in columns.items()}
+                yield {
+                    name: jax.device_put(column, sharding)
+                    for name, column in columns.items()
+                }
 
     def again() -> Batches:
         batch = np.array(ids[:size], np.int32)
@@ -157,8 +193,12 @@ def _touch(total: jax.Array, batch: dict[str, jax.Array]) -> jax.Array:
     return total + sum(jnp.sum(values, dtype=jnp.int32) for values in batch.values())
 
 
-def rates(ways: dict[str, Callable[[], Batches]], ids: int, batches: int, repeats: int) -> None:
-    """Print tokens a second and CPU seconds of each way; every value of a batch is added up where it arrives."""
+def rates(
+    ways: dict[str, Callable[[], Batches]], ids: int, batches: int, repeats: int
+) -> None:
+    """Print tokens a second and CPU seconds of each way; every value of a batch is
+    added up where it arrives.
+    """
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     for _ in range(repeats):
         for name, way in ways.items():
@@ -175,16 +215,24 @@ def rates(ways: dict[str, Callable[[], Batches]], ids: int, batches: int, repeat
                     batch["input_ids"].sum()
             jax.block_until_ready(total)
             spent = time.perf_counter() - wall, time.process_time() - cpu
-            found[name].append((ids * batches / spent[0] / 1e6, spent[1] / (ids * batches / 1e6) * 1e3))
+            found[name].append(
+                (ids * batches / spent[0] / 1e6, spent[1] / (ids * batches / 1e6) * 1e3)
+            )
             del source
     print("\n| way | Mtok/s | CPU ms for 1 Mtok |\n|---|---|---|")
     for name, each in found.items():
-        print(f"| {name} | {_span([one[0] for one in each])} | {_span([one[1] for one in each])} |")
+        print(
+            f"| {name} | {_span([one[0] for one in each])} | {_span([one[1] for one in each])} |"
+        )
 
 
 def waits(ways: dict[str, Callable[[], Batches]], batches: int, repeats: int) -> None:
-    """Print what steps of several lengths last longer than on a batch that stays where it is."""
-    print("\n| way | " + " | ".join(f"{step * 1e3:.0f} ms steps" for step in STEPS) + " |")
+    """Print what steps of several lengths last longer than on a batch that stays
+    where it is.
+    """
+    print(
+        "\n| way | " + " | ".join(f"{step * 1e3:.0f} ms steps" for step in STEPS) + " |"
+    )
     print("|---|" + "---|" * len(STEPS))
     lines: dict[str, list[str]] = {name: [] for name in ways if "host" not in name}
     for seconds in STEPS:
@@ -220,12 +268,16 @@ def _work(seconds: float) -> Callable[..., jax.Array]:
     def step(state: jax.Array, batch: dict[str, jax.Array], products: int) -> jax.Array:
         nothing = _touch(jnp.zeros((), jnp.int32), batch) * 0
         state = state + nothing.astype(state.dtype)
-        return jax.lax.fori_loop(0, products, lambda _, value: jnp.tanh(value @ value), state)
+        return jax.lax.fori_loop(
+            0, products, lambda _, value: jnp.tanh(value @ value), state
+        )
 
     compiled = jax.jit(step, static_argnums=2)
     products, batch = 1, {"input_ids": jnp.zeros((8, 8), jnp.int32)}
     while True:
-        state = jax.block_until_ready(compiled(jnp.ones((2048, 2048), jnp.bfloat16), batch, products))
+        state = jax.block_until_ready(
+            compiled(jnp.ones((2048, 2048), jnp.bfloat16), batch, products)
+        )
         begin = time.perf_counter()
         jax.block_until_ready(compiled(state, batch, products))
         if (spent := time.perf_counter() - begin) > seconds * 0.7 or products > 1 << 16:

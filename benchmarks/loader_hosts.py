@@ -1,4 +1,6 @@
-"""Several hosts: what share of the row groups does each decode, and how much more has the dearest rank to do?"""
+"""Several hosts: what share of the row groups does each decode, and how much more
+has the dearest rank to do?
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,11 @@ HOSTS: Final = (1, 2, 4, 8)
 FACTOR: Final = 1.2  # times 1 / H, at most
 COPIES: Final = 4  # of each shard, in a dataset of an ordinary number of row groups
 LARGE: Final = "large"
-_WHAT: Final = {"ids": CORPUS, "large": f"{CORPUS} {COPIES} times", "mixture": "mixture of three"}
+_WHAT: Final = {
+    "ids": CORPUS,
+    "large": f"{CORPUS} {COPIES} times",
+    "mixture": "mixture of three",
+}
 
 RANKS: Final = ((8, 8), (8, 32), (64, 8), (64, 32))
 """Of data parallelism, and the rows of each."""
@@ -37,8 +43,9 @@ Account = Mapping[str, int]
 def measure_hosts(work: Path, given: LoaderInput) -> tuple[list[Goal], list[str]]:
     """A goal for each number of hosts; a note with the row groups that each decoded.
 
-    The last batch of an epoch is not full, and its rows are of all lanes: so few row groups more on each host show in a
-    small dataset, which is therefore measured beside a larger one, the same shards several times.
+    The last batch of an epoch is not full, and its rows are of all lanes: so few row
+    groups more on each host show in a small dataset, which is therefore measured beside
+    a larger one, the same shards several times.
     """
     large = given.store / LARGE / "v1"
     multiply(given.version, large, COPIES)
@@ -49,16 +56,29 @@ def measure_hosts(work: Path, given: LoaderInput) -> tuple[list[Goal], list[str]
         print(f"loader, hosts: {what}", file=sys.stderr, flush=True)
         goals += [_goal(what, int(hosts), each) for hosts, each in found.items()]
         shown = "; ".join(
-            f"{hosts}: {', '.join(str(one['groups']) for one in each)}" for hosts, each in found.items()
+            f"{hosts}: {', '.join(str(one['groups']) for one in each)}"
+            for hosts, each in found.items()
         )
-        notes.append(f"Row groups decoded by each host in an epoch, {what}, by number of hosts: {shown}")
+        notes.append(
+            f"Row groups decoded by each host in an epoch, {what}, by number of hosts: {shown}"
+        )
     return goals, notes
 
 
-def _run(work: Path, given: LoaderInput, variant: str) -> Mapping[str, Sequence[Account]]:
-    program = [sys.executable, "-m", "benchmarks.systems.loader_hosts", str(given.store), variant]
+def _run(
+    work: Path, given: LoaderInput, variant: str
+) -> Mapping[str, Sequence[Account]]:
+    program = [
+        sys.executable,
+        "-m",
+        "benchmarks.systems.loader_hosts",
+        str(given.store),
+        variant,
+    ]
     env = builds.environment(work, work / "scratch" / "hash-cache")
-    done = subprocess.run([*program, *map(str, HOSTS)], cwd=ROOT, env=env, capture_output=True, text=True)
+    done = subprocess.run(
+        [*program, *map(str, HOSTS)], cwd=ROOT, env=env, capture_output=True, text=True
+    )
     if done.returncode:
         raise RuntimeError(f"loader_hosts failed: {done.stderr.strip()[-400:]}")
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -66,15 +86,27 @@ def _run(work: Path, given: LoaderInput, variant: str) -> Mapping[str, Sequence[
 
 
 def _goal(what: str, hosts: int, each: Sequence[Account]) -> Goal:
-    """Rows of the row groups that the busiest host decoded, over all rows that the hosts delivered together."""
+    """Rows of the row groups that the busiest host decoded, over all rows that the
+    hosts delivered together.
+    """
     delivered = sum(one["delivered"] for one in each)
     share = max(one["rows"] for one in each) / delivered
-    size = f"{what}, {delivered * LENGTH / 1e6:.0f} Mtok, {hosts} host{'s' * (hosts > 1)}"
-    return Goal(f"{size}: share decoded by the busiest, times {hosts}", share * hosts, "at most", FACTOR, "x")
+    size = (
+        f"{what}, {delivered * LENGTH / 1e6:.0f} Mtok, {hosts} host{'s' * (hosts > 1)}"
+    )
+    return Goal(
+        f"{size}: share decoded by the busiest, times {hosts}",
+        share * hosts,
+        "at most",
+        FACTOR,
+        "x",
+    )
 
 
 def measure_balance(given: LoaderInput) -> tuple[list[Goal], list[str]]:
-    """Goals for the cost of the dearest rank, and for what dealing costs; a note with the cost before."""
+    """Goals for the cost of the dearest rank, and for what dealing costs; a note
+    with the cost before.
+    """
     data = tl.open(str(given.store), CORPUS)
     goals: list[Goal] = []
     before: list[str] = []
@@ -83,7 +115,13 @@ def measure_balance(given: LoaderInput) -> tuple[list[Goal], list[str]]:
         plain, even = (_apart(data, ranks, rows, dealt) for dealt in (False, True))
         before.append(f"{shape}: {plain:.3f}")
         goals.append(
-            Goal(f"{CORPUS}, {shape}: cost of the dearest rank, balanced", even, "at most", APART, " means")
+            Goal(
+                f"{CORPUS}, {shape}: cost of the dearest rank, balanced",
+                even,
+                "at most",
+                APART,
+                " means",
+            )
         )
         share = _dealing(data, ranks, rows)
         goals.append(
@@ -95,11 +133,15 @@ def measure_balance(given: LoaderInput) -> tuple[list[Goal], list[str]]:
                 "%",
             )
         )
-    return goals, [f"Attention of the dearest rank over the mean, not balanced: {'; '.join(before)}"]
+    return goals, [
+        f"Attention of the dearest rank over the mean, not balanced: {'; '.join(before)}"
+    ]
 
 
 def _apart(data: tl.Dataset, ranks: int, rows: int, dealt: bool) -> float:
-    """Return the cost of the dearest rank over the mean, in the mean of the full batches of an epoch."""
+    """Return the cost of the dearest rank over the mean, in the mean of the full
+    batches of an epoch.
+    """
     loader = tl.DataLoader(
         data,
         min(ranks * rows, len(data) // ranks * ranks),
@@ -107,7 +149,9 @@ def _apart(data: tl.Dataset, ranks: int, rows: int, dealt: bool) -> float:
         columns=("segment_ids",),
         balance={"ranks": ranks} if dealt else None,
     )
-    each = [_costs(batch["segment_ids"]).reshape(ranks, -1).sum(axis=1) for batch in loader]
+    each = [
+        _costs(batch["segment_ids"]).reshape(ranks, -1).sum(axis=1) for batch in loader
+    ]
     return float(np.mean([totals.max() / totals.mean() for totals in each]))
 
 
@@ -120,14 +164,24 @@ def _costs(segment_ids: Any) -> Any:
 
 
 def _dealing(data: tl.Dataset, ranks: int, rows: int) -> float:
-    """Return how much more CPU an epoch takes where ranks are balanced: the median of pairs that take turns."""
-    pairs = [tuple(_cpu(data, ranks, rows, dealt) for dealt in (False, True)) for _ in range(7)]
+    """Return how much more CPU an epoch takes where ranks are balanced: the median
+    of pairs that take turns.
+    """
+    pairs = [
+        tuple(_cpu(data, ranks, rows, dealt) for dealt in (False, True))
+        for _ in range(7)
+    ]
     return float(np.median([dealt / plain for plain, dealt in pairs])) - 1
 
 
 def _cpu(data: tl.Dataset, ranks: int, rows: int, dealt: bool) -> float:
     loader = tl.DataLoader(
-        data, ranks * rows, epochs=2, prefetch=0, workers=0, balance={"ranks": ranks} if dealt else None
+        data,
+        ranks * rows,
+        epochs=2,
+        prefetch=0,
+        workers=0,
+        balance={"ranks": ranks} if dealt else None,
     )
     begun = time.process_time()
     for _ in loader:

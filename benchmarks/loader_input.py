@@ -1,8 +1,11 @@
-"""What the loaders are measured on: packed datasets built from the machine's text, and the same rows for each peer.
+"""What the loaders are measured on: packed datasets built from the machine's text, and
+the same rows for each peer.
 
-``corpus`` holds all of the text, in many shards; ``text``, ``code`` and ``multilingual`` stand for three sources of a
-mixture and share the same text out. Everything is made once and kept in the work folder, and :mod:`loader_sink
-<benchmarks.systems.loader_sink>` says of every run whether it delivered exactly these rows.
+``corpus`` holds all of the text, in many shards; ``text``, ``code`` and
+``multilingual`` stand for three sources of a mixture and share the same text out.
+Everything is made once and kept in the work folder, and :mod:`loader_sink
+<benchmarks.systems.loader_sink>` says of every run whether it delivered exactly these
+rows.
 """
 
 from __future__ import annotations
@@ -53,7 +56,9 @@ class LoaderInput:
 
     @property
     def mtok(self) -> float:
-        """Ids in 10^6, padding of the last row included: what every Mtok per CPU second counts."""
+        """Ids in 10^6, padding of the last row included: what every Mtok per CPU
+        second counts.
+        """
         return self.rows * LENGTH / 1e6
 
     def keys(self) -> Any:
@@ -70,7 +75,11 @@ class LoaderInput:
 
 def make_input(work: Path, source: Input, vocabulary: Vocabulary) -> LoaderInput:
     """Build what is not there yet, the three sources of the mixture as well."""
-    folder = work / "inputs" / f"loader-{RECIPE}-{vocabulary.name}-{Path(source.folder).name}"
+    folder = (
+        work
+        / "inputs"
+        / f"loader-{RECIPE}-{vocabulary.name}-{Path(source.folder).name}"
+    )
     folder.mkdir(parents=True, exist_ok=True)
     parts = sorted(Path(source.folder).glob("*.jsonl"))
     build(work, folder, CORPUS, parts, vocabulary)
@@ -83,7 +92,9 @@ def make_input(work: Path, source: Input, vocabulary: Vocabulary) -> LoaderInput
 
 
 def convert(given: LoaderInput, form: str, python: str) -> Path:
-    """Return the folder that holds the rows in a peer's format; `python` is the interpreter that has the peer."""
+    """Return the folder that holds the rows in a peer's format; `python` is the
+    interpreter that has the peer.
+    """
     if form in ("", "ids"):
         return Path(given.folder, form or "store")
     target = Path(given.folder, "peers", form)
@@ -99,7 +110,9 @@ def convert(given: LoaderInput, form: str, python: str) -> Path:
             text=True,
         )
         if done.returncode:
-            raise RuntimeError(f"the rows could not be written as {form}: {done.stderr.strip()[-400:]}")
+            raise RuntimeError(
+                f"the rows could not be written as {form}: {done.stderr.strip()[-400:]}"
+            )
         half.rename(target)
     return target
 
@@ -114,7 +127,8 @@ def build(
     seq_length: int | None = LENGTH,
     num_shards: int | None = None,
 ) -> Path:
-    """One real build with two workers, unless it was made before; returns the version's folder.
+    """One real build with two workers, unless it was made before; returns the version's
+    folder.
 
     Without a `seq_length` documents stay rows of their own, of at most 2,048 ids.
     """
@@ -124,8 +138,16 @@ def build(
         return version
     config = {
         "name": name,
-        "datasets": [{"name": name, "data_files": list(map(str, parts)), "tokenizer": vocabulary.folder}],
-        "pack": {"enabled": False} if seq_length is None else {"enabled": True, "seq_length": seq_length},
+        "datasets": [
+            {
+                "name": name,
+                "data_files": list(map(str, parts)),
+                "tokenizer": vocabulary.folder,
+            }
+        ],
+        "pack": {"enabled": False}
+        if seq_length is None
+        else {"enabled": True, "seq_length": seq_length},
         "source": {"unit_size": UNIT},
         "save": {"output_dir": str(store), "num_shards": num_shards},
     }
@@ -133,7 +155,9 @@ def build(
     path.write_text(json.dumps(config, indent=1))
     env = builds.environment(work, work / "scratch" / "hash-cache")
     with log.open("wb") as sink:
-        done = subprocess.run(builds.library_command(path, 2), env=env, cwd=ROOT, stdout=sink, stderr=sink)
+        done = subprocess.run(
+            builds.library_command(path, 2), env=env, cwd=ROOT, stdout=sink, stderr=sink
+        )
     if done.returncode:
         raise RuntimeError(
             f"the build of {name} ended with exit code {done.returncode}; its output is in {log}"
@@ -142,7 +166,9 @@ def build(
 
 
 def _extract(folder: Path) -> LoaderInput:
-    """Write the ids of each shard to a file of their own, read by pyarrow alone, and sum up their rows."""
+    """Write the ids of each shard to a file of their own, read by pyarrow alone, and
+    sum up their rows.
+    """
     import pyarrow.parquet as pq
 
     version = folder / "store" / CORPUS / "v1"
@@ -155,7 +181,11 @@ def _extract(folder: Path) -> LoaderInput:
             pq.ParquetFile(version / shard["path"]) as file,
         ):
             for group in range(file.num_row_groups):
-                column: Any = file.read_row_group(group, columns=["input_ids"]).column(0).combine_chunks()
+                column: Any = (
+                    file.read_row_group(group, columns=["input_ids"])
+                    .column(0)
+                    .combine_chunks()
+                )
                 ids = column.flatten().to_numpy().reshape(-1, LENGTH)
                 sink.write(ids.data)
                 keys.append(ids.view(np.uint64).sum(axis=1, dtype=np.uint64))

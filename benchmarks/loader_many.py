@@ -1,7 +1,8 @@
-"""A committed version of 10,000 shards: what a small build wrote, each shard a hundred times under other numbers.
+"""A committed version of 10,000 shards: what a small build wrote, each shard a hundred
+times under other numbers.
 
-The shards are real files (hard links), the manifest is the library's own and its account closes; only the ledger has
-no records of the copies, and no reader looks at it.
+The shards are real files (hard links), the manifest is the library's own and its
+account closes; only the ledger has no records of the copies, and no reader looks at it.
 """
 
 from __future__ import annotations
@@ -38,23 +39,41 @@ def make_many(work: Path, maker: InputMaker, vocabulary: Vocabulary) -> Path:
     if not (version / MANIFEST).exists():
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "short.jsonl"
-        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in _texts(maker)))
-        built = build(work, folder, _FEW, [path], vocabulary, seq_length=_LENGTH, num_shards=_BUILT)
+        path.write_text(
+            "".join(json.dumps({"text": text}) + "\n" for text in _texts(maker))
+        )
+        built = build(
+            work,
+            folder,
+            _FEW,
+            [path],
+            vocabulary,
+            seq_length=_LENGTH,
+            num_shards=_BUILT,
+        )
         multiply(built, version, SHARDS // _BUILT)
     return folder / "store"
 
 
 def _texts(maker: InputMaker) -> Iterator[str]:
-    pieces = (piece[:300] for _, text in documents(maker.files()) for piece in text.split("\n\n"))
+    pieces = (
+        piece[:300]
+        for _, text in documents(maker.files())
+        for piece in text.split("\n\n")
+    )
     return islice((piece for piece in pieces if len(piece) > 100), _DOCUMENTS)
 
 
 def multiply(built: Path, version: Path, times: int) -> None:
-    """Commit a version that has each shard of another one so many times; it is new, or was made before."""
+    """Commit a version that has each shard of another one so many times; it is new,
+    or was made before.
+    """
     if (version / MANIFEST).exists():
         return
     shutil.rmtree(version, ignore_errors=True)
-    shutil.copytree(built, version, ignore=shutil.ignore_patterns(DATA, MANIFEST, "runs"))
+    shutil.copytree(
+        built, version, ignore=shutil.ignore_patterns(DATA, MANIFEST, "runs")
+    )
     manifest = Manifest.from_bytes((built / MANIFEST).read_bytes())
     files: list[ShardEntry] = []
     units = 1 + max(shard.unit for shard in manifest.files)
@@ -65,7 +84,12 @@ def multiply(built: Path, version: Path, times: int) -> None:
             path = shard_path(shard.split, unit, shard.part)
             os.link(built / shard.path, version / path)
             files.append(replace(shard, path=path, unit=unit))
-    accounts = {name: Account.total([account] * times) for name, account in manifest.accounts.items()}
-    made = replace(manifest, dataset=version.parent.name, files=tuple(files), accounts=accounts)
+    accounts = {
+        name: Account.total([account] * times)
+        for name, account in manifest.accounts.items()
+    }
+    made = replace(
+        manifest, dataset=version.parent.name, files=tuple(files), accounts=accounts
+    )
     made.check()
     (version / MANIFEST).write_bytes(made.to_bytes())

@@ -1,7 +1,9 @@
-"""A mixture of 64 sources whose weights move over 10^12 rows: opening it, its first batch, and seeking in it.
+"""A mixture of 64 sources whose weights move over 10^12 rows: opening it, its first
+batch, and seeking in it.
 
-All sources are the same small dataset under 64 names. A name decides the order of its source, so that the work is that
-of 64 datasets of this size. The mixture restarts sources that end.
+All sources are the same small dataset under 64 names. A name decides the order of its
+source, so that the work is that of 64 datasets of this size. The mixture restarts
+sources that end.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ SEEK_SECONDS: Final = 0.05
 _PLACES: Final = (0.0, 0.25, 0.5, 1.0)  # of the stream, where batches are located
 
 
-def measure_many_sources(given: LoaderInput, repeats: int) -> tuple[list[Goal], list[str]]:
+def measure_many_sources(
+    given: LoaderInput, repeats: int
+) -> tuple[list[Goal], list[str]]:
     """Return goals for the three moments, and a note on where sources are located."""
     opening: list[float] = []
     first: list[float] = []
@@ -34,7 +38,9 @@ def measure_many_sources(given: LoaderInput, repeats: int) -> tuple[list[Goal], 
     lanes = 0
     for turn in range(repeats + 1):
         seconds, mixture = _timed(lambda: _mixture(given))
-        first_seconds, loader = _timed(lambda mixture=mixture: _with_first_batch(mixture))
+        first_seconds, loader = _timed(
+            lambda mixture=mixture: _with_first_batch(mixture)
+        )
         with loader:
             lanes = loader.plan.lanes
             seek_seconds = [_locate(loader, place) for place in _PLACES]
@@ -44,8 +50,20 @@ def measure_many_sources(given: LoaderInput, repeats: int) -> tuple[list[Goal], 
             seeking.append(max(seek_seconds))
     what = f"mixture of {SOURCES} sources whose weights move over 10^12 rows"
     goals = [
-        Goal(f"{what}: opening it", statistics.median(opening) * 1e3, "at most", OPEN_SECONDS * 1e3, " ms"),
-        Goal(f"{what}: first batch", statistics.median(first) * 1e3, "at most", FIRST_SECONDS * 1e3, " ms"),
+        Goal(
+            f"{what}: opening it",
+            statistics.median(opening) * 1e3,
+            "at most",
+            OPEN_SECONDS * 1e3,
+            " ms",
+        ),
+        Goal(
+            f"{what}: first batch",
+            statistics.median(first) * 1e3,
+            "at most",
+            FIRST_SECONDS * 1e3,
+            " ms",
+        ),
         Goal(
             f"{what}: locating the rows of a batch, slowest of {len(_PLACES)}",
             statistics.median(seeking) * 1e3,
@@ -54,7 +72,9 @@ def measure_many_sources(given: LoaderInput, repeats: int) -> tuple[list[Goal], 
             " CPU ms",
         ),
     ]
-    return goals, [f"The mixture of {SOURCES} sources has {lanes} lanes, batches of {BATCH} rows"]
+    return goals, [
+        f"The mixture of {SOURCES} sources has {lanes} lanes, batches of {BATCH} rows"
+    ]
 
 
 def _mixture(given: LoaderInput) -> tl.Mixture:
@@ -67,7 +87,12 @@ def _mixture(given: LoaderInput) -> tl.Mixture:
     total = sum(ascending.values())
     points: list[dict[str, Any]] = []
     for step, weights in ((0, ascending), (ROWS // BATCH, descending)):
-        points.append({"step": step, "weights": {name: weight / total for name, weight in weights.items()}})
+        points.append(
+            {
+                "step": step,
+                "weights": {name: weight / total for name, weight in weights.items()},
+            }
+        )
     return tl.Mixture(datasets, tl.WeightScheduler(points, "linear"), rows=ROWS)
 
 
@@ -80,7 +105,9 @@ def _with_first_batch(mixture: tl.Mixture) -> tl.DataLoader:
 
 
 def _locate(loader: tl.DataLoader, place: float) -> float:
-    """Return the CPU seconds of computing the stored rows of the batch at a place of the stream, 0 to 1."""
+    """Return the CPU seconds of computing the stored rows of the batch at a place of
+    the stream, 0 to 1.
+    """
     plan = loader.plan
     began = time.process_time()
     last_step = ROWS // BATCH - 1

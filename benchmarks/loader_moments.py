@@ -1,4 +1,6 @@
-"""How long a trainer waits: opening, the first batch, resuming; by the clock on the wall, each in a fresh process."""
+"""How long a trainer waits: opening, the first batch, resuming; by the clock on the
+wall, each in a fresh process.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +27,27 @@ RESUME_SECONDS: Final = 0.100
 
 
 def measure_moments(
-    work: Path, maker: InputMaker, vocabulary: Vocabulary, given: LoaderInput, repeats: int
+    work: Path,
+    maker: InputMaker,
+    vocabulary: Vocabulary,
+    given: LoaderInput,
+    repeats: int,
 ) -> tuple[list[Goal], list[str]]:
     """Goals, and a note that has each step's own figure."""
     many, store = str(make_many(work, maker, vocabulary)), str(given.store)
     steps = _steps(given)
     states = work / "scratch" / "loader-states.json"
     states.parent.mkdir(exist_ok=True)
-    states.write_text(json.dumps(_run(work, "states", store, CORPUS, *map(str, steps.values()))))
+    states.write_text(
+        json.dumps(_run(work, "states", store, CORPUS, *map(str, steps.values())))
+    )
     actions = {
         "open": ("open", many, MANY),
         "first": ("first", store, CORPUS),
-        **{name: ("resume", store, CORPUS, str(states), str(step)) for name, step in steps.items()},
+        **{
+            name: ("resume", store, CORPUS, str(states), str(step))
+            for name, step in steps.items()
+        },
     }
     times: dict[str, list[float]] = {name: [] for name in actions}
     groups: dict[str, int] = {}
@@ -53,7 +64,10 @@ def _steps(given: LoaderInput) -> dict[str, int]:
     """The beginning, the middle and the end of an epoch, and epochs far away."""
     epoch = -(-given.rows // BATCH)
     places = {"step 1": 1, "the middle": epoch // 2, "the last batch": epoch - 1}
-    return places | {"epoch 10": 10 * epoch + epoch // 2, "epoch 1,000,000": 1_000_000 * epoch + epoch // 3}
+    return places | {
+        "epoch 10": 10 * epoch + epoch // 2,
+        "epoch 1,000,000": 1_000_000 * epoch + epoch // 3,
+    }
 
 
 def _run(work: Path, *arguments: str) -> Any:
@@ -61,7 +75,9 @@ def _run(work: Path, *arguments: str) -> Any:
     env = builds.environment(work, work / "scratch" / "hash-cache")
     done = subprocess.run(program, cwd=ROOT, env=env, capture_output=True, text=True)
     if done.returncode:
-        raise RuntimeError(f"loader_latency {arguments[0]} failed: {done.stderr.strip()[-400:]}")
+        raise RuntimeError(
+            f"loader_latency {arguments[0]} failed: {done.stderr.strip()[-400:]}"
+        )
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -88,7 +104,9 @@ def _goals(times: dict[str, list[float]], steps: Sequence[str]) -> list[Goal]:
     ]
 
 
-def _note(times: dict[str, list[float]], groups: dict[str, int], steps: dict[str, int]) -> str:
+def _note(
+    times: dict[str, list[float]], groups: dict[str, int], steps: dict[str, int]
+) -> str:
     places = {"first batch": 0} | steps
     each = [
         f"{name} (step {step:,}) {_span(times[key])}, {groups[key]} row groups decoded by then"

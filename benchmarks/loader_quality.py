@@ -1,6 +1,8 @@
-"""How well the orders mix, as they were really delivered: ours and the peers', beside a shuffle buffer and chance.
+"""How well the orders mix, as they were really delivered: ours and the peers', beside a
+shuffle buffer and chance.
 
-Each loader delivers one epoch and notes the sum of each row's words, by which a row is found among the stored ones.
+Each loader delivers one epoch and notes the sum of each row's words, by which a row is
+found among the stored ones.
 """
 
 from __future__ import annotations
@@ -21,7 +23,14 @@ from benchmarks.systems.loader_sink import BATCH
 from tokenlake.runtime.reading.version import open_rows
 from tokenlake.runtime.store.address import open_store
 
-JUDGED: Final = (OURS, GRAIN, "Grain ArrayRecord", LITDATA, "datasets, Arrow mapped", "MosaicML MDS")
+JUDGED: Final = (
+    OURS,
+    GRAIN,
+    "Grain ArrayRecord",
+    LITDATA,
+    "datasets, Arrow mapped",
+    "MosaicML MDS",
+)
 FIGURES: Final = {
     "batch_variance": "variance of batches' means",
     "together": "neighbours in one batch",
@@ -36,7 +45,9 @@ HEAD: Final = ("order", *FIGURES.values())
 
 
 _SIGMAS: Final = 4.0
-"""Deviations from the mean of all permutations at which an order is still called a global shuffle."""
+"""Deviations from the mean of all permutations at which an order is still called a
+global shuffle.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +56,8 @@ class LoaderQuality:
 
     Attributes:
         lines: Lines of the table, under :data:`HEAD`.
-        like_chance: Names of the loaders whose figures are those of a uniform permutation.
+        like_chance: Names of the loaders whose figures are those of a uniform
+            permutation.
         notes: Notes on orders that could not be judged.
     """
 
@@ -54,7 +66,9 @@ class LoaderQuality:
     notes: list[str]
 
 
-def measure_quality(work: Path, loaders: Sequence[Loader], given: LoaderInput) -> LoaderQuality:
+def measure_quality(
+    work: Path, loaders: Sequence[Loader], given: LoaderInput
+) -> LoaderQuality:
     """Judge the order of one epoch of each loader, as it was delivered."""
     sizes = open_rows(open_store(str(given.store)), CORPUS, 1, "train").group_rows
     group_of = np.repeat(np.arange(len(sizes)), sizes)
@@ -63,20 +77,26 @@ def measure_quality(work: Path, loaders: Sequence[Loader], given: LoaderInput) -
     for loader in loaders:
         if loader.name in JUDGED:
             try:
-                found[loader.name] = quality_of(_delivered(work, loader, given), BATCH, group_of)
+                found[loader.name] = quality_of(
+                    _delivered(work, loader, given), BATCH, group_of
+                )
             except (RuntimeError, OSError, ValueError) as error:
                 notes.append(f"The order of {loader.name} could not be judged: {error}")
                 print(notes[-1], file=sys.stderr, flush=True)
-    like_chance = frozenset(name for name, quality in found.items() if is_like_chance(quality))
+    like_chance = frozenset(
+        name for name, quality in found.items() if is_like_chance(quality)
+    )
     found |= references(given.rows, BATCH, group_of)
     lines = [[name, *_cells(quality)] for name, quality in found.items()]
     return LoaderQuality(lines=lines, like_chance=like_chance, notes=notes)
 
 
 def is_like_chance(quality: ShuffleQuality) -> bool:
-    """Return whether the figures of the table are those of a uniform permutation, within four deviations each.
+    """Return whether the figures of the table are those of a uniform permutation,
+    within four deviations each.
 
-    One order has eight of them, of which a uniform permutation exceeds four deviations once in 2,000 orders.
+    One order has eight of them, of which a uniform permutation exceeds four deviations
+    once in 2,000 orders.
     """
     figures = quality.figures()
     judged = [figures[name] for name in FIGURES if name in figures]
@@ -92,7 +112,8 @@ def _delivered(work: Path, loader: Loader, given: LoaderInput) -> Any:
 
 
 def stored_numbers(stored: Any, delivered: Any) -> Any:
-    """Return where each delivered row is stored, int64[n]; equal rows are dealt out in the order they come.
+    """Return where each delivered row is stored, int64[n]; equal rows are dealt out in
+    the order they come.
 
     Raises:
         ValueError: a row was never stored, or rows are missing or come too often.
@@ -110,4 +131,6 @@ def _cells(quality: ShuffleQuality) -> list[str]:
     """Each figure, and in brackets what a uniform permutation gives."""
     figures: Mapping[str, Any] = quality.figures()
     found = [figures.get(name) for name in FIGURES]
-    return ["" if one is None else f"{one.value:.3g} ({one.uniform:.3g})" for one in found]
+    return [
+        "" if one is None else f"{one.value:.3g} ({one.uniform:.3g})" for one in found
+    ]

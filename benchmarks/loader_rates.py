@@ -1,4 +1,6 @@
-"""Batches of 256 x 2048 on the host: CPU seconds of whole processes, loaders in rotation, every row accounted for."""
+"""Batches of 256 x 2048 on the host: CPU seconds of whole processes, loaders in
+rotation, every row accounted for.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,16 @@ DERIVED: Final = 0.92
 DRAWN: Final = "by weights"
 PEAK_BYTES: Final = 10**9  # of a process that delivers a whole epoch, at most
 HEAD: Final = (
-    *("loader", "order", "Mtok", "CPU s (min-max)", "wall s", "peak MB", "Mtok per CPU s", "beyond start-up"),
+    *(
+        "loader",
+        "order",
+        "Mtok",
+        "CPU s (min-max)",
+        "wall s",
+        "peak MB",
+        "Mtok per CPU s",
+        "beyond start-up",
+    ),
     "rows",
 )
 
@@ -51,7 +62,8 @@ HEAD: Final = (
 class LoaderSeries:
     """All measurements of one loader; `failure` says why there are no more.
 
-    `mtok` is what each run delivers, `small` a run on `small_mtok`, which is little more than start-up.
+    `mtok` is what each run delivers, `small` a run on `small_mtok`, which is little
+    more than start-up.
     """
 
     loader: Loader
@@ -88,7 +100,11 @@ class LoaderSeries:
         """Its line of the table, under :data:`HEAD`."""
         first = [self.loader.name, self.loader.order]
         if not self.runs:
-            return [*first, f"failed: {self.failure}".replace("|", "/"), *[""] * (len(HEAD) - 3)]
+            return [
+                *first,
+                f"failed: {self.failure}".replace("|", "/"),
+                *[""] * (len(HEAD) - 3),
+            ]
         times = [run.cpu for run in self.runs]
         return [
             *first,
@@ -103,36 +119,69 @@ class LoaderSeries:
 
 
 def measure_rates(
-    work: Path, loaders: Sequence[Loader], full: LoaderInput, small: LoaderInput, passes: int, repeats: int
+    work: Path,
+    loaders: Sequence[Loader],
+    full: LoaderInput,
+    small: LoaderInput,
+    passes: int,
+    repeats: int,
 ) -> list[LoaderSeries]:
-    """A discarded warm-up on the small input and a small run of each, then `repeats` turns over all of them."""
+    """A discarded warm-up on the small input and a small run of each, then `repeats`
+    turns over all of them.
+    """
     series = [LoaderSeries(loader=loader) for loader in loaders]
     for one in series:
         _guarded(one, lambda one=one: _prepare(work, one, full, small))
     for turn in range(repeats):
         for one in series:
             many = max(1, round(passes * one.loader.share))
-            _guarded(one, lambda one=one, many=many, turn=turn: _turn(work, one, full, many, turn, repeats))
+            _guarded(
+                one,
+                lambda one=one, many=many, turn=turn: _turn(
+                    work, one, full, many, turn, repeats
+                ),
+            )
     return series
 
 
-def _prepare(work: Path, one: LoaderSeries, full: LoaderInput, small: LoaderInput) -> None:
+def _prepare(
+    work: Path, one: LoaderSeries, full: LoaderInput, small: LoaderInput
+) -> None:
     convert(full, one.loader.form, interpreter(one.loader.module))
     once(work, one.loader, small, 1)
     one.small, _ = once(work, one.loader, small, 1)
     one.small_mtok = small.mtok
-    print(f"{one.loader.name}: small run {one.small.cpu:.2f} CPU s", file=sys.stderr, flush=True)
+    print(
+        f"{one.loader.name}: small run {one.small.cpu:.2f} CPU s",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
-def _turn(work: Path, one: LoaderSeries, full: LoaderInput, passes: int, turn: int, repeats: int) -> None:
+def _turn(
+    work: Path,
+    one: LoaderSeries,
+    full: LoaderInput,
+    passes: int,
+    turn: int,
+    repeats: int,
+) -> None:
     run, one.rows = once(work, one.loader, full, passes)
     one.mtok = full.mtok * passes
     one.runs.append(run)
-    print(f"{one.loader.name} {turn + 1}/{repeats}: {run.cpu:.2f} CPU s", file=sys.stderr, flush=True)
+    print(
+        f"{one.loader.name} {turn + 1}/{repeats}: {run.cpu:.2f} CPU s",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
-def once(work: Path, loader: Loader, given: LoaderInput, passes: int, *more: str) -> tuple[Measurement, str]:
-    """One run in a fresh process; returns what it took and what is to be said of its rows."""
+def once(
+    work: Path, loader: Loader, given: LoaderInput, passes: int, *more: str
+) -> tuple[Measurement, str]:
+    """One run in a fresh process; returns what it took and what is to be said of its
+    rows.
+    """
     data = convert(given, loader.form, interpreter(loader.module))
     if loader.form == "" and loader.role == "ceiling":
         data = given.version / "data"
@@ -141,7 +190,12 @@ def once(work: Path, loader: Loader, given: LoaderInput, passes: int, *more: str
     log = work / "logs" / f"{name}.log"
     log.parent.mkdir(exist_ok=True)
     env = builds.environment(work, work / "scratch" / "hash-cache")
-    run = measure([*command(loader, data, passes), *more], report=log.with_suffix(".json"), log=log, env=env)
+    run = measure(
+        [*command(loader, data, passes), *more],
+        report=log.with_suffix(".json"),
+        log=log,
+        env=env,
+    )
     lines = log.read_text(errors="replace").strip().splitlines()
     if run.exit_code:
         raise RuntimeError(
@@ -155,7 +209,9 @@ def once(work: Path, loader: Loader, given: LoaderInput, passes: int, *more: str
 
 
 def _warm(folder: Path) -> None:
-    """Have the page cache hold what is about to be read: other loaders' forms may have pushed it out."""
+    """Have the page cache hold what is about to be read: other loaders' forms may
+    have pushed it out.
+    """
     for path in folder.rglob("*"):
         if path.is_file():
             with path.open("rb", buffering=0) as file:
@@ -163,8 +219,11 @@ def _warm(folder: Path) -> None:
                     pass
 
 
-def judged(found: Mapping[str, int], given: LoaderInput, passes: int, *, drawn: bool) -> str:
-    """What was delivered, beside what there is: the same rows, each once an epoch, have the same count and sum.
+def judged(
+    found: Mapping[str, int], given: LoaderInput, passes: int, *, drawn: bool
+) -> str:
+    """What was delivered, beside what there is: the same rows, each once an epoch, have
+    the same count and sum.
 
     `drawn`: as many rows as there are, by weights; some come twice.
     """
@@ -173,7 +232,11 @@ def judged(found: Mapping[str, int], given: LoaderInput, passes: int, *, drawn: 
         return f"{got:,} of {expected:,}"
     if drawn:
         return DRAWN
-    return "all" if found["sum"] == given.sum * passes % 2**64 else f"{got:,}, but OTHERS than there are"
+    return (
+        "all"
+        if found["sum"] == given.sum * passes % 2**64
+        else f"{got:,}, but OTHERS than there are"
+    )
 
 
 def _guarded(one: LoaderSeries, action: Callable[[], None]) -> None:
@@ -187,9 +250,16 @@ def _guarded(one: LoaderSeries, action: Callable[[], None]) -> None:
 
 
 def rate_goals(series: Sequence[LoaderSeries]) -> list[Goal]:
-    """What can be judged of the systems that ran: rates, ratios in this same run, memory."""
+    """What can be judged of the systems that ran: rates, ratios in this same run,
+    memory.
+    """
     ran = {one.loader.name: one for one in series if one.runs}
-    goals = [goal for name, limit in RATES.items() if name in ran for goal in _rate(ran[name], limit)]
+    goals = [
+        goal
+        for name, limit in RATES.items()
+        if name in ran
+        for goal in _rate(ran[name], limit)
+    ]
     if OURS in ran:
         goals += [
             goal
@@ -202,12 +272,24 @@ def rate_goals(series: Sequence[LoaderSeries]) -> list[Goal]:
     for name in (EVERYTHING, MIXTURE_EVERYTHING):
         if name in ran:
             what = f"{name}: peak memory of a process over whole epochs"
-            goals.append(Goal(what, ran[name].peak_bytes / 1e6, "at most", PEAK_BYTES / 1e6, " MB"))
+            goals.append(
+                Goal(
+                    what, ran[name].peak_bytes / 1e6, "at most", PEAK_BYTES / 1e6, " MB"
+                )
+            )
     return goals
 
 
 def _rate(one: LoaderSeries, limit: float) -> list[Goal]:
-    goals = [Goal(f"{one.loader.name}: of the whole process", one.rate, "at least", limit, " Mtok per CPU s")]
+    goals = [
+        Goal(
+            f"{one.loader.name}: of the whole process",
+            one.rate,
+            "at least",
+            limit,
+            " Mtok per CPU s",
+        )
+    ]
     if one.marginal is not None:
         what = f"{one.loader.name}: beyond start-up"
         goals.append(Goal(what, one.marginal, "at least", limit, " Mtok per CPU s"))
@@ -216,7 +298,17 @@ def _rate(one: LoaderSeries, limit: float) -> list[Goal]:
 
 def _ratio(ours: LoaderSeries, peer: LoaderSeries, times: float) -> list[Goal]:
     what = f"{ours.loader.name} / {peer.loader.name}"
-    goals = [Goal(f"{what}: whole processes", ours.rate / peer.rate, "at least", times, "x")]
+    goals = [
+        Goal(f"{what}: whole processes", ours.rate / peer.rate, "at least", times, "x")
+    ]
     if ours.marginal is not None and peer.marginal is not None:
-        goals.append(Goal(f"{what}: beyond start-up", ours.marginal / peer.marginal, "at least", times, "x"))
+        goals.append(
+            Goal(
+                f"{what}: beyond start-up",
+                ours.marginal / peer.marginal,
+                "at least",
+                times,
+                "x",
+            )
+        )
     return goals

@@ -1,4 +1,6 @@
-"""The three sources that the loader's mixtures are of; imported by the measured programs too, so it imports nothing."""
+"""The three sources that the loader's mixtures are of; imported by the measured
+programs too, so it imports nothing.
+"""
 
 from __future__ import annotations
 

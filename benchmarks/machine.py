@@ -1,4 +1,6 @@
-"""What the measurements ran on: one line about the machine, and the versions that matter."""
+"""What the measurements ran on: one line about the machine, and the versions that
+matter.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ PACKAGES: Final = (
 
 
 def machine_line() -> str:
-    """Processor, usable cores, memory, kernel, Python and the load before the benchmark starts."""
+    """Processor, usable cores, memory, kernel, Python and the load before the
+    benchmark starts.
+    """
     cores = len(os.sched_getaffinity(0))
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     load = os.getloadavg()[0]
@@ -30,7 +34,9 @@ def machine_line() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Installed versions of everything compared; packages that are absent are left out."""
+    """Installed versions of everything compared; packages that are absent are left
+    out.
+    """
     found = {"tokenlake": __version__}
     for name in PACKAGES:
         try:
@@ -40,7 +46,9 @@ def versions() -> dict[str, str]:
     if variable(TOKENIZERS_1) in os.environ:
         python = interpreter(TOKENIZERS_1)
         for name in ("tokenizers", "datasets"):
-            found[f"{name} in {variable(TOKENIZERS_1)}"] = version_in(python, name) or "not installed"
+            found[f"{name} in {variable(TOKENIZERS_1)}"] = (
+                version_in(python, name) or "not installed"
+            )
     return found
 
 

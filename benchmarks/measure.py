@@ -1,14 +1,17 @@
-"""CPU seconds, wall time and memory of one command with everything it starts, however it starts it.
+"""CPU seconds, wall time and memory of one command with everything it starts, however
+it starts it.
 
-A process's children count in its parent's RUSAGE_CHILDREN only if that parent lives to wait for
-them. Fork servers, daemons and resource trackers outlive theirs and would vanish from the bill. So
-the command runs under a small process of its own (this module) that is the tree's "subreaper"
-(prctl(2)): orphans become its children, it waits for every one, and the kernel adds all their user
-and system time to its RUSAGE_CHILDREN. It also samples /proc, for the peak memory of each process and
-as a check: a process whose parent ignores SIGCHLD is never billed to anybody, and then the sampled time
-exceeds the billed time and the measurement is refused.
+A process's children count in its parent's RUSAGE_CHILDREN only if that parent lives to
+wait for them. Fork servers, daemons and resource trackers outlive theirs and would
+vanish from the bill. So the command runs under a small process of its own (this module)
+that is the tree's "subreaper" (prctl(2)): orphans become its children, it waits for
+every one, and the kernel adds all their user and system time to its RUSAGE_CHILDREN. It
+also samples /proc, for the peak memory of each process and as a check: a process whose
+parent ignores SIGCHLD is never billed to anybody, and then the sampled time exceeds the
+billed time and the measurement is refused.
 
-As a program: ``python -m benchmarks.measure REPORT [--kill-after SECONDS] -- COMMAND...``.
+As a program: ``python -m benchmarks.measure REPORT [--kill-after SECONDS] --
+COMMAND...``.
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent  # where `benchmarks` can be imported
 SAMPLE_EVERY = 0.2  # seconds
-GRACE = 30.0  # seconds that processes may outlive the command before they are killed and named
+# Seconds that processes may outlive the command before they are killed and named.
+GRACE = 30.0
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 TICK = 1 / os.sysconf("SC_CLK_TCK")
 
@@ -37,9 +41,10 @@ TICK = 1 / os.sysconf("SC_CLK_TCK")
 class Measurement:
     """What a command cost. Times are seconds, memory is bytes.
 
-    `peak_bytes` is the largest resident set any single process had (exact, from the kernel); `processes`
-    maps "pid command" to the peak of that process (sampled), largest first. `left_behind` names what had
-    to be killed because it outlived the command by more than :data:`GRACE`.
+    `peak_bytes` is the largest resident set any single process had (exact, from the
+    kernel); `processes` maps "pid command" to the peak of that process (sampled),
+    largest first. `left_behind` names what had to be killed because it outlived the
+    command by more than :data:`GRACE`.
     """
 
     exit_code: int
@@ -75,17 +80,32 @@ def measure(
     kill_after: float | None = None,
     billed: bool = True,
 ) -> Measurement:
-    """Runs `command` in a fresh measuring process, its output going to `log`; raises what `check` raises.
+    """Runs `command` in a fresh measuring process, its output going to `log`; raises
+    what `check` raises.
 
     Args:
         billed: False where processes are known that ignore SIGCHLD: nothing is checked.
     """
     extra = [] if kill_after is None else ["--kill-after", str(kill_after)]
-    wrapper = [sys.executable, "-m", "benchmarks.measure", str(report), *extra, "--", *command]
+    wrapper = [
+        sys.executable,
+        "-m",
+        "benchmarks.measure",
+        str(report),
+        *extra,
+        "--",
+        *command,
+    ]
     report.unlink(missing_ok=True)
     with log.open("wb") as sink:
         subprocess.run(
-            wrapper, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, env=env, cwd=ROOT, check=True
+            wrapper,
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=sink,
+            env=env,
+            cwd=ROOT,
+            check=True,
         )
     measured = Measurement(**json.loads(report.read_bytes()))
     if not measured.killed and billed:
@@ -118,7 +138,11 @@ def run(command: Sequence[str], kill_after: float | None) -> Measurement:
             status, ended = reaped[pid], time.monotonic()
         if not _has_children():
             break
-        if kill_after is not None and not killed and time.monotonic() - started >= kill_after:
+        if (
+            kill_after is not None
+            and not killed
+            and time.monotonic() - started >= kill_after
+        ):
             kill_tree()
             killed = True
         elif status is not None and not left and time.monotonic() - ended > GRACE:
@@ -127,7 +151,8 @@ def run(command: Sequence[str], kill_after: float | None) -> Measurement:
         signal.sigtimedwait({signal.SIGCHLD}, SAMPLE_EVERY)
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     peaks = sorted(
-        ((f"{key[0]} {one.name}", one.peak) for key, one in seen.items()), key=lambda item: -item[1]
+        ((f"{key[0]} {one.name}", one.peak) for key, one in seen.items()),
+        key=lambda item: -item[1],
     )
     return Measurement(
         exit_code=os.waitstatus_to_exitcode(status or 0),
@@ -157,7 +182,9 @@ def descendants() -> list[int]:
 
 
 def kill_tree() -> None:
-    """SIGKILL for every descendant: all are stopped first, so that none outlives another by a moment."""
+    """SIGKILL for every descendant: all are stopped first, so that none outlives
+    another by a moment.
+    """
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for _ in range(3):  # a process may fork between the listing and the signal
             for pid in descendants():
@@ -169,7 +196,8 @@ def _adopt_orphans() -> None:
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     if prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(
-            ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed; the benchmark needs Linux 3.4 or later"
+            ctypes.get_errno(),
+            "prctl(PR_SET_CHILD_SUBREAPER) failed; the benchmark needs Linux 3.4 or later",
         )
     # The tree ends with the benchmark that asked for it.
     signal.signal(signal.SIGTERM, lambda *_: (kill_tree(), os._exit(143)))
@@ -203,7 +231,9 @@ def _sample(seen: dict[tuple[int, int], _Seen]) -> None:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """Fields of /proc/PID/stat from the third on: 0 state, 1 parent, 11 user, 12 system, 19 start."""
+    """Fields of /proc/PID/stat from the third on: 0 state, 1 parent, 11 user, 12
+    system, 19 start.
+    """
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -220,14 +250,22 @@ def _peak(pid: int) -> int:
 
 def _name(pid: int) -> str:
     with contextlib.suppress(OSError):
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        words = (
+            Path(f"/proc/{pid}/cmdline")
+            .read_bytes()
+            .decode(errors="replace")
+            .split("\0")
+        )
         return " ".join([Path(words[0]).name, *words[1:]]).strip()[:100]
     return ""
 
 
 def main(arguments: Sequence[str]) -> None:
     """See the module's text for the command line."""
-    options, command = arguments[: arguments.index("--")], arguments[arguments.index("--") + 1 :]
+    options, command = (
+        arguments[: arguments.index("--")],
+        arguments[arguments.index("--") + 1 :],
+    )
     kill_after = float(options[2]) if options[1:2] == ["--kill-after"] else None
     try:
         measured = run(command, kill_after)

@@ -1,4 +1,6 @@
-"""Peak memory of every worker on a large input, at two unit sizes, and on one huge document."""
+"""Peak memory of every worker on a large input, at two unit sizes, and on one huge
+document.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ WORKERS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryCase:
-    """Peak resident bytes of the largest worker and of the main process, in one build."""
+    """Peak resident bytes of the largest worker and of the main process, in one
+    build.
+    """
 
     source: Input
     vocabulary: Vocabulary
@@ -27,18 +31,29 @@ class MemoryCase:
     wall: float
 
 
-def measure_memory(work: Path, source: Input, vocabulary: Vocabulary, unit_size: str) -> MemoryCase:
+def measure_memory(
+    work: Path, source: Input, vocabulary: Vocabulary, unit_size: str
+) -> MemoryCase:
     """One library build with two workers. Raises RuntimeError if it fails."""
     output = work / "scratch" / "memory"
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
-    config = builds.write_config(output / "bench.yaml", source, vocabulary, output / "store", unit_size)
+    config = builds.write_config(
+        output / "bench.yaml", source, vocabulary, output / "store", unit_size
+    )
     log = work / "logs" / "memory.log"
     log.parent.mkdir(exist_ok=True)
     env = builds.environment(work, output / "hash-cache")
-    run = measure(builds.library_command(config, WORKERS), report=output / "measured.json", log=log, env=env)
+    run = measure(
+        builds.library_command(config, WORKERS),
+        report=output / "measured.json",
+        log=log,
+        env=env,
+    )
     if run.exit_code != 0:
-        raise RuntimeError(f"the build ended with exit code {run.exit_code}; its output is in {log}")
+        raise RuntimeError(
+            f"the build ended with exit code {run.exit_code}; its output is in {log}"
+        )
     shutil.rmtree(output)
     workers, others = _split(run)
     return MemoryCase(
@@ -54,6 +69,12 @@ def measure_memory(work: Path, source: Input, vocabulary: Vocabulary, unit_size:
 
 def _split(run: Measurement) -> tuple[list[int], list[int]]:
     """Peaks of the workers and of the other processes, by their command lines."""
-    workers = [peak for name, peak in run.processes.items() if "tokenlake.etl.worker" in name]
-    others = [peak for name, peak in run.processes.items() if "tokenlake.etl.worker" not in name]
+    workers = [
+        peak for name, peak in run.processes.items() if "tokenlake.etl.worker" in name
+    ]
+    others = [
+        peak
+        for name, peak in run.processes.items()
+        if "tokenlake.etl.worker" not in name
+    ]
     return workers, others

@@ -1,7 +1,9 @@
-"""Materialised mixtures: three sources of real texts, their tokens or packed rows mixed, beside a bare Parquet write.
+"""Materialised mixtures: three sources of real texts, their tokens or packed rows
+mixed, beside a bare Parquet write.
 
-Everything a build does is counted: its plan, a worker's start, what is read, hashes, the commit. The bare write gets
-the finished rows as Arrow batches in memory and writes them with the same schema, row groups and properties.
+Everything a build does is counted: its plan, a worker's start, what is read, hashes,
+the commit. The bare write gets the finished rows as Arrow batches in memory and writes
+them with the same schema, row groups and properties.
 """
 
 from __future__ import annotations
@@ -79,13 +81,17 @@ def measure_mixing(
     """
     sizes = (1, 2) if quick else (2, 8)
     cases = [
-        _case(work, maker, vocabulary, level, copies, repeats if copies == sizes[1] else 1)
+        _case(
+            work, maker, vocabulary, level, copies, repeats if copies == sizes[1] else 1
+        )
         for copies in sizes
         for level in LEVELS
     ]
     notes = [_note(case) for case in cases]
     return [
-        goal for level in LEVELS for goal in _goals([case for case in cases if case.level == level])
+        goal
+        for level in LEVELS
+        for goal in _goals([case for case in cases if case.level == level])
     ], notes
 
 
@@ -100,17 +106,40 @@ def _note(case: MixCase) -> str:
 def _goals(cases: list[MixCase]) -> Iterator[Goal]:
     small, large = cases
     what = f"mix of {large.level}, {large.tokens / 1e6:.0f} Mtok"
-    yield Goal(f"{what}: of all processes", large.rate, "at least", RATE, " Mtok per CPU s")
+    yield Goal(
+        f"{what}: of all processes", large.rate, "at least", RATE, " Mtok per CPU s"
+    )
     more = (large.tokens - small.tokens) / 1e6 / max(large.cpu - small.cpu, 1e-3)
-    yield Goal(f"{what}: of all processes, beyond start-up", more, "at least", RATE, " Mtok per CPU s")
-    yield Goal(f"{what}: by the rate of a bare write", large.of_bare, "at least", OF_BARE, "x")
-    yield Goal(f"{what}: rows decoded for each written", large.decoded, "at most", DECODED, "x")
+    yield Goal(
+        f"{what}: of all processes, beyond start-up",
+        more,
+        "at least",
+        RATE,
+        " Mtok per CPU s",
+    )
+    yield Goal(
+        f"{what}: by the rate of a bare write", large.of_bare, "at least", OF_BARE, "x"
+    )
+    yield Goal(
+        f"{what}: rows decoded for each written", large.decoded, "at most", DECODED, "x"
+    )
     growth = large.worker_bytes / small.worker_bytes
-    yield Goal(f"{what}: memory of a worker by that on a quarter", growth, "at most", GROWTH, "x")
+    yield Goal(
+        f"{what}: memory of a worker by that on a quarter",
+        growth,
+        "at most",
+        GROWTH,
+        "x",
+    )
 
 
 def _case(
-    work: Path, maker: InputMaker, vocabulary: Vocabulary, level: str, copies: int, repeats: int
+    work: Path,
+    maker: InputMaker,
+    vocabulary: Vocabulary,
+    level: str,
+    copies: int,
+    repeats: int,
 ) -> MixCase:
     case = MixCase(level=level, copies=copies)
     store = work / "scratch" / f"mix-{copies}"
@@ -119,12 +148,20 @@ def _case(
     for turn in range(repeats + 1):
         config = _config(store, level)
         run, folder = _build(work, store, config)
-        bare = _figures(work, "bare_parquet", str(folder), str(store / "bare.parquet"))["cpu"]
+        bare = _figures(work, "bare_parquet", str(folder), str(store / "bare.parquet"))[
+            "cpu"
+        ]
         if turn:  # the first is a warm-up
             case.runs.append(run)
             case.bare.append(bare)
-        case.tokens = json.loads((folder / "manifest.json").read_bytes())["totals"]["tokens"]
-        print(f"mix of {level} {turn}/{repeats}: {run.cpu:.2f} CPU s", file=sys.stderr, flush=True)
+        case.tokens = json.loads((folder / "manifest.json").read_bytes())["totals"][
+            "tokens"
+        ]
+        print(
+            f"mix of {level} {turn}/{repeats}: {run.cpu:.2f} CPU s",
+            file=sys.stderr,
+            flush=True,
+        )
         shutil.rmtree(folder.parent)
     found = _figures(work, "mix_decoded", str(_write(store, _config(store, level))))
     case.decoded, case.units = found["decoded"] / found["rows"], found["units"]
@@ -136,15 +173,24 @@ def _config(store: Path, level: str) -> dict[str, Any]:
     return {
         "name": builds.NAME,
         "datasets": [{"name": name, "dataset": f"{name}-{level}"} for name in WEIGHTS],
-        # The same lanes for both sizes: what a worker holds are the windows of the lanes.
+        # The same lanes for both sizes: what a worker holds are the windows of the
+        # lanes.
         "mix": {"weights": WEIGHTS, "epochs": 1, "seed": 0, "lanes": 8},
-        "pack": {"enabled": True, "seq_length": SEQ_LENGTH} if level == "documents" else {},
+        "pack": {"enabled": True, "seq_length": SEQ_LENGTH}
+        if level == "documents"
+        else {},
         "save": {"output_dir": str(store)},
     }
 
 
 def _build_parent(
-    work: Path, maker: InputMaker, vocabulary: Vocabulary, store: Path, name: str, level: str, copies: int
+    work: Path,
+    maker: InputMaker,
+    vocabulary: Vocabulary,
+    store: Path,
+    name: str,
+    level: str,
+    copies: int,
 ) -> None:
     """The tokens of a source, or its packed rows; built once."""
     dataset = f"{name}-{level}"
@@ -162,14 +208,27 @@ def _build_parent(
         "tokenizer": vocabulary.folder,
         "long_documents": "keep",
     }
-    pack = {"enabled": True, "seq_length": SEQ_LENGTH} if level == "sequences" else {"enabled": False}
-    config = {"name": dataset, "datasets": [source], "pack": pack, "save": {"output_dir": str(store)}}
+    pack = (
+        {"enabled": True, "seq_length": SEQ_LENGTH}
+        if level == "sequences"
+        else {"enabled": False}
+    )
+    config = {
+        "name": dataset,
+        "datasets": [source],
+        "pack": pack,
+        "save": {"output_dir": str(store)},
+    }
     _build(work, store, config)
 
 
 def _texts(maker: InputMaker, name: str) -> list[Path]:
     """Real texts where the machine has them, else a share of its own."""
-    shared = Path(os.environ.get("TOKENLAKE_TEST_DATA", Path(__file__).resolve().parents[2] / "shared"))
+    shared = Path(
+        os.environ.get(
+            "TOKENLAKE_TEST_DATA", Path(__file__).resolve().parents[2] / "shared"
+        )
+    )
     found = sorted((shared / "corpora").glob(f"{name}-*.parquet"))
     own = sorted(Path(maker.make(24.0).folder).glob("*")) if not found else []
     return found or own[list(WEIGHTS).index(name) :: len(WEIGHTS)]
@@ -188,9 +247,16 @@ def _build(work: Path, store: Path, config: dict[str, Any]) -> tuple[Measurement
     log.parent.mkdir(exist_ok=True)
     env = builds.environment(work, work / "scratch" / "hash-cache")
     path = _write(store, config)
-    run = measure(builds.library_command(path, 1), report=path.with_suffix(".json"), log=log, env=env)
+    run = measure(
+        builds.library_command(path, 1),
+        report=path.with_suffix(".json"),
+        log=log,
+        env=env,
+    )
     if run.exit_code:
-        raise RuntimeError(f"the build ended with exit code {run.exit_code}; its output is in {log}")
+        raise RuntimeError(
+            f"the build ended with exit code {run.exit_code}; its output is in {log}"
+        )
     return run, store / config["name"] / "v1"
 
 
@@ -204,5 +270,7 @@ def _figures(work: Path, program: str, *arguments: str) -> dict[str, Any]:
         env=builds.environment(work, work / "scratch" / "hash-cache"),
     )
     if done.exit_code:
-        raise RuntimeError(f"{program} ended with exit code {done.exit_code}; its output is in {log}")
+        raise RuntimeError(
+            f"{program} ended with exit code {done.exit_code}; its output is in {log}"
+        )
     return json.loads(log.read_text().splitlines()[-1])

@@ -1,9 +1,11 @@
-"""The order of a mixture: rows per CPU second of all lanes, near its beginning and a million million rows into it.
+"""The order of a mixture: rows per CPU second of all lanes, near its beginning and a
+million million rows into it.
 
-Three sources in 64 lanes and batches of 256 rows, as a loader asks for them, with weights that stay, move in a line or
-along a cosine, and along a cosine on which two of them are always equal (so that their counts jump at the same times,
-which is the dearest case). What lies between the beginning and far away is never walked through, so that both must
-cost about the same.
+Three sources in 64 lanes and batches of 256 rows, as a loader asks for them, with
+weights that stay, move in a line or along a cosine, and along a cosine on which two of
+them are always equal (so that their counts jump at the same times, which is the dearest
+case). What lies between the beginning and far away is never walked through, so that
+both must cost about the same.
 """
 
 from __future__ import annotations
@@ -29,10 +31,18 @@ _AT_ONCE: Final = 1000  # rows that a lane is asked for
 
 def mixtures() -> dict[str, Callable[[], SourceMixture]]:
     """What is measured: a name, and how to make the mixture afresh."""
-    first, last = {"web": 0.7, "code": 0.2, "math": 0.1}, {"web": 0.2, "code": 0.3, "math": 0.5}
-    tied = {"web": 0.6, "code": 0.2, "math": 0.2}, {"web": 0.2, "code": 0.4, "math": 0.4}
+    first, last = (
+        {"web": 0.7, "code": 0.2, "math": 0.1},
+        {"web": 0.2, "code": 0.3, "math": 0.5},
+    )
+    tied = (
+        {"web": 0.6, "code": 0.2, "math": 0.2},
+        {"web": 0.2, "code": 0.4, "math": 0.4},
+    )
 
-    def moving(a: dict[str, float], b: dict[str, float], how: str) -> Callable[[], SourceMixture]:
+    def moving(
+        a: dict[str, float], b: dict[str, float], how: str
+    ) -> Callable[[], SourceMixture]:
         points = [{"step": 0, "weights": a}, {"step": 2 * FAR, "weights": b}]
         return lambda: SourceMixture(_LENGTHS, WeightScheduler(points, how), **_SIZES)
 
@@ -55,15 +65,33 @@ def measure_positions(repeats: int, rows: int = _ROWS) -> tuple[list[Goal], list
     for name, make in mixtures().items():
         near, far = (_cpu(make, start, rows, repeats) for start in (0, FAR))
         what = f"positions of a mixture, {name}"
-        goals.append(Goal(f"{what}: million rows per CPU s", rows / near / 1e6, "at least", RATE))
-        goals.append(Goal(f"{what}: the same at row 10^12", rows / far / 1e6, "at least", RATE))
-        goals.append(Goal(f"{what}: CPU s at row 10^12 / at row 0", far / near, "at most", SLOWER, "x"))
+        goals.append(
+            Goal(f"{what}: million rows per CPU s", rows / near / 1e6, "at least", RATE)
+        )
+        goals.append(
+            Goal(f"{what}: the same at row 10^12", rows / far / 1e6, "at least", RATE)
+        )
+        goals.append(
+            Goal(
+                f"{what}: CPU s at row 10^12 / at row 0",
+                far / near,
+                "at most",
+                SLOWER,
+                "x",
+            )
+        )
     return goals, [_seeking(repeats)]
 
 
-def _cpu(make: Callable[[], SourceMixture], start: int, rows: int, repeats: int) -> float:
-    """Median CPU seconds of reading rows of a mixture that was never asked before, after a warm-up."""
-    return statistics.median([_once(make(), start, rows) for _ in range(repeats + 1)][1:])
+def _cpu(
+    make: Callable[[], SourceMixture], start: int, rows: int, repeats: int
+) -> float:
+    """Median CPU seconds of reading rows of a mixture that was never asked before,
+    after a warm-up.
+    """
+    return statistics.median(
+        [_once(make(), start, rows) for _ in range(repeats + 1)][1:]
+    )
 
 
 def _once(mixture: SourceMixture, start: int, rows: int) -> float:
@@ -75,13 +103,23 @@ def _once(mixture: SourceMixture, start: int, rows: int) -> float:
 
 
 def _seeking(repeats: int) -> str:
-    """A line on what single questions cost: CPU milliseconds, each to a mixture that was never asked before."""
-    points = [{"step": 0, "weights": {"a": 0.9, "b": 0.1}}, {"step": FAR, "weights": {"a": 0.1, "b": 0.9}}]
+    """A line on what single questions cost: CPU milliseconds, each to a mixture that
+    was never asked before.
+    """
+    points = [
+        {"step": 0, "weights": {"a": 0.9, "b": 0.1}},
+        {"step": FAR, "weights": {"a": 0.1, "b": 0.9}},
+    ]
     scheduler = WeightScheduler(points, "cosine")
     at, before = [], []
     for number in range(max(repeats, 5)):
         mixture = SourceMixture(
-            {"a": 10**9, "b": 10**7}, scheduler, lanes=_LANES, batch_size=256, step_rows=256, seed=number
+            {"a": 10**9, "b": 10**7},
+            scheduler,
+            lanes=_LANES,
+            batch_size=256,
+            step_rows=256,
+            seed=number,
         )
         began = time.process_time()
         mixture.at(FAR + number)

@@ -1,8 +1,10 @@
-"""The part `tokenizers`: builds and bare loops with the tokenizers that people train with.
+"""The part `tokenizers`: builds and bare loops with the tokenizers that people train
+with.
 
-For each tokenizer the same input is built and encoded by the systems of :data:`MEASURED`. A bare loop reads, encodes
-and writes raw ids; it is the least that any build must do. A loop counts as exact where its ids are those of
-`tokenizers` in the installed version: on a small input, and, between the faster loops, on the whole one.
+For each tokenizer the same input is built and encoded by the systems of
+:data:`MEASURED`. A bare loop reads, encodes and writes raw ids; it is the least that
+any build must do. A loop counts as exact where its ids are those of `tokenizers` in the
+installed version: on a small input, and, between the faster loops, on the whole one.
 """
 
 from __future__ import annotations
@@ -25,8 +27,18 @@ TOKENIZERS_1: Final = "tokenizers1-1"
 MEASURED: Final = (BUILD, BUILD_1, GIGATOKEN, TOKENIZERS_1, REFERENCE)
 
 HEAD: Final = (
-    *("tokenizer", "build", "build, tokenizers 1.x", "bare gigatoken", "bare tokenizers 1.x"),
-    *("bare tokenizers, installed", "build / fastest exact loop", "build / bare, tokenizers 1.x"),
+    *(
+        "tokenizer",
+        "build",
+        "build, tokenizers 1.x",
+        "bare gigatoken",
+        "bare tokenizers 1.x",
+    ),
+    *(
+        "bare tokenizers, installed",
+        "build / fastest exact loop",
+        "build / bare, tokenizers 1.x",
+    ),
     *("build / Llama 3.1's", "ids of the loops"),
 )
 # CPU seconds of a build over those of the other system, at most.
@@ -44,7 +56,8 @@ class ModelRow:
         vocabulary: The tokenizer.
         source: The whole input.
         small: The small input, which all systems encode.
-        series: Measurements by name of the system; systems that cannot run here are missing.
+        series: Measurements by name of the system; systems that cannot run here are
+            missing.
     """
 
     vocabulary: Vocabulary
@@ -53,14 +66,20 @@ class ModelRow:
     series: dict[str, Series]
 
     def cpu(self, system: str) -> float | None:
-        """CPU seconds on the whole input; a peer's are extrapolated from its part. None where it did not run."""
+        """CPU seconds on the whole input; a peer's are extrapolated from its part.
+        None where it did not run.
+        """
         one = self.series.get(system)
         if one is None or not one.runs:
             return None
-        return one.cpu if one.source == self.source else one.cpu_on(self.source.megabytes)
+        return (
+            one.cpu if one.source == self.source else one.cpu_on(self.source.megabytes)
+        )
 
     def is_exact(self, loop: str) -> bool:
-        """Whether the ids of a bare loop were compared and are those of the installed `tokenizers`."""
+        """Whether the ids of a bare loop were compared and are those of the
+        installed `tokenizers`.
+        """
         if loop == REFERENCE:
             return self.cpu(REFERENCE) is not None
         return self._compared(loop, REFERENCE, self.small) is True and (
@@ -120,7 +139,14 @@ class ModelTable:
                 _ratio(row.cpu(BUILD_1), row.cpu(TOKENIZERS_1)),
                 _ratio(row.cpu(BUILD), llama_3),
             ]
-            cells.append([row.vocabulary.name, *cpu, *(_times(ratio) for ratio in ratios), row.ids()])
+            cells.append(
+                [
+                    row.vocabulary.name,
+                    *cpu,
+                    *(_times(ratio) for ratio in ratios),
+                    row.ids(),
+                ]
+            )
         return cells
 
     def goals(self) -> Iterator[Goal]:
@@ -128,8 +154,18 @@ class ModelTable:
         for row in self.rows:
             name, build = row.vocabulary.name, row.cpu(BUILD)
             figures = (
-                ("build / fastest exact bare loop", build, row.fastest_exact_loop(), ANY_LOOP.get(name)),
-                ("build / build with Llama 3.1's tokenizer", build, self._llama_3(), LLAMA_3.get(name)),
+                (
+                    "build / fastest exact bare loop",
+                    build,
+                    row.fastest_exact_loop(),
+                    ANY_LOOP.get(name),
+                ),
+                (
+                    "build / build with Llama 3.1's tokenizer",
+                    build,
+                    self._llama_3(),
+                    LLAMA_3.get(name),
+                ),
                 (
                     "build / bare loop, both with tokenizers 1.x",
                     row.cpu(BUILD_1),
@@ -162,7 +198,8 @@ def measure_models(
         bench: Runs the jobs.
         vocabularies: The tokenizers.
         inputs: Makes an input of so many MB of text.
-        sizes: MB of text of the whole input, of the slow peers' part, and of the small input.
+        sizes: MB of text of the whole input, of the slow peers' part, and of the small
+            input.
         repeats: Measured runs of each system.
     """
     source, part, small = (inputs(size) for size in sizes)
@@ -175,14 +212,24 @@ def measure_models(
     available = [system for system in systems if system.missing() is None]
     for vocabulary in vocabularies:
         series = [
-            Series(system=system, vocabulary=vocabulary, source=part if system.peer else source)
+            Series(
+                system=system,
+                vocabulary=vocabulary,
+                source=part if system.peer else source,
+            )
             for system in available
         ]
         bench.rotate(series, small, repeats)
         table.notes.extend(
-            f"{vocabulary.name}, {one.system.name} failed: {one.failure}" for one in series if one.failure
+            f"{vocabulary.name}, {one.system.name} failed: {one.failure}"
+            for one in series
+            if one.failure
         )
-        table.rows.append(ModelRow(vocabulary, source, small, {one.system.name: one for one in series}))
+        table.rows.append(
+            ModelRow(
+                vocabulary, source, small, {one.system.name: one for one in series}
+            )
+        )
     return table
 
 

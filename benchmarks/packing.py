@@ -1,7 +1,8 @@
-"""Plans of packing: tokens placed per CPU second, fill, and what peers make of the same lengths.
+"""Plans of packing: tokens placed per CPU second, fill, and what peers make of the same
+lengths.
 
-Only lengths go in: the time is that of the plan, no token is copied. The peers place and copy in one, so their time has
-both; their tokens are all zero.
+Only lengths go in: the time is that of the plan, no token is copied. The peers place
+and copy in one, so their time has both; their tokens are all zero.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ _CHATS: Final = ("math-chat", "math-instruct")
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Documents to place: windows of lengths, EOS counted, and the rate of best_fit that they should reach."""
+    """Documents to place: windows of lengths, EOS counted, and the rate of best_fit
+    that they should reach.
+    """
 
     name: str
     windows: tuple[Int64, ...]
@@ -86,7 +89,12 @@ class PackingRun:
 
     def cells(self) -> list[str]:
         """The run as a row of the report."""
-        figures = [f"{self.rate:,.0f}", f"{self.fill:.3%}", f"{self.rows:,}", f"{self.over:,}"]
+        figures = [
+            f"{self.rate:,.0f}",
+            f"{self.fill:.3%}",
+            f"{self.rows:,}",
+            f"{self.over:,}",
+        ]
         return [self.lengths, self.system, *figures, f"{self.cut:,}", f"{self.lost:,}"]
 
 
@@ -99,29 +107,47 @@ HEAD: Final = (
 def measure_packing(
     work: Path, vocabulary: Vocabulary, repeats: int, *, quick: bool = False
 ) -> tuple[list[PackingRun], list[Goal], list[str]]:
-    """Place lengths of real corpora (where there are any) and of two distributions, and let the peers do the same.
+    """Place lengths of real corpora (where there are any) and of two distributions, and
+    let the peers do the same.
 
     Returns:
         Runs, goals, and notes on what was left out.
     """
     runs: list[PackingRun] = []
     goals: list[Goal] = []
-    absent = {name: problem for name, peer in PEERS.items() if (problem := peer.missing())}
+    absent = {
+        name: problem for name, peer in PEERS.items() if (problem := peer.missing())
+    }
     for lengths in _all_lengths(work, vocabulary, quick=quick):
         print(f"packing {lengths.describe()}", file=sys.stderr, flush=True)
         ours = [_ours(lengths, name, repeats) for name in STRATEGIES]
         peers = [_peer(lengths, name) for name in PEERS if name not in absent]
         runs += [*ours, *peers]
         goals += _goals(lengths, ours[list(STRATEGIES).index("best_fit")], peers)
-    notes = [f"{name} left out of packing, {problem}" for name, problem in absent.items()]
+    notes = [
+        f"{name} left out of packing, {problem}" for name, problem in absent.items()
+    ]
     return runs, goals, notes
 
 
-def _goals(lengths: Lengths, best: PackingRun, peers: list[PackingRun]) -> Iterator[Goal]:
+def _goals(
+    lengths: Lengths, best: PackingRun, peers: list[PackingRun]
+) -> Iterator[Goal]:
     if lengths.rate is not None:
-        yield Goal(f"best_fit, {best.lengths}: Mtok placed per CPU s", best.rate, "at least", lengths.rate)
+        yield Goal(
+            f"best_fit, {best.lengths}: Mtok placed per CPU s",
+            best.rate,
+            "at least",
+            lengths.rate,
+        )
     if best.fill >= FILL:
-        yield Goal(f"best_fit, {best.lengths}: fill", 100 * best.fill, "at least", 100 * FILL, "%")
+        yield Goal(
+            f"best_fit, {best.lengths}: fill",
+            100 * best.fill,
+            "at least",
+            100 * FILL,
+            "%",
+        )
     else:
         what = f"best_fit, {best.lengths}: fill {best.fill:.3%}, rows over the least in {len(lengths.windows)} windows"
         yield Goal(what, best.over, "at most", len(lengths.windows))
@@ -133,7 +159,9 @@ def _goals(lengths: Lengths, best: PackingRun, peers: list[PackingRun]) -> Itera
 
 def _ours(lengths: Lengths, strategy: str, repeats: int) -> PackingRun:
     pack = ResolvedPack(width=SEQ_LENGTH, strategy=strategy)
-    placed = [_placed(window, plan_segments(window, pack)) for window in lengths.windows]
+    placed = [
+        _placed(window, plan_segments(window, pack)) for window in lengths.windows
+    ]
     times: list[float] = []
     for _ in range(max(repeats, 3)):
         began = time.process_time()
@@ -145,7 +173,12 @@ def _ours(lengths: Lengths, strategy: str, repeats: int) -> PackingRun:
 
 def _placed(window: Int64, cut: Segments) -> Placed:
     lost = int(window.sum() - cut.length.sum())
-    return Placed(rows=cut.rows, cut=int((np.bincount(cut.document) > 1).sum()), lost=lost, seconds=0.0)
+    return Placed(
+        rows=cut.rows,
+        cut=int((np.bincount(cut.document) > 1).sum()),
+        lost=lost,
+        seconds=0.0,
+    )
 
 
 def _peer(lengths: Lengths, name: str) -> PackingRun:
@@ -153,9 +186,14 @@ def _peer(lengths: Lengths, name: str) -> PackingRun:
     return _made(lengths, name, placed, sum(one.seconds for one in placed))
 
 
-def _made(lengths: Lengths, name: str, placed: list[Placed], seconds: float) -> PackingRun:
+def _made(
+    lengths: Lengths, name: str, placed: list[Placed], seconds: float
+) -> PackingRun:
     rows, lost = sum(one.rows for one in placed), sum(one.lost for one in placed)
-    kept = [int(window.sum()) - one.lost for window, one in zip(lengths.windows, placed, strict=True)]
+    kept = [
+        int(window.sum()) - one.lost
+        for window, one in zip(lengths.windows, placed, strict=True)
+    ]
     return PackingRun(
         lengths=lengths.describe(),
         system=name,
@@ -168,23 +206,36 @@ def _made(lengths: Lengths, name: str, placed: list[Placed], seconds: float) -> 
     )
 
 
-def _all_lengths(work: Path, vocabulary: Vocabulary, *, quick: bool) -> Iterator[Lengths]:
+def _all_lengths(
+    work: Path, vocabulary: Vocabulary, *, quick: bool
+) -> Iterator[Lengths]:
     real = {
-        name: found for name in (*_CHATS, *_TEXTS) if (found := _real(work, vocabulary, name)) is not None
+        name: found
+        for name in (*_CHATS, *_TEXTS)
+        if (found := _real(work, vocabulary, name)) is not None
     }
     for name, lengths in real.items():
         yield Lengths(name, (lengths,))
     windows = 1 if quick else 4
-    for name, parts, rate in (("conversations", _CHATS, SHORT_RATE), ("documents", _TEXTS, LONG_RATE)):
+    for name, parts, rate in (
+        ("conversations", _CHATS, SHORT_RATE),
+        ("documents", _TEXTS, LONG_RATE),
+    ):
         found = [real[part] for part in parts if part in real]
         if found:
-            yield Lengths(f"{name}, many times over", _windows(np.concatenate(found), windows), rate)
+            yield Lengths(
+                f"{name}, many times over",
+                _windows(np.concatenate(found), windows),
+                rate,
+            )
     random = np.random.default_rng(0)
     for name, middle, spread, rate in (
         ("lognormal, short", 5.2, 0.8, SHORT_RATE),
         ("lognormal, long", 8.2, 1.0, LONG_RATE),
     ):
-        lengths = np.maximum(2, random.lognormal(middle, spread, 100_000)).astype(np.int64)
+        lengths = np.maximum(2, random.lognormal(middle, spread, 100_000)).astype(
+            np.int64
+        )
         yield Lengths(name, _windows(lengths, windows), rate)
 
 
@@ -192,12 +243,16 @@ def _windows(lengths: Int64, count: int) -> tuple[Int64, ...]:
     """Repeat lengths to fill so many windows, as a build cuts them."""
     times = -(-count * _WINDOW_TOKENS // int(lengths.sum()))
     repeated = np.tile(lengths, times)
-    ends = np.searchsorted(np.cumsum(repeated), np.arange(1, count + 1) * _WINDOW_TOKENS)
+    ends = np.searchsorted(
+        np.cumsum(repeated), np.arange(1, count + 1) * _WINDOW_TOKENS
+    )
     return tuple(np.split(repeated, ends)[:count])
 
 
 def _real(work: Path, vocabulary: Vocabulary, name: str) -> Int64 | None:
-    """Lengths of a real corpus in tokens with EOS, kept for the next time; None where the corpus is not here."""
+    """Lengths of a real corpus in tokens with EOS, kept for the next time; None
+    where the corpus is not here.
+    """
     folder = Path(os.environ.get("TOKENLAKE_TEST_DATA", "../shared")) / "corpora"
     files = sorted(folder.glob(f"{name}*"))
     if not files:
@@ -206,7 +261,12 @@ def _real(work: Path, vocabulary: Vocabulary, name: str) -> Int64 | None:
     if not kept.exists():
         tokenizer = Tokenizer.from_file(str(Path(vocabulary.folder) / "tokenizer.json"))
         encoded = (tokenizer.encode_batch(texts) for texts in _texts(files))
-        np.save(kept, np.array([len(found.ids) + 1 for batch in encoded for found in batch], np.int64))
+        np.save(
+            kept,
+            np.array(
+                [len(found.ids) + 1 for batch in encoded for found in batch], np.int64
+            ),
+        )
     return np.load(kept)
 
 

@@ -1,4 +1,6 @@
-"""The packers of OLMo-core and TRL, where they are installed, on lengths of documents."""
+"""The packers of OLMo-core and TRL, where they are installed, on lengths of
+documents.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ Int64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """Rows made of some documents, documents that are cut, tokens that are in no row, CPU seconds."""
+    """Rows made of some documents, documents that are cut, tokens that are in no
+    row, CPU seconds.
+    """
 
     rows: int
     cut: int
@@ -38,7 +42,9 @@ class Peer(Protocol):
 @final
 @dataclass(frozen=True, slots=True)
 class Trl:
-    """``trl.pack_dataset``, given all documents at once (by default it packs a thousand at a time)."""
+    """``trl.pack_dataset``, given all documents at once (by default it packs a
+    thousand at a time).
+    """
 
     strategy: str
 
@@ -46,18 +52,27 @@ class Trl:
         return _missing("trl") or _missing("datasets")
 
     def place(self, lengths: Int64, seq_length: int) -> Placed:
-        datasets, trl = importlib.import_module("datasets"), importlib.import_module("trl")
+        datasets, trl = (
+            importlib.import_module("datasets"),
+            importlib.import_module("trl"),
+        )
         datasets.disable_progress_bars()
         pa = importlib.import_module("pyarrow")
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        ids: Any = pa.LargeListArray.from_arrays(offsets, np.zeros(int(offsets[-1]), np.int32))
+        ids: Any = pa.LargeListArray.from_arrays(
+            offsets, np.zeros(int(offsets[-1]), np.int32)
+        )
         dataset = datasets.Dataset(pa.table({"input_ids": ids}))
         began = time.process_time()
         options = {"batch_size": len(lengths), "keep_in_memory": True}
-        packed = trl.pack_dataset(dataset, seq_length, self.strategy, map_kwargs=options)
+        packed = trl.pack_dataset(
+            dataset, seq_length, self.strategy, map_kwargs=options
+        )
         seconds = time.process_time() - began
         column = packed.with_format("arrow")["input_ids"]
-        kept = sum(len(chunk.flatten()) for chunk in getattr(column, "chunks", [column]))
+        kept = sum(
+            len(chunk.flatten()) for chunk in getattr(column, "chunks", [column])
+        )
         return Placed(
             rows=len(packed),
             cut=int((lengths > seq_length).sum()),
@@ -69,7 +84,9 @@ class Trl:
 @final
 @dataclass(frozen=True, slots=True)
 class OlmoCore:
-    """OLMo-core's ``InstancePacker``; documents longer than a row are cut off, or fragmented, before it sees them."""
+    """OLMo-core's ``InstancePacker``; documents longer than a row are cut off, or
+    fragmented, before it sees them.
+    """
 
     fragment: bool
 
@@ -77,7 +94,9 @@ class OlmoCore:
         return _missing("olmo_core.data.utils")
 
     def place(self, lengths: Int64, seq_length: int) -> Placed:
-        packer = importlib.import_module("olmo_core.data.utils").InstancePacker(seq_length)
+        packer = importlib.import_module("olmo_core.data.utils").InstancePacker(
+            seq_length
+        )
         pieces = self._pieces(lengths, seq_length)
         ends = np.cumsum(pieces)
         indices = np.stack([ends - pieces, ends], axis=1).astype(np.uint64)

@@ -1,7 +1,9 @@
-"""Planning at scale: a hundred thousand small files in nested folders, listed, hashed and planned.
+"""Planning at scale: a hundred thousand small files in nested folders, listed, hashed
+and planned.
 
-What reading costs (hashing every file, reading every footer) is measured apart from what the plan itself
-costs. Each figure comes from a process of its own, whose memory is then that of planning alone.
+What reading costs (hashing every file, reading every footer) is measured apart from
+what the plan itself costs. Each figure comes from a process of its own, whose memory is
+then that of planning alone.
 """
 
 from __future__ import annotations
@@ -34,11 +36,14 @@ PLAN_BYTES: Final = 1 << 30
 _FOLDER_FILES: Final = 100
 
 Row = tuple[str, float, float | None]
-"""What was measured, its value, and the most it may be (None: there is no goal of its own)."""
+"""What was measured, its value, and the most it may be (None: there is no goal of
+its own).
+"""
 
 
 def measure_planning(folder: Path, files: int = 100_000) -> list[Row]:
-    """Plan a tree of `files` files, half JSON Lines of 200 bytes and half small Parquet, below `folder`.
+    """Plan a tree of `files` files, half JSON Lines of 200 bytes and half small
+    Parquet, below `folder`.
 
     Args:
         folder: for the tree, which is made when it is not there yet.
@@ -70,7 +75,8 @@ _UNIT: Final = "20kB"  # so that a million files make some 35,000 units
 
 
 def measure_million(folder: Path, files: int) -> list[Row]:
-    """Plan a tree of lines alone, the first time, again, and with one file more; the tree is removed.
+    """Plan a tree of lines alone, the first time, again, and with one file more; the
+    tree is removed.
 
     Args:
         folder: for the tree, which takes 4 KB and an inode for each file.
@@ -99,7 +105,8 @@ def measure_million(folder: Path, files: int) -> list[Row]:
 
 
 def make_tree(root: Path, files: int, *, parquet: bool = True) -> Path:
-    """Make a tree of small files, half of them Parquet unless only lines are wanted; return its root.
+    """Make a tree of small files, half of them Parquet unless only lines are wanted;
+    return its root.
 
     One that is there stays as it is.
     """
@@ -110,7 +117,11 @@ def make_tree(root: Path, files: int, *, parquet: bool = True) -> Path:
     table = io.BytesIO()
     pq.write_table(pa.table({"text": ["three", "short", "texts"]}), table)
     for index in range(files):
-        folder = root / f"{index // _FOLDER_FILES // 25:03d}" / f"{index // _FOLDER_FILES % 25:02d}"
+        folder = (
+            root
+            / f"{index // _FOLDER_FILES // 25:03d}"
+            / f"{index // _FOLDER_FILES % 25:02d}"
+        )
         if index % _FOLDER_FILES == 0:
             folder.mkdir(parents=True, exist_ok=True)
         name, data = (
@@ -130,10 +141,16 @@ def _tokenizer(folder: Path) -> Path:
     return folder
 
 
-def _build(tree: Path, tokenizer: Path, cache: Path, unit_size: str | None = None) -> ResolvedBuild:
+def _build(
+    tree: Path, tokenizer: Path, cache: Path, unit_size: str | None = None
+) -> ResolvedBuild:
     os.environ["TOKENLAKE_CACHE"] = str(cache)
     dataset = {"name": "small", "data_files": str(tree), "tokenizer": str(tokenizer)}
-    config: Mapping[str, Any] = {"name": "scale", "datasets": [dataset], "pack": {"enabled": True}}
+    config: Mapping[str, Any] = {
+        "name": "scale",
+        "datasets": [dataset],
+        "pack": {"enabled": True},
+    }
     sizes = {"source": {"unit_size": unit_size}} if unit_size else {}
     return resolve(load_config({**config, **sizes}))
 
@@ -156,15 +173,23 @@ def _steps(tree: Path, tokenizer: Path, cache: Path) -> dict[str, float]:
     }
 
 
-def _whole(tree: Path, tokenizer: Path, cache: Path, unit_size: str | None = None) -> dict[str, float]:
+def _whole(
+    tree: Path, tokenizer: Path, cache: Path, unit_size: str | None = None
+) -> dict[str, float]:
     build = _build(tree, tokenizer, cache, unit_size)
     began, cpu = time.monotonic(), time.process_time()
     make_plan(build)
-    return {"seconds": time.monotonic() - began, "cpu": time.process_time() - cpu, "bytes": _peak()}
+    return {
+        "seconds": time.monotonic() - began,
+        "cpu": time.process_time() - cpu,
+        "bytes": _peak(),
+    }
 
 
 def _peak() -> float:
-    """Bytes of this process at most (Linux); not rusage's, which a child inherits from its parent."""
+    """Bytes of this process at most (Linux); not rusage's, which a child inherits
+    from its parent.
+    """
     status = Path("/proc/self/status").read_text()
     found = re.search(r"VmHWM:\s+(\d+) kB", status)
     return float(found[1]) * 1024 if found else 0.0

@@ -1,7 +1,8 @@
-"""Reading raw files: CPU seconds beside other readers, memory on 10 GB, milliseconds of a seek.
+"""Reading raw files: CPU seconds beside other readers, memory on 10 GB, milliseconds of
+a seek.
 
-A case is one file, the same for all readers, made from the machine's text: long documents are source
-files as they are, short ones their paragraphs.
+A case is one file, the same for all readers, made from the machine's text: long
+documents are source files as they are, short ones their paragraphs.
 """
 
 from __future__ import annotations
@@ -56,8 +57,14 @@ class ReadCase:
         return self.text_bytes / 1e6 / self.cpu(system)
 
     def rate(self, system: str) -> float:
-        """MB of text per CPU second beyond those that the same process takes for a file of a few rows."""
-        return self.text_bytes / 1e6 / max(self.cpu(system) - self.startup.get(system, 0.0), 1e-3)
+        """MB of text per CPU second beyond those that the same process takes for a
+        file of a few rows.
+        """
+        return (
+            self.text_bytes
+            / 1e6
+            / max(self.cpu(system) - self.startup.get(system, 0.0), 1e-3)
+        )
 
     def goal(self) -> Goal | None:
         """Ours against the fastest peer."""
@@ -66,13 +73,23 @@ class ReadCase:
             return None
         best = max(peers, key=self.rate)
         what = f"reading {self.name}: MB per CPU s beyond start-up, tokenlake / {best}"
-        return Goal(what, self.rate("tokenlake") / self.rate(best), "at least", SHARE, "x")
+        return Goal(
+            what, self.rate("tokenlake") / self.rate(best), "at least", SHARE, "x"
+        )
 
 
-def measure_reading(work: Path, maker: InputMaker, megabytes: float, repeats: int) -> list[ReadCase]:
-    """Every system on every case, in rotation, a warm-up first; medians are over `repeats` runs."""
+def measure_reading(
+    work: Path, maker: InputMaker, megabytes: float, repeats: int
+) -> list[ReadCase]:
+    """Every system on every case, in rotation, a warm-up first; medians are over
+    `repeats` runs.
+    """
     cases = list(make_cases(work, maker, int(megabytes * 1e6)))
-    few = {case.kind: case for case in make_cases(work, maker, _FEW) if case.name.startswith("short")}
+    few = {
+        case.kind: case
+        for case in make_cases(work, maker, _FEW)
+        if case.name.startswith("short")
+    }
     for kind, case in few.items():
         for system in SYSTEMS:
             for turn in range(repeats + 1):
@@ -92,7 +109,15 @@ def _run(work: Path, case: ReadCase, system: str, *, keep: bool) -> None:
     log, answer = work / "logs" / f"read-{system}.log", work / "scratch" / "read.txt"
     for path in (log, answer):
         path.parent.mkdir(exist_ok=True, parents=True)
-    command = [sys.executable, "-m", "benchmarks.systems.readers", system, case.kind, case.path, str(answer)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.systems.readers",
+        system,
+        case.kind,
+        case.path,
+        str(answer),
+    ]
     done = measure(command, report=work / "scratch" / "read.json", log=log)
     if done.exit_code:
         case.failures[system] = f"exit code {done.exit_code}, see {log}"
@@ -118,7 +143,9 @@ def make_cases(work: Path, maker: InputMaker, size: int) -> Iterator[ReadCase]:
                 write(path, texts)
             total = sum(len(text.encode()) for text in texts)
             name = f"{length} documents ({total / len(texts):.0f} bytes), {kind}"
-            yield ReadCase(name=name, kind=kind, path=str(path), text_bytes=total, rows=len(texts))
+            yield ReadCase(
+                name=name, kind=kind, path=str(path), text_bytes=total, rows=len(texts)
+            )
 
 
 def _texts(maker: InputMaker, size: int, *, short: bool) -> list[str]:
@@ -145,7 +172,9 @@ def _write_jsonl(path: Path, texts: Sequence[str]) -> None:
 
 def _write_parquet(path: Path, texts: Sequence[str]) -> None:
     schema = pa.schema([("id", pa.int64()), ("text", pa.large_string())])
-    with pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True) as sink:
+    with pq.ParquetWriter(
+        path, schema, compression="zstd", write_page_checksum=True
+    ) as sink:
         rest = iter(enumerate(texts))
         while part := list(islice(rest, _GROUP_ROWS)):
             ids, values = zip(*part, strict=True)
@@ -171,14 +200,18 @@ _WRITERS: Final[dict[str, Callable[[Path, Sequence[str]], None]]] = {
 
 
 def measure_large(work: Path, maker: InputMaker, gigabytes: float) -> list[Goal]:
-    """Peak memory of a process that reads `gigabytes` of text in one file, per format."""
+    """Peak memory of a process that reads `gigabytes` of text in one file, per
+    format.
+    """
     texts = _texts(maker, 64_000_000, short=False)
     goals: list[Goal] = []
     for name in ("large.jsonl.zst", "large.jsonl", "large.parquet", "large.csv"):
         kind, path = name.split(".")[1], work / "scratch" / name
         path.parent.mkdir(exist_ok=True)
         rows, size = _write_large(path, kind, texts, int(gigabytes * 1e9))
-        case = ReadCase(name=name, kind=kind, path=str(path), text_bytes=size, rows=rows)
+        case = ReadCase(
+            name=name, kind=kind, path=str(path), text_bytes=size, rows=rows
+        )
         _run(work, case, "tokenlake", keep=True)
         path.unlink()
         if case.failures:
@@ -189,13 +222,22 @@ def measure_large(work: Path, maker: InputMaker, gigabytes: float) -> list[Goal]
     return goals
 
 
-def _write_large(path: Path, kind: str, texts: Sequence[str], size: int) -> tuple[int, int]:
+def _write_large(
+    path: Path, kind: str, texts: Sequence[str], size: int
+) -> tuple[int, int]:
     """Write the same texts again and again; return rows and bytes of text."""
     once = sum(len(text.encode()) for text in texts)
     turns = max(1, size // once)
     if kind == "parquet":
-        table = pa.table({"id": pa.array(range(len(texts))), "text": pa.array(texts, pa.large_string())})
-        with pq.ParquetWriter(path, table.schema, compression="zstd", write_page_checksum=True) as sink:
+        table = pa.table(
+            {
+                "id": pa.array(range(len(texts))),
+                "text": pa.array(texts, pa.large_string()),
+            }
+        )
+        with pq.ParquetWriter(
+            path, table.schema, compression="zstd", write_page_checksum=True
+        ) as sink:
             for _ in range(turns):
                 sink.write_table(table, row_group_size=_LARGE_GROUP_ROWS)
         return len(texts) * turns, once * turns
@@ -215,12 +257,16 @@ def _write_large(path: Path, kind: str, texts: Sequence[str], size: int) -> tupl
 
 
 def measure_seek(cases: Sequence[ReadCase], repeats: int = 25) -> list[Goal]:
-    """Milliseconds to the first row at a random place, through the row-wise API; the index is built first."""
+    """Milliseconds to the first row at a random place, through the row-wise API; the
+    index is built first.
+    """
     from tokenlake import JsonShardedSource, ParquetShardedSource
 
     goals: list[Goal] = []
     for case in cases:
-        opener = {"jsonl": JsonShardedSource, "parquet": ParquetShardedSource}.get(case.kind)
+        opener = {"jsonl": JsonShardedSource, "parquet": ParquetShardedSource}.get(
+            case.kind
+        )
         if opener is None:
             continue
         source = opener(case.path)
@@ -233,5 +279,13 @@ def measure_seek(cases: Sequence[ReadCase], repeats: int = 25) -> list[Goal]:
             next(iter(source.open_shard_at_row(shard, place)))
             times.append(time.perf_counter() - started)
         what = f"seek to a row, {case.name}: median (largest {max(times) * 1e3:.0f} ms)"
-        goals.append(Goal(what, statistics.median(times) * 1e3, "at most", SEEK_SECONDS * 1e3, " ms"))
+        goals.append(
+            Goal(
+                what,
+                statistics.median(times) * 1e3,
+                "at most",
+                SEEK_SECONDS * 1e3,
+                " ms",
+            )
+        )
     return goals

@@ -28,14 +28,24 @@ from benchmarks.texts import TextsCase, megabytes
 from benchmarks.vocabularies import Vocabulary
 
 COLUMNS: Final = (
-    *("tokenizer", "system", "workers", "text MB", "CPU s (min-max)", "wall s", "largest process MB"),
+    *(
+        "tokenizer",
+        "system",
+        "workers",
+        "text MB",
+        "CPU s (min-max)",
+        "wall s",
+        "largest process MB",
+    ),
     *("MB per CPU s", "beyond start-up", "tokens"),
 )
 
 
 @dataclass(slots=True, kw_only=True)
 class Results:
-    """Everything a run of the benchmark found; parts that were not asked for stay empty."""
+    """Everything a run of the benchmark found; parts that were not asked for stay
+    empty.
+    """
 
     machine: str
     versions: Mapping[str, str]
@@ -59,9 +69,15 @@ class Results:
         """All goals that these results can judge."""
         goals = throughput_goals(self.series)
         for case in self.memory:
-            size = f"{case.source.megabytes:.0f} MB in {case.source.documents} documents"
+            size = (
+                f"{case.source.megabytes:.0f} MB in {case.source.documents} documents"
+            )
             what = f"{case.vocabulary.name}, {size}, units of {case.unit_size}: peak of the largest worker"
-            goals.append(Goal(what, case.worker_bytes / 1e6, "at most", WORKER_BYTES / 1e6, " MB"))
+            goals.append(
+                Goal(
+                    what, case.worker_bytes / 1e6, "at most", WORKER_BYTES / 1e6, " MB"
+                )
+            )
         if self.startup is not None:
             what = "`tokenlake run` to its first unit, warm home"
             what += f" ({min(self.startup.first_unit):.2f}-{max(self.startup.first_unit):.2f})"
@@ -93,9 +109,14 @@ def to_markdown(results: Results) -> str:
 
 
 def _head(results: Results) -> str:
-    versions = ", ".join(f"{name} {number}" for name, number in results.versions.items())
+    versions = ", ".join(
+        f"{name} {number}" for name, number in results.versions.items()
+    )
     lines = [f"Machine: {results.machine}.", f"Versions: {versions}."]
-    lines += [f"Tokenizer {one.name}: {one.origin}, {one.size} entries." for one in results.vocabularies]
+    lines += [
+        f"Tokenizer {one.name}: {one.origin}, {one.size} entries."
+        for one in results.vocabularies
+    ]
     lines += [f"Input: {one.describe()}." for one in results.inputs]
     lines += [*results.notes, *results.failures]
     return "\n".join(f"- {line}" for line in lines)
@@ -135,7 +156,11 @@ def _row(one: Series, expected: Mapping[tuple[str, str], int]) -> list[str]:
         return [*first, f"failed: {one.failure}".replace("|", "/"), *[""] * 5]
     marginal = one.marginal_rate
     count = expected.get((one.vocabulary.name, one.source.folder))
-    tokens = f"{one.tokens:,}" if one.tokens == count else f"{one.tokens:,} (others {count:,})"
+    tokens = (
+        f"{one.tokens:,}"
+        if one.tokens == count
+        else f"{one.tokens:,} (others {count:,})"
+    )
     return [
         *first,
         f"{one.cpu:.2f} ({_span(one.runs)})",
@@ -152,7 +177,11 @@ def _reading(results: Results) -> str:
         return ""
     head = ["read", "text MB", *READ_SYSTEMS]
     rows = [
-        [case.name, f"{case.text_bytes / 1e6:.0f}", *(_read_cell(case, system) for system in READ_SYSTEMS)]
+        [
+            case.name,
+            f"{case.text_bytes / 1e6:.0f}",
+            *(_read_cell(case, system) for system in READ_SYSTEMS),
+        ]
         for case in results.reading
     ]
     note = (
@@ -173,17 +202,33 @@ def _texts(results: Results) -> str:
     if not results.texts:
         return ""
     rows = [
-        [case.kind, system, f"{megabytes(case.input(system)):.0f}", *_texts_cells(case, system)]
+        [
+            case.kind,
+            system,
+            f"{megabytes(case.input(system)):.0f}",
+            *_texts_cells(case, system),
+        ]
         for case in results.texts
         for system in TEXTS_SYSTEMS
     ]
-    head = ["rows", "system", "input MB", "CPU s (min-max)", "MB per CPU s", "beyond start-up"]
+    head = [
+        "rows",
+        "system",
+        "input MB",
+        "CPU s (min-max)",
+        "MB per CPU s",
+        "beyond start-up",
+    ]
     return _table(head, rows)
 
 
 def _texts_cells(case: TextsCase, system: str) -> list[str]:
     if system not in case.runs:
-        return [f"failed: {case.failures.get(system, 'not run')}".replace("|", "/"), "", ""]
+        return [
+            f"failed: {case.failures.get(system, 'not run')}".replace("|", "/"),
+            "",
+            "",
+        ]
     cpu = f"{case.cpu(system):.2f} ({_span(case.runs[system])})"
     return [cpu, f"{case.rate(system):.2f}", f"{case.beyond(system):.2f}"]
 
@@ -195,7 +240,9 @@ def _packing(results: Results) -> str:
         "CPU seconds of placing documents in rows, medians; TRL's time holds the copying of the tokens as well. Fill "
         "and rows over the least are of the tokens that are kept."
     )
-    return _table(PACKING_HEAD, [run.cells() for run in results.packing]) + "\n\n" + note
+    return (
+        _table(PACKING_HEAD, [run.cells() for run in results.packing]) + "\n\n" + note
+    )
 
 
 def _loader(results: Results) -> list[str]:
@@ -208,8 +255,14 @@ def _loader(results: Results) -> list[str]:
         "cache warm. 'Beyond start-up' compares with one epoch of a small input. 'all': every row exactly once "
         "in every epoch, by count and sum."
     )
-    chance = "One epoch as it was delivered; in brackets what a uniform permutation gives."
-    quality = _table(QUALITY_HEAD, results.loader.quality) + "\n\n" + chance if results.loader.quality else ""
+    chance = (
+        "One epoch as it was delivered; in brackets what a uniform permutation gives."
+    )
+    quality = (
+        _table(QUALITY_HEAD, results.loader.quality) + "\n\n" + chance
+        if results.loader.quality
+        else ""
+    )
     return [rates + "\n\n" + note, quality]
 
 
@@ -233,12 +286,23 @@ def _goals(results: Results) -> str:
 
 def _trials(trials: Sequence[Trial]) -> str:
     rows = [
-        [one.what, str(one.files), str(one.finished) if one.killed_after is not None else "", _verdict(one)]
+        [
+            one.what,
+            str(one.files),
+            str(one.finished) if one.killed_after is not None else "",
+            _verdict(one),
+        ]
         for one in trials
     ]
     return (
         _table(
-            ["build compared with library, 1 worker", "files", "units finished at the kill", "result"], rows
+            [
+                "build compared with library, 1 worker",
+                "files",
+                "units finished at the kill",
+                "result",
+            ],
+            rows,
         )
         if rows
         else ""
@@ -247,8 +311,12 @@ def _trials(trials: Sequence[Trial]) -> str:
 
 def _verdict(trial: Trial) -> str:
     if trial.passed:
-        return "identical" + (", nothing redone" if trial.killed_after is not None else "")
-    different, redone = (", ".join(names[:3]) or "none" for names in (trial.different, trial.redone))
+        return "identical" + (
+            ", nothing redone" if trial.killed_after is not None else ""
+        )
+    different, redone = (
+        ", ".join(names[:3]) or "none" for names in (trial.different, trial.redone)
+    )
     return f"DIFFERENT: {different}; REDONE: {redone}"
 
 

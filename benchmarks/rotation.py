@@ -1,6 +1,7 @@
 """Runs the systems in rotation, a warm-up first, and keeps every measurement.
 
-A B C A B C rather than A A B B: a machine that gets slower or busier does so for all of them.
+A B C A B C rather than A A B B: a machine that gets slower or busier does so for all of
+them.
 """
 
 from __future__ import annotations
@@ -36,10 +37,12 @@ class Outcome:
 
 @dataclass(slots=True, kw_only=True)
 class Series:
-    """All measurements of one system with one vocabulary; `failure` says why there are none.
+    """All measurements of one system with one vocabulary; `failure` says why there are
+    none.
 
-    `small` is a run on `small_megabytes` of text, which is little more than start-up. `digests` has the sha256 of
-    the ids of each input, by its folder, for systems that write raw ids.
+    `small` is a run on `small_megabytes` of text, which is little more than start-up.
+    `digests` has the sha256 of the ids of each input, by its folder, for systems that
+    write raw ids.
     """
 
     system: System
@@ -74,12 +77,20 @@ class Series:
     @property
     def marginal_rate(self) -> float | None:
         """The same beyond start-up: what more text would cost."""
-        if self.small is None or self.cpu <= self.small.cpu or self.source.megabytes <= self.small_megabytes:
+        if (
+            self.small is None
+            or self.cpu <= self.small.cpu
+            or self.source.megabytes <= self.small_megabytes
+        ):
             return None
-        return (self.source.megabytes - self.small_megabytes) / (self.cpu - self.small.cpu)
+        return (self.source.megabytes - self.small_megabytes) / (
+            self.cpu - self.small.cpu
+        )
 
     def cpu_on(self, megabytes: float) -> float | None:
-        """CPU seconds expected on an input of this size, on the line through the small run and the median."""
+        """CPU seconds expected on an input of this size, on the line through the
+        small run and the median.
+        """
         if self.small is None or self.marginal_rate is None:
             return None
         return self.small.cpu + (megabytes - self.small_megabytes) / self.marginal_rate
@@ -101,24 +112,34 @@ class Bench:
         log = self._work / "logs" / f"{system.name}.log"
         log.parent.mkdir(exist_ok=True)
         env = builds.environment(self._work, output / "hash-cache")
-        measured = measure(command(system, job), report=output / "measured.json", log=log, env=env)
+        measured = measure(
+            command(system, job), report=output / "measured.json", log=log, env=env
+        )
         if measured.exit_code != 0:
-            raise RuntimeError(f"exit code {measured.exit_code}: {_tail(log)} (whole output: {log})")
+            raise RuntimeError(
+                f"exit code {measured.exit_code}: {_tail(log)} (whole output: {log})"
+            )
         tokens = content_tokens(system, job)
         digest = ids_digest(system, job)
         shutil.rmtree(output)
         return Outcome(measured=measured, tokens=tokens, digest=digest)
 
     def rotate(self, series: Sequence[Series], small: Input, repeats: int) -> None:
-        """Fills `series`: a discarded warm-up, a small run, then `repeats` turns over all of them."""
+        """Fills `series`: a discarded warm-up, a small run, then `repeats` turns
+        over all of them.
+        """
         for one in series:
             self._guarded(one, lambda one=one: self._prepare(one, small))
         for turn in range(repeats):
             for one in series:
-                self._guarded(one, lambda one=one, turn=turn: self._turn(one, f"{turn + 1}/{repeats}"))
+                self._guarded(
+                    one,
+                    lambda one=one, turn=turn: self._turn(one, f"{turn + 1}/{repeats}"),
+                )
 
     def _prepare(self, one: Series, small: Input) -> None:
-        # Peers warm up on the small input: a whole run takes them minutes, and it is caches that warm.
+        # Peers warm up on the small input: a whole run takes them minutes, and it is
+        # caches that warm.
         self.once(one.system, small if one.system.peer else one.source, one.vocabulary)
         outcome = self.once(one.system, small, one.vocabulary)
         one.keep_digest(small, outcome)
@@ -138,7 +159,9 @@ class Bench:
         self._tell(one, name, outcome.measured)
 
     def _guarded(self, one: Series, action: Callable[[], None]) -> None:
-        """A system that fails keeps its line in the table and costs the others nothing."""
+        """A system that fails keeps its line in the table and costs the others
+        nothing.
+        """
         if one.failure is None:
             try:
                 action()
@@ -147,7 +170,11 @@ class Bench:
                 self._say(f"{one.vocabulary.name} {one.system.name}: {one.failure}")
 
     def _tell(self, one: Series, name: str, run: Measurement) -> None:
-        left = f"; killed what it left behind: {run.left_behind}" if run.left_behind else ""
+        left = (
+            f"; killed what it left behind: {run.left_behind}"
+            if run.left_behind
+            else ""
+        )
         self._say(
             f"{one.vocabulary.name} {one.system.name} {name}: {run.cpu:.2f} CPU s, {run.wall:.2f} s{left}"
         )
@@ -158,7 +185,9 @@ def expected_tokens(series: Iterable[Series]) -> Mapping[tuple[str, str], int]:
     found: dict[tuple[str, str], list[int]] = {}
     for one in series:
         if one.tokens is not None:
-            found.setdefault((one.vocabulary.name, one.source.folder), []).append(one.tokens)
+            found.setdefault((one.vocabulary.name, one.source.folder), []).append(
+                one.tokens
+            )
     return {key: statistics.mode(counts) for key, counts in found.items()}
 
 

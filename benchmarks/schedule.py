@@ -1,7 +1,9 @@
-"""Half a million units on a cluster that is only imagined: the library's own schedule, a clock that jumps, no I/O.
+"""Half a million units on a cluster that is only imagined: the library's own schedule,
+a clock that jumps, no I/O.
 
-Each slot lives for a time of its own. One that dies loses the unit that it was at, and another takes its place after a
-minute. What is asked is how much later the last unit is done than it would be if all slots were busy to the end.
+Each slot lives for a time of its own. One that dies loses the unit that it was at, and
+another takes its place after a minute. What is asked is how much later the last unit is
+done than it would be if all slots were busy to the end.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ UNITS: Final = 500_000
 SLOTS: Final = 2_000
 FAILURES: Final = 0.01  # of the slots, in an hour
 LATER: Final = 1.03  # the end, against all slots busy to the end
-_MEAN, _SPREAD = 60.0, 0.5  # seconds of a unit: log-normal, as sizes and machines differ
+# Seconds of a unit: log-normal, as sizes and machines differ.
+_MEAN, _SPREAD = 60.0, 0.5
 _LONG: Final = 1e-5  # of the units take fifty times as long: files that cannot be split
 _START: Final = 60.0  # seconds until a lost slot is replaced
 _RETRIES: Final = 2
@@ -40,7 +43,8 @@ class Simulated:
         ideal: seconds of all units, over the slots.
         done: units that were done; each once.
         lost: slots that died.
-        busy: share of the slots that build, float64[points], over the time from 0 to `end`.
+        busy: share of the slots that build, float64[points], over the time from 0 to
+            `end`.
     """
 
     end: float
@@ -58,7 +62,9 @@ def durations(units: int, seed: int) -> npt.NDArray[np.float64]:
     return seconds
 
 
-def simulate(seconds: Sequence[float], slots: int, failures: float, seed: int) -> Simulated:
+def simulate(
+    seconds: Sequence[float], slots: int, failures: float, seed: int
+) -> Simulated:
     """Build units.
 
     Args:
@@ -71,9 +77,15 @@ def simulate(seconds: Sequence[float], slots: int, failures: float, seed: int) -
         RuntimeError: a unit failed too often, or is done twice.
     """
     rng = np.random.default_rng(seed)
-    schedule = Schedule({unit: round(each * 1e6) for unit, each in enumerate(seconds)}, _RETRIES)
-    death = (rng.exponential(3600 / failures, slots) if failures else np.full(slots, np.inf)).tolist()
-    free: list[tuple[float, int, int, bool]] = [(0.0, slot, -1, True) for slot in range(slots)]
+    schedule = Schedule(
+        {unit: round(each * 1e6) for unit, each in enumerate(seconds)}, _RETRIES
+    )
+    death = (
+        rng.exponential(3600 / failures, slots) if failures else np.full(slots, np.inf)
+    ).tolist()
+    free: list[tuple[float, int, int, bool]] = [
+        (0.0, slot, -1, True) for slot in range(slots)
+    ]
     done, spans, lost = bytearray(len(seconds)), list[tuple[float, float]](), 0
     while free:
         now, slot, unit, alive = heapq.heappop(free)
@@ -90,15 +102,23 @@ def simulate(seconds: Sequence[float], slots: int, failures: float, seed: int) -
             begin = now + taken[1]
             end = begin + seconds[taken[0]]
             spans.append((begin, min(end, death[slot])))
-            heapq.heappush(free, (min(end, death[slot]), slot, taken[0], end <= death[slot]))
+            heapq.heappush(
+                free, (min(end, death[slot]), slot, taken[0], end <= death[slot])
+            )
     last = max(end for _, end in spans)
-    return Simulated(last, sum(seconds) / slots, sum(done), lost, _busy(spans, last, slots))
+    return Simulated(
+        last, sum(seconds) / slots, sum(done), lost, _busy(spans, last, slots)
+    )
 
 
-def _busy(spans: Sequence[tuple[float, float]], last: float, slots: int) -> npt.NDArray[np.float64]:
+def _busy(
+    spans: Sequence[tuple[float, float]], last: float, slots: int
+) -> npt.NDArray[np.float64]:
     places = np.linspace(0, last, _POINTS)
     begins, ends = (np.sort([span[side] for span in spans]) for side in (0, 1))
-    at_work = np.searchsorted(begins, places, "right") - np.searchsorted(ends, places, "right")
+    at_work = np.searchsorted(begins, places, "right") - np.searchsorted(
+        ends, places, "right"
+    )
     return at_work / slots
 
 
@@ -121,4 +141,7 @@ def measure_schedule(work: Path, *, quick: bool) -> tuple[list[Goal], list[str]]
 
 def _line(busy: npt.NDArray[np.float64]) -> str:
     """``██████▇▁``: eight heights of shares."""
-    return "".join(" ▁▂▃▄▅▆▇█"[round(8 * max(0.0, min(1.0, share)))] for share in busy[::4].tolist())
+    return "".join(
+        " ▁▂▃▄▅▆▇█"[round(8 * max(0.0, min(1.0, share)))]
+        for share in busy[::4].tolist()
+    )

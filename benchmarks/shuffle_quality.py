@@ -1,7 +1,8 @@
-"""How random is an order? Figures of one epoch, each beside what a uniform random permutation gives.
+"""How random is an order? Figures of one epoch, each beside what a uniform random
+permutation gives.
 
-An order delivers stored row ``d[i]`` at place i, 0 to n - 1; stored row s comes at place ``p[s]``. With
-``x = d - (n - 1) / 2``:
+An order delivers stored row ``d[i]`` at place i, 0 to n - 1; stored row s comes at
+place ``p[s]``. With ``x = d - (n - 1) / 2``:
 
 | figure | formula | what it shows |
 |---|---|---|
@@ -14,22 +15,27 @@ An order delivers stored row ``d[i]`` at place i, 0 to n - 1; stored row s comes
 | `batch_variance` | variance of the batches' means of x, over chance's | high: batches differ from one another |
 | `batch_groups` | mean number of row groups in a batch | low: a batch is of few row groups |
 
-`batch_variance` is the one to look at first: V means that a batch tells as much about the whole dataset as
-``batch_size / V`` rows drawn at random. Below 1, batches are spread more evenly over storage than chance would.
+`batch_variance` is the one to look at first: V means that a batch tells as much about
+the whole dataset as ``batch_size / V`` rows drawn at random. Below 1, batches are
+spread more evenly over storage than chance would.
 
-A :class:`.UniformOrder`, which a loader uses for a dataset that fits into memory, is like chance in all figures.
+A :class:`.UniformOrder`, which a loader uses for a dataset that fits into memory, is
+like chance in all figures.
 
-A :class:`.StrandOrder` of P open row groups is not: a batch takes rows of as many row groups as chance would, and its
-`batch_variance` is about 1, but neighbouring batches draw from the same P row groups. ``autocorrelation`` at the lag of
-a batch is below 1 / strands. The means of batches some steps apart are correlated by about ``batch_size / P``: 0.33 for
-batches of 256 and 768 open row groups.
+A :class:`.StrandOrder` of P open row groups is not: a batch takes rows of as many row
+groups as chance would, and its `batch_variance` is about 1, but neighbouring batches
+draw from the same P row groups. ``autocorrelation`` at the lag of a batch is below 1 /
+strands. The means of batches some steps apart are correlated by about ``batch_size /
+P``: 0.33 for batches of 256 and 768 open row groups.
 
-An :class:`.EpochOrder` with small windows is further from chance: a batch takes neighbouring places of each lane's
-window. Lags shorter than a lane's share of a batch show that, and lags of whole batches as long as a window lasts.
+An :class:`.EpochOrder` with small windows is further from chance: a batch takes
+neighbouring places of each lane's window. Lags shorter than a lane's share of a batch
+show that, and lags of whole batches as long as a window lasts.
 
-In both of these orders, all other lags, the rank correlation and the displacement must look like chance, which has only
-the G row groups to choose among: they may stray ``sqrt(n / G)`` times as far as `deviation` says. `batch_variance`
-follows from the few row groups that a lane has in an epoch: take its mean over several epochs.
+In both of these orders, all other lags, the rank correlation and the displacement must
+look like chance, which has only the G row groups to choose among: they may stray
+``sqrt(n / G)`` times as far as `deviation` says. `batch_variance` follows from the few
+row groups that a lane has in an epoch: take its mean over several epochs.
 """
 
 from __future__ import annotations
@@ -71,7 +77,9 @@ class Figure:
 
     @property
     def sigmas(self) -> float:
-        """How many deviations the value lies above the mean of all permutations (below: negative)."""
+        """How many deviations the value lies above the mean of all permutations
+        (below: negative).
+        """
         return (self.value - self.uniform) / self.deviation if self.deviation else 0.0
 
 
@@ -80,10 +88,11 @@ class Figure:
 class ShuffleQuality:
     """The figures of one epoch; the module says what they are.
 
-    Means and deviations are exact, but for these: `uniform` of a median is the median of the distances of all pairs;
-    the deviation of a median is about a third of the root of n and that of `batch_variance` about the root of
-    2 / (batches - 1) (both simulated: within 5% from 1,000 rows and 20 batches on); that of `batch_groups` is an
-    upper bound.
+    Means and deviations are exact, but for these: `uniform` of a median is the median
+    of the distances of all pairs; the deviation of a median is about a third of the
+    root of n and that of `batch_variance` about the root of 2 / (batches - 1) (both
+    simulated: within 5% from 1,000 rows and 20 batches on); that of `batch_groups` is
+    an upper bound.
 
     Attributes:
         rows: n.
@@ -93,7 +102,8 @@ class ShuffleQuality:
         displacement: rows.
         delivered_apart: places between rows that are neighbours in storage, the mean.
         delivered_apart_median: the same, the median.
-        stored_apart: rows of storage between rows that are delivered one after the other, the mean.
+        stored_apart: rows of storage between rows that are delivered one after the
+            other, the mean.
         stored_apart_median: the same, the median.
         together: 0 to 1.
         batch_variance: 1 for a uniform permutation.
@@ -114,24 +124,37 @@ class ShuffleQuality:
     batch_groups: Figure | None
 
     def figures(self) -> dict[str, Figure]:
-        """Return all figures by name, those of the lags as ``autocorrelation 1``, in the order of a report."""
-        found = {f"autocorrelation {lag}": figure for lag, figure in self.autocorrelation.items()}
-        names = [name for name in self.__slots__ if isinstance(getattr(self, name), Figure)]
+        """Return all figures by name, those of the lags as ``autocorrelation 1``, in
+        the order of a report.
+        """
+        found = {
+            f"autocorrelation {lag}": figure
+            for lag, figure in self.autocorrelation.items()
+        }
+        names = [
+            name for name in self.__slots__ if isinstance(getattr(self, name), Figure)
+        ]
         return found | {name: getattr(self, name) for name in names}
 
 
 def shuffle_quality(order: RowOrder, batch_size: int, epoch: int = 0) -> ShuffleQuality:
-    """Return the figures of one epoch of an order, delivered batch by batch, in a batch lane by lane.
+    """Return the figures of one epoch of an order, delivered batch by batch, in a batch
+    lane by lane.
 
     Raises:
-        ConfigError: the lanes do not divide the batch size, or the epoch is too small to be judged.
+        ConfigError: the lanes do not divide the batch size, or the epoch is too small
+            to be judged.
     """
     delivered, group_of = delivered_rows(order, batch_size, epoch)
     return quality_of(delivered, batch_size, group_of)
 
 
-def delivered_rows(order: RowOrder, batch_size: int, epoch: int = 0) -> tuple[Int64, Int64]:
-    """Return the stored number of each delivered row, and the row group of each stored one: int64[n] both."""
+def delivered_rows(
+    order: RowOrder, batch_size: int, epoch: int = 0
+) -> tuple[Int64, Int64]:
+    """Return the stored number of each delivered row, and the row group of each
+    stored one: int64[n] both.
+    """
     layout = LaneLayout(order.lengths, order.lanes, batch_size)
     group, row = order.at(np.array([epoch]), *layout.locate(np.arange(order.rows)))
     sizes = np.bincount(group)  # every row comes once
@@ -139,30 +162,43 @@ def delivered_rows(order: RowOrder, batch_size: int, epoch: int = 0) -> tuple[In
 
 
 def references(
-    rows: int, batch_size: int, group_of: Int64 | None = None, *, buffer: int = 10_000, seed: int = 0
+    rows: int,
+    batch_size: int,
+    group_of: Int64 | None = None,
+    *,
+    buffer: int = 10_000,
+    seed: int = 0,
 ) -> dict[str, ShuffleQuality]:
-    """Return the figures of orders that everyone knows: as stored, through a shuffle buffer, and fully shuffled."""
+    """Return the figures of orders that everyone knows: as stored, through a shuffle
+    buffer, and fully shuffled.
+    """
     orders = {
         "as stored": np.arange(rows),
         f"buffer of {buffer}": buffer_shuffled(rows, buffer, seed),
         "uniform": shuffled(rows, key_of(seed)),
     }
-    return {name: quality_of(delivered, batch_size, group_of) for name, delivered in orders.items()}
+    return {
+        name: quality_of(delivered, batch_size, group_of)
+        for name, delivered in orders.items()
+    }
 
 
 def buffer_shuffled(rows: int, buffer: int, seed: int = 0) -> Int64:
     """Return the order that a shuffle buffer delivers, int64[rows].
 
-    It holds `buffer` rows; each step delivers a random one and puts the next stored row in its slot; at the end the
-    rest is shuffled.
+    It holds `buffer` rows; each step delivers a random one and puts the next stored row
+    in its slot; at the end the rest is shuffled.
     """
     if buffer < 1:
         raise ConfigError(f"a shuffle buffer of {buffer} rows; expected 1 or more")
     buffer = min(buffer, rows)
     steps = rows - buffer
-    drawn = splitmix64(np.arange(steps, dtype=np.uint64) + np.uint64(key_of(seed, 1) & WORD))
+    drawn = splitmix64(
+        np.arange(steps, dtype=np.uint64) + np.uint64(key_of(seed, 1) & WORD)
+    )
     slots = ((drawn >> _HALF) * np.uint64(buffer) >> _HALF).astype(np.int64)
-    # A slot holds what the last step that drew it put there, and before that what it held at first.
+    # A slot holds what the last step that drew it put there, and before that what it
+    # held at first.
     by_slot = np.argsort(slots, kind="stable")
     first = np.diff(slots[by_slot], prepend=-1) != 0
     found = np.empty(steps, np.int64)
@@ -172,16 +208,21 @@ def buffer_shuffled(rows: int, buffer: int, seed: int = 0) -> Int64:
     return np.concatenate([found, left[shuffled(buffer, key_of(seed, 2))]])
 
 
-def quality_of(delivered: Int64, batch_size: int, group_of: Int64 | None = None) -> ShuffleQuality:
+def quality_of(
+    delivered: Int64, batch_size: int, group_of: Int64 | None = None
+) -> ShuffleQuality:
     """Return the figures of any permutation.
 
     Args:
-        delivered: the stored number of the row at each place, int64[n]: 0 to n - 1, each once.
+        delivered: the stored number of the row at each place, int64[n]: 0 to n - 1,
+            each once.
         batch_size: rows of each batch; the last may have fewer.
-        group_of: the row group (or shard, or file) of each stored row, int64[n]; None: `batch_groups` is left out.
+        group_of: the row group (or shard, or file) of each stored row, int64[n]; None:
+            `batch_groups` is left out.
 
     Raises:
-        ConfigError: rows are missing or come twice, or there are fewer than 4 of them or than two batches.
+        ConfigError: rows are missing or come twice, or there are fewer than 4 of them
+            or than two batches.
     """
     n = len(delivered)
     if n < _FEWEST or not 0 < batch_size < n:
@@ -189,9 +230,13 @@ def quality_of(delivered: Int64, batch_size: int, group_of: Int64 | None = None)
             f"{n} rows in batches of {batch_size}; expected {_FEWEST} rows or more and two batches or more"
         )
     if not np.array_equal(np.sort(delivered), np.arange(n)):
-        raise ConfigError(f"the delivered rows are no permutation: expected 0 to {n - 1}, each once")
+        raise ConfigError(
+            f"the delivered rows are no permutation: expected 0 to {n - 1}, each once"
+        )
     if group_of is not None and group_of.shape != (n,):
-        raise ConfigError(f"row groups of {group_of.shape} rows; expected one for each of {n} rows")
+        raise ConfigError(
+            f"row groups of {group_of.shape} rows; expected one for each of {n} rows"
+        )
     place = np.empty(n, np.int64)
     place[delivered] = np.arange(n)
     x = delivered.astype(np.float64) - (n - 1) / 2
@@ -211,7 +256,9 @@ def quality_of(delivered: Int64, batch_size: int, group_of: Int64 | None = None)
 
 
 def _autocorrelation(x: _Floats, lag: int) -> Figure:
-    """Moments: of the sum of products of two, three and four different x, whose sum and sum of cubes are 0."""
+    """Moments: of the sum of products of two, three and four different x, whose sum
+    and sum of cubes are 0.
+    """
     n = len(x)
     squares = Fraction(n * (n * n - 1), 12)
     fourths = Fraction(n * (n * n - 1) * (3 * n * n - 7), 240)
@@ -219,10 +266,14 @@ def _autocorrelation(x: _Floats, lag: int) -> Figure:
     second = (
         pairs * (squares**2 - fourths) / _falling(n, 2)
         + 2 * chained * (2 * fourths - squares**2) / _falling(n, 3)
-        + (pairs**2 - pairs - 2 * chained) * (3 * squares**2 - 6 * fourths) / _falling(n, 4)
+        + (pairs**2 - pairs - 2 * chained)
+        * (3 * squares**2 - 6 * fourths)
+        / _falling(n, 4)
     )
     mean = Fraction(-pairs, n * (n - 1))
-    return _figure(float(x[:-lag] @ x[lag:]) / float(squares), mean, second / squares**2 - mean**2)
+    return _figure(
+        float(x[:-lag] @ x[lag:]) / float(squares), mean, second / squares**2 - mean**2
+    )
 
 
 def _rank_correlation(x: _Floats) -> Figure:
@@ -235,7 +286,11 @@ def _displacement(delivered: Int64) -> Figure:
     """Spearman's footrule; its variance: Diaconis and Graham 1977."""
     n = len(delivered)
     value = np.abs(delivered - np.arange(n)).mean()
-    return _figure(value, Fraction(n * n - 1, 3 * n), Fraction((n + 1) * (2 * n * n + 7), 45 * n * n))
+    return _figure(
+        value,
+        Fraction(n * n - 1, 3 * n),
+        Fraction((n + 1) * (2 * n * n + 7), 45 * n * n),
+    )
 
 
 def _apart(numbers: Int64) -> tuple[Figure, Figure]:
@@ -250,29 +305,44 @@ def _apart(numbers: Int64) -> tuple[Figure, Figure]:
 
 
 def _together(batch_of: Int64, batch_size: int) -> Figure:
-    """The variance: of pairs (s, s + 1) and (t, t + 1) that are the same, share a row, share none."""
+    """The variance: of pairs (s, s + 1) and (t, t + 1) that are the same, share a
+    row, share none.
+    """
     n = len(batch_of)
     sizes = _batch_sizes(n, batch_size)
     two, three, four = (
-        Fraction(sum(count * _falling(size, k) for size, count in sizes)) / _falling(n, k) for k in (2, 3, 4)
+        Fraction(sum(count * _falling(size, k) for size, count in sizes))
+        / _falling(n, k)
+        for k in (2, 3, 4)
     )
     squared = sum(count * _falling(size, 2) ** 2 for size, count in sizes)
     both = ((two * _falling(n, 2)) ** 2 - squared) / _falling(n, 4) + four
-    variance = (n - 1) * two + 2 * (n - 2) * three + (n - 2) * (n - 3) * both - ((n - 1) * two) ** 2
+    variance = (
+        (n - 1) * two
+        + 2 * (n - 2) * three
+        + (n - 2) * (n - 3) * both
+        - ((n - 1) * two) ** 2
+    )
     return _figure((batch_of[1:] == batch_of[:-1]).mean(), two, variance / (n - 1) ** 2)
 
 
 def _batch_variance(x: _Floats, batch_size: int) -> Figure:
-    """Sum over batches of (sum of x)^2 / rows, which has the mean (batches - 1) (sum of x^2) / (n - 1)."""
+    """Sum over batches of (sum of x)^2 / rows, which has the mean (batches - 1) (sum
+    of x^2) / (n - 1).
+    """
     n, begins = len(x), np.arange(0, len(x), batch_size)
     sums, sizes = np.add.reduceat(x, begins), np.diff(begins, append=n)
     batches = len(begins)
     expected = (batches - 1) * n * (n + 1) / 12
-    return Figure(float((sums**2 / sizes).sum()) / expected, 1.0, (2 / (batches - 1)) ** 0.5)
+    return Figure(
+        float((sums**2 / sizes).sum()) / expected, 1.0, (2 / (batches - 1)) ** 0.5
+    )
 
 
 def _batch_groups(groups: Int64, batch_size: int) -> Figure:
-    """Which groups a batch lacks is negatively dependent from group to group: the variance is at most the sum."""
+    """Which groups a batch lacks is negatively dependent from group to group: the
+    variance is at most the sum.
+    """
     n = len(groups)
     numbers, index = np.unique(groups, return_inverse=True)
     per_group = np.bincount(index)
@@ -289,7 +359,9 @@ def _batch_groups(groups: Int64, batch_size: int) -> Figure:
 
 
 def _lacking(n: int, rows: int, size: int) -> float:
-    """The chance that a batch of `size` of n rows has none of a group's: (n - rows)_size / (n)_size."""
+    """The chance that a batch of `size` of n rows has none of a group's: (n -
+    rows)_size / (n)_size.
+    """
     if rows + size > n:
         return 0.0
     return float(np.exp(np.log1p(-rows / (n - np.arange(size))).sum()))

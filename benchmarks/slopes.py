@@ -1,8 +1,9 @@
-"""What each unit costs those who look at all of them: sessions, commit, ls, pages, verify, gc, and
-readers of a manifest.
+"""What each unit costs those who look at all of them: sessions, commit, ls, pages,
+verify, gc, and readers of a manifest.
 
-Units are those of a real build, but hardly any work is done for them: one is built, and the others are its copies, each
-with a record of its own. So twenty thousand are made in a minute, by the doors that every build uses.
+Units are those of a real build, but hardly any work is done for them: one is built, and
+the others are its copies, each with a record of its own. So twenty thousand are made in
+a minute, by the doors that every build uses.
 """
 
 from __future__ import annotations
@@ -67,7 +68,12 @@ class CopyingPool:
         pairs = zip(self._first.parts, made.parts, strict=True)
         store.link_all(
             [
-                Link(source=layout.key(a.path), target=layout.key(b.path), size=a.bytes, sha256=a.sha256)
+                Link(
+                    source=layout.key(a.path),
+                    target=layout.key(b.path),
+                    size=a.bytes,
+                    sha256=a.sha256,
+                )
                 for a, b in pairs
             ]
         )
@@ -81,7 +87,11 @@ class CopyingPool:
             start=part.start,
             stop=part.stop,
         )
-        return replace(made, fingerprint=job.fingerprint, inputs=(read,)).to_bytes().decode()
+        return (
+            replace(made, fingerprint=job.fingerprint, inputs=(read,))
+            .to_bytes()
+            .decode()
+        )
 
     def expect(self, count: int, jobs: object = None) -> None:
         """Nothing is to be got ready."""
@@ -96,21 +106,41 @@ def measure_slopes(work: Path, *, quick: bool) -> tuple[list[Goal], list[str]]:
     folder = work / "slopes"
     shutil.rmtree(folder, ignore_errors=True)
     took = {count: _measured(folder / str(count), count) for count in counts}
-    opened, shards = _opened(folder / str(counts[-1]), SHARDS // 50 if quick else SHARDS)
+    opened, shards = _opened(
+        folder / str(counts[-1]), SHARDS // 50 if quick else SHARDS
+    )
     shutil.rmtree(folder)
     goals = [
-        Goal(f"nothing to do for {counts[1]:,} units", took[counts[1]]["rerun"], "at most", AGAIN, " CPU s"),
-        Goal(f"pages of {counts[2]:,} shards", took[counts[2]]["pages"], "at most", PAGES, " CPU s"),
+        Goal(
+            f"nothing to do for {counts[1]:,} units",
+            took[counts[1]]["rerun"],
+            "at most",
+            AGAIN,
+            " CPU s",
+        ),
+        Goal(
+            f"pages of {counts[2]:,} shards",
+            took[counts[2]]["pages"],
+            "at most",
+            PAGES,
+            " CPU s",
+        ),
         Goal(f"open a dataset of {shards:,} shards", opened, "at most", OPEN, " CPU s"),
     ]
     return goals, [_told(step, took) for step in took[counts[0]]]
 
 
 def _told(step: str, took: dict[int, dict[str, float]]) -> str:
-    """``commit: 0.31, 0.30, 0.30 ms a unit of 1,000, 5,000, 20,000; 0.30 for each more``."""
+    """``commit: 0.31, 0.30, 0.30 ms a unit of 1,000, 5,000, 20,000; 0.30 for each
+    more``.
+    """
     counts = list(took)
     each = ", ".join(f"{took[count][step] / count * 1e3:.3f}" for count in counts)
-    slope = (took[counts[-1]][step] - took[counts[0]][step]) / (counts[-1] - counts[0]) * 1e3
+    slope = (
+        (took[counts[-1]][step] - took[counts[0]][step])
+        / (counts[-1] - counts[0])
+        * 1e3
+    )
     sizes = ", ".join(f"{count:,}" for count in counts)
     return f"{step}: {each} CPU ms a unit of {sizes}; {slope:.3f} for each more"
 
@@ -140,23 +170,33 @@ def _measured(folder: Path, units: int) -> dict[str, float]:
     report = timed("verify", lambda: verify(store, _NAME))
     timed("gc", lambda: gc(store, dry_run=True))
     if report.problems or len(session.plan.units) != units:
-        raise RuntimeError(f"{len(session.plan.units)} units of {units}; {report.problems[:1]}")
+        raise RuntimeError(
+            f"{len(session.plan.units)} units of {units}; {report.problems[:1]}"
+        )
     return steps
 
 
 def _config(folder: Path, units: int) -> dict[str, Any]:
-    """Write lines of one length, each of which is a unit, and return the configuration of a build of them."""
+    """Write lines of one length, each of which is a unit, and return the
+    configuration of a build of them.
+    """
     folder.mkdir(parents=True)
     lines = list(_lines(units))
     (folder / "lines.jsonl").write_bytes(b"".join(lines))
     tokenizer = folder / "tokenizer"
     tokenizer.mkdir()
-    for name, data in train_bpe(["a line as long as any other"], vocab_size=300).files.items():
+    for name, data in train_bpe(
+        ["a line as long as any other"], vocab_size=300
+    ).files.items():
         (tokenizer / name).write_bytes(data)
     return {
         "name": _NAME,
         "datasets": [
-            {"name": "text", "data_files": str(folder / "lines.jsonl"), "tokenizer": str(tokenizer)}
+            {
+                "name": "text",
+                "data_files": str(folder / "lines.jsonl"),
+                "tokenizer": str(tokenizer),
+            }
         ],
         "source": {"unit_size": len(lines[0])},
         "pack": {"enabled": True, "seq_length": 64},
@@ -165,11 +205,16 @@ def _config(folder: Path, units: int) -> dict[str, Any]:
 
 
 def _lines(count: int) -> Iterator[bytes]:
-    return (json.dumps({"id": f"{number:08d}", "text": "a line"}).encode() + b"\n" for number in range(count))
+    return (
+        json.dumps({"id": f"{number:08d}", "text": "a line"}).encode() + b"\n"
+        for number in range(count)
+    )
 
 
 def _opened(folder: Path, shards: int) -> tuple[float, int]:
-    """Return the CPU seconds of opening a version of so many shards, and how many they are."""
+    """Return the CPU seconds of opening a version of so many shards, and how many
+    they are.
+    """
     version = folder / "store" / _NAME / "v1"
     made = Manifest.from_bytes((version / "manifest.json").read_bytes())
     times = -(-shards // len(made.files))
@@ -180,7 +225,9 @@ def _opened(folder: Path, shards: int) -> tuple[float, int]:
         for unit in [copy * len(made.files) + shard.unit]
     ]
     many = folder / "many" / "v1"
-    shutil.copytree(version, many, ignore=shutil.ignore_patterns("data", "ledger", "manifest.json"))
+    shutil.copytree(
+        version, many, ignore=shutil.ignore_patterns("data", "ledger", "manifest.json")
+    )
     large = replace(made, dataset="many", files=tuple(files))
     (many / "manifest.json").write_bytes(large.to_bytes())
     began = time.process_time()

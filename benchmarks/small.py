@@ -1,6 +1,8 @@
-"""Much that is small: 20,000 files of 1.5 KB beside a bare loop, and the same bytes in many units beside a few.
+"""Much that is small: 20,000 files of 1.5 KB beside a bare loop, and the same bytes in
+many units beside a few.
 
-The bare loop is that of the throughput: pyarrow's parser, gigatoken, raw ids. It opens the same files.
+The bare loop is that of the throughput: pyarrow's parser, gigatoken, raw ids. It opens
+the same files.
 """
 
 from __future__ import annotations
@@ -28,8 +30,9 @@ UNITS: Final = 5_000
 EACH: Final = 3.0  # milliseconds of CPU for a unit beyond its bytes
 MEGABYTES: Final = 64.0
 _RECORDS, _CHARACTERS = 3, 480  # of a file, and of a record
-# A store for each run, and all are removed at the end: ext4 passes over inodes that were deleted in the last minutes
-# one by one, so that a file made in a folder where thousands just went costs 0.4 to 0.6 ms, and not 0.02.
+# A store for each run, and all are removed at the end: ext4 passes over inodes that
+# were deleted in the last minutes one by one, so that a file made in a folder where
+# thousands just went costs 0.4 to 0.6 ms, and not 0.02.
 _STORES: Final = count()
 
 
@@ -43,12 +46,19 @@ def measure_small(
     text = maker.make(1.0 if quick else MEGABYTES)
     size = int(text.file_bytes / units)
     _fresh(folder / "stores").mkdir(parents=True)
-    runs: dict[str, list[float]] = {"bare": [], "files": [], "few units": [], "many units": []}
+    runs: dict[str, list[float]] = {
+        "bare": [],
+        "files": [],
+        "few units": [],
+        "many units": [],
+    }
     for _ in range(repeats):
         runs["bare"].append(_cpu(folder, _bare(folder, source, vocabulary)))
         runs["files"].append(_cpu(folder, _build(folder, source, vocabulary, None)))
         runs["few units"].append(_cpu(folder, _build(folder, text, vocabulary, None)))
-        runs["many units"].append(_cpu(folder, _build(folder, text, vocabulary, str(size))))
+        runs["many units"].append(
+            _cpu(folder, _build(folder, text, vocabulary, str(size)))
+        )
     took = {name: statistics.median(seconds) for name, seconds in runs.items()}
     last = max((folder / "stores").iterdir(), key=lambda store: int(store.name))
     made = len(list((builds.version_folder(last) / "ledger").iterdir()))
@@ -62,26 +72,40 @@ def measure_small(
             BARE,
             "x",
         ),
-        Goal(f"a unit of {size:,} bytes beyond its bytes", each, "at most", EACH, " CPU ms"),
+        Goal(
+            f"a unit of {size:,} bytes beyond its bytes",
+            each,
+            "at most",
+            EACH,
+            " CPU ms",
+        ),
     ]
     told = ", ".join(f"{name} {_span(seconds)}" for name, seconds in runs.items())
     return goals, [f"small files and units ({made:,} of them), CPU s: {told}"]
 
 
 def _span(seconds: Sequence[float]) -> str:
-    return f"{statistics.median(seconds):.2f} ({min(seconds):.2f} to {max(seconds):.2f})"
+    return (
+        f"{statistics.median(seconds):.2f} ({min(seconds):.2f} to {max(seconds):.2f})"
+    )
 
 
 def _many_files(folder: Path, source: Input, files: int) -> Input:
-    """Cut the documents of an input into files of three records of 480 characters, unless they are there."""
+    """Cut the documents of an input into files of three records of 480 characters,
+    unless they are there.
+    """
     if not folder.exists():
         making = _fresh(folder.with_name(folder.name + ".making"))
         making.mkdir(parents=True)
         records = (
-            record for path in sorted(Path(source.folder).glob("*.jsonl")) for record in _records(path)
+            record
+            for path in sorted(Path(source.folder).glob("*.jsonl"))
+            for record in _records(path)
         )
         for number in range(files):
-            (making / f"{number:06d}.jsonl").write_bytes(b"".join(islice(records, _RECORDS)))
+            (making / f"{number:06d}.jsonl").write_bytes(
+                b"".join(islice(records, _RECORDS))
+            )
         making.rename(folder)
     return replace(source, folder=str(folder), documents=_RECORDS * files)
 
@@ -91,7 +115,10 @@ def _records(path: Path) -> Iterator[bytes]:
         for line in lines:
             text = orjson.loads(line)["text"]
             for at in range(0, len(text), _CHARACTERS):
-                yield orjson.dumps({"text": text[at : at + _CHARACTERS]}, option=orjson.OPT_APPEND_NEWLINE)
+                yield orjson.dumps(
+                    {"text": text[at : at + _CHARACTERS]},
+                    option=orjson.OPT_APPEND_NEWLINE,
+                )
 
 
 def _bare(folder: Path, source: Input, vocabulary: Vocabulary) -> list[str]:
@@ -110,9 +137,13 @@ def _bare(folder: Path, source: Input, vocabulary: Vocabulary) -> list[str]:
     ]
 
 
-def _build(folder: Path, source: Input, vocabulary: Vocabulary, unit_size: str | None) -> list[str]:
+def _build(
+    folder: Path, source: Input, vocabulary: Vocabulary, unit_size: str | None
+) -> list[str]:
     store = folder / "stores" / str(next(_STORES))
-    config = builds.write_config(folder / "config.json", source, vocabulary, store, unit_size)
+    config = builds.write_config(
+        folder / "config.json", source, vocabulary, store, unit_size
+    )
     return builds.library_command(config, 1)
 
 
@@ -130,5 +161,7 @@ def _cpu(folder: Path, command: list[str]) -> float:
         env=builds.environment(folder, _fresh(folder / "cache")),
     )
     if found.exit_code:
-        raise RuntimeError(f"{' '.join(command)} ended with {found.exit_code}: {log.read_text()[-500:]}")
+        raise RuntimeError(
+            f"{' '.join(command)} ended with {found.exit_code}: {log.read_text()[-500:]}"
+        )
     return found.cpu

@@ -1,4 +1,6 @@
-"""Conversations and prompts to masked tokens: CPU seconds beside a trainer's own preparation, same ids and masks."""
+"""Conversations and prompts to masked tokens: CPU seconds beside a trainer's own
+preparation, same ids and masks.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ _CHAT_MODEL: Final = "models--meta-llama--Llama-2-7b-chat-hf"
 
 @dataclass(slots=True, kw_only=True)
 class TextsCase:
-    """One kind of input and what each system took for it; the peer gets a part of it."""
+    """One kind of input and what each system took for it; the peer gets a part of
+    it.
+    """
 
     kind: str
     tokenizer: str
@@ -82,11 +86,18 @@ class TextsCase:
         """Ours against each peer."""
         more = megabytes(self.whole) - megabytes(self.small)
         for peer in filter(self.runs.__contains__, PEERS):
-            # The peer's shorter run pays relatively more for its start-up, so it is extrapolated to the same input.
+            # The peer's shorter run pays relatively more for its start-up, so it is
+            # extrapolated to the same input.
             expected = self.startup[peer].cpu + more / self.beyond(peer)
             for ours in filter(self.runs.__contains__, OURS):
                 what = f"{self.kind}: MB per CPU s, {ours} / {peer} on the same input ({self.same})"
-                yield Goal(what, expected / self.cpu(ours), "at least", FASTER[PEERS[peer]], "x")
+                yield Goal(
+                    what,
+                    expected / self.cpu(ours),
+                    "at least",
+                    FASTER[PEERS[peer]],
+                    "x",
+                )
 
 
 def megabytes(folder: Path) -> float:
@@ -95,13 +106,21 @@ def megabytes(folder: Path) -> float:
 
 
 def measure_texts(
-    work: Path, maker: InputMaker, vocabulary: Vocabulary, size_mb: float, peer_mb: float, repeats: int
+    work: Path,
+    maker: InputMaker,
+    vocabulary: Vocabulary,
+    size_mb: float,
+    peer_mb: float,
+    repeats: int,
 ) -> list[TextsCase]:
-    """Both kinds, systems in rotation, a warm-up first; then ids and masks are compared on the peer's part."""
+    """Both kinds, systems in rotation, a warm-up first; then ids and masks are
+    compared on the peer's part.
+    """
     cases = [_case(work, maker, vocabulary, kind, size_mb, peer_mb) for kind in KINDS]
     for case in cases:
         for system in SYSTEMS:
-            case.startup[system] = _once(work, case, system, case.small)  # a warm-up, too
+            # A warm-up, too.
+            case.startup[system] = _once(work, case, system, case.small)
             case.startup[system] = _once(work, case, system, case.small)
         for turn in range(repeats):
             for system in SYSTEMS:
@@ -119,7 +138,11 @@ def _turn(work: Path, case: TextsCase, system: str, name: str) -> None:
         case.runs.pop(system, None)
         return
     case.runs.setdefault(system, []).append(done)
-    print(f"{case.kind} {system} {name}: {done.cpu:.2f} CPU s", file=sys.stderr, flush=True)
+    print(
+        f"{case.kind} {system} {name}: {done.cpu:.2f} CPU s",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def _once(work: Path, case: TextsCase, system: str, source: Path) -> Measurement:
@@ -147,14 +170,25 @@ def _dashed(system: str) -> str:
 def _command(case: TextsCase, system: str, source: Path, output: Path) -> list[str]:
     if rows := PEERS.get(system):
         program = "benchmarks.systems.trl_texts"
-        return [sys.executable, "-m", program, case.kind, str(rows), str(source), case.tokenizer, str(output)]
+        return [
+            sys.executable,
+            "-m",
+            program,
+            case.kind,
+            str(rows),
+            str(source),
+            case.tokenizer,
+            str(output),
+        ]
     config = _config(case, source, output / "store", packed=system == "tokenlake")
     path = output / "bench.yaml"
     path.write_text(json.dumps(config, indent=1))
     return builds.library_command(path, 1)
 
 
-def _config(case: TextsCase, source: Path, store: Path, *, packed: bool) -> dict[str, Any]:
+def _config(
+    case: TextsCase, source: Path, store: Path, *, packed: bool
+) -> dict[str, Any]:
     dataset: dict[str, Any] = {
         "name": "texts",
         "data_files": f"{source}/*.jsonl",
@@ -188,7 +222,9 @@ def _compare(work: Path, case: TextsCase) -> str:
     )
     if done.exit_code:
         return "not compared: the build failed"
-    shards = sorted((builds.version_folder(output / "store") / "data").glob("*.parquet"))
+    shards = sorted(
+        (builds.version_folder(output / "store") / "data").glob("*.parquet")
+    )
     ours = [row for shard in shards for row in _rows(shard, "loss_mask")]
     theirs = list(_rows(_output(work, "datasets map") / "train.parquet", "mask"))
     pairs = list(zip(ours, theirs, strict=True))
@@ -199,13 +235,23 @@ def _compare(work: Path, case: TextsCase) -> str:
 
 def _rows(path: Path, mask: str) -> Iterator[tuple[Any, Any]]:
     for batch in pq.ParquetFile(path).iter_batches(columns=["input_ids", mask]):
-        for ids, bits in zip(batch.column("input_ids"), batch.column(mask), strict=True):
+        for ids, bits in zip(
+            batch.column("input_ids"), batch.column(mask), strict=True
+        ):
             values: Any = bits.values
-            yield np.asarray(ids.values), np.asarray(values.to_numpy(zero_copy_only=False), bool)
+            yield (
+                np.asarray(ids.values),
+                np.asarray(values.to_numpy(zero_copy_only=False), bool),
+            )
 
 
 def _case(
-    work: Path, maker: InputMaker, vocabulary: Vocabulary, kind: str, size_mb: float, peer_mb: float
+    work: Path,
+    maker: InputMaker,
+    vocabulary: Vocabulary,
+    kind: str,
+    size_mb: float,
+    peer_mb: float,
 ) -> TextsCase:
     rows = list(_corpus(maker, kind))
     folders = [
@@ -213,15 +259,27 @@ def _case(
         for size in (size_mb, peer_mb, SMALL)
     ]
     whole, part, small = folders
-    return TextsCase(kind=kind, tokenizer=_tokenizer(work, vocabulary), whole=whole, part=part, small=small)
+    return TextsCase(
+        kind=kind,
+        tokenizer=_tokenizer(work, vocabulary),
+        whole=whole,
+        part=part,
+        small=small,
+    )
 
 
 def _shared() -> Path:
-    return Path(os.environ.get("TOKENLAKE_TEST_DATA", Path(__file__).resolve().parents[2] / "shared"))
+    return Path(
+        os.environ.get(
+            "TOKENLAKE_TEST_DATA", Path(__file__).resolve().parents[2] / "shared"
+        )
+    )
 
 
 def _tokenizer(work: Path, vocabulary: Vocabulary) -> str:
-    """The folder of a Llama-2 tokenizer with a chat template that marks what the assistant says."""
+    """The folder of a Llama-2 tokenizer with a chat template that marks what the
+    assistant says.
+    """
     found = sorted(_shared().glob(f"hf/hub/{_CHAT_MODEL}/snapshots/*/tokenizer.json"))
     if found:
         return str(found[0].parent.absolute())
@@ -241,11 +299,18 @@ def _corpus(maker: InputMaker, kind: str) -> Iterator[dict[str, Any]]:
             yield from map(orjson.loads, lines)
         return
     pieces = (text[:400].strip() for _, text in documents(maker.files()))
-    texts = list(islice((piece for piece in pieces if len(piece) > 100 and "\0" not in piece), 6000))
+    texts = list(
+        islice(
+            (piece for piece in pieces if len(piece) > 100 and "\0" not in piece), 6000
+        )
+    )
     for question, answer in zip(texts[::2], texts[1::2], strict=False):
         if kind == "chat":
             yield {
-                "messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+                "messages": [
+                    {"role": "user", "content": question},
+                    {"role": "assistant", "content": answer},
+                ]
             }
         else:
             yield {"instruction": "Go on.", "input": question, "output": answer}

@@ -1,15 +1,17 @@
-"""What the trainer costs beside the step itself: its loop against a bare one over the same compiled step.
+"""What the trainer costs beside the step itself: its loop against a bare one over the
+same compiled step.
 
 ::
 
     python -m tokenlake.demo
     python -m benchmarks.trainer .demo/artifacts/demo
 
-Both loops take the same batches of the same loader through the same function, turn about and in one process; the
-trainer also measures, logs to a file and calls callbacks. The function is one that costs next to nothing, so that the
-loops can be told apart on a machine that others use, too: what the trainer adds to a step is a time, whatever the step.
-It is then set against the step of a small decoder. CPU seconds of the process, from the third step on, when all is
-compiled; medians of pairs.
+Both loops take the same batches of the same loader through the same function, turn
+about and in one process; the trainer also measures, logs to a file and calls callbacks.
+The function is one that costs next to nothing, so that the loops can be told apart on a
+machine that others use, too: what the trainer adds to a step is a time, whatever the
+step. It is then set against the step of a small decoder. CPU seconds of the process,
+from the third step on, when all is compiled; medians of pairs.
 """
 
 from __future__ import annotations
@@ -65,7 +67,9 @@ def with_trainer(config: tl.TrainingConfig, objective: Objective, params: Any) -
     """Return CPU seconds of a step of the trainer's loop."""
     assert config.steps is not None
     clock = Clock()
-    Trainer.from_config(config, decoder, params, objective=objective, callbacks=[clock]).train()
+    Trainer.from_config(
+        config, decoder, params, objective=objective, callbacks=[clock]
+    ).train()
     return clock.cpu / (config.steps - WARM)
 
 
@@ -80,7 +84,11 @@ def bare(config: tl.TrainingConfig, objective: Objective, params: Any) -> float:
     )
     params = jax.tree.map(jnp.copy, params)
     state = TrainState(
-        jnp.zeros((), jnp.int32), params, optimizer.init(params), jnp.zeros(()), jnp.zeros(2, jnp.int32)
+        jnp.zeros((), jnp.int32),
+        params,
+        optimizer.init(params),
+        jnp.zeros(()),
+        jnp.zeros(2, jnp.int32),
     )
     data = config.data
     sharding = batch_sharding(make_mesh(config.mesh))
@@ -108,36 +116,54 @@ def bare(config: tl.TrainingConfig, objective: Objective, params: Any) -> float:
 def next_to_nothing(params: Any, batch: Any, reference: Any) -> Sums:
     """A loss of one sum over the batch, with the parts that a language model's has."""
     loss = jnp.sum(batch["input_ids"] * params["norm"][0])
-    return Sums(loss, jnp.float32(batch["input_ids"].size), {"nll": loss, "accuracy": loss})
+    return Sums(
+        loss, jnp.float32(batch["input_ids"].size), {"nll": loss, "accuracy": loss}
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="What the trainer's loop costs.")
     parser.add_argument("dataset", help="STORE/NAME, or STORE/NAME@v3")
-    parser.add_argument("--steps", type=int, default=200, help="of a loop; a tenth of them with the decoder")
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=200,
+        help="of a loop; a tenth of them with the decoder",
+    )
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--batch-size", type=int, default=2)
-    parser.add_argument("--width", type=int, default=32, help="of the decoder's one layer")
+    parser.add_argument(
+        "--width", type=int, default=32, help="of the decoder's one layer"
+    )
     options = parser.parse_args(arguments)
     vocabulary = tl.open(options.dataset).tokenizer.get_vocab_size()
-    params = init(jax.random.key(0), vocabulary=vocabulary, width=options.width, layers=1, heads=1)
+    params = init(
+        jax.random.key(0), vocabulary=vocabulary, width=options.width, layers=1, heads=1
+    )
     with tempfile.TemporaryDirectory() as folder:
         asked = {
             "data": {"dataset": options.dataset, "batch_size": options.batch_size},
-            "log": {"every": 10, "progress": False, "jsonl": str(Path(folder) / "log.jsonl")},
+            "log": {
+                "every": 10,
+                "progress": False,
+                "jsonl": str(Path(folder) / "log.jsonl"),
+            },
         }
         config = load_training_config(asked | {"steps": options.steps})
         small = {"norm": params["norm"]}
         added: list[float] = []
         for at in range(options.pairs):
-            # Turn about, so that neither is always the one that runs on a warmer machine.
+            # Turn about, so that neither is always the one that runs on a warmer
+            # machine.
             order = (bare, with_trainer) if at % 2 else (with_trainer, bare)
             found = {each: each(config, next_to_nothing, small) for each in order}
             added.append(found[with_trainer] - found[bare])
             print(
                 f"pair {at + 1}: bare {1e3 * found[bare]:.2f} ms a step, trainer {1e3 * found[with_trainer]:.2f}"
             )
-        config = load_training_config(asked | {"steps": WARM + max(1, options.steps // 10)})
+        config = load_training_config(
+            asked | {"steps": WARM + max(1, options.steps // 10)}
+        )
         step = bare(config, language_model(decoder), params)
     more = statistics.median(added)
     print(

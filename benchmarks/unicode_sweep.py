@@ -2,10 +2,11 @@
 
     python benchmarks/unicode_sweep.py [SCHEME ...]
 
-Every code point is put into short contexts and encoded by both engines with a tokenizer made to show splits:
-its only merges glue an ASCII probe character, or the last byte of a character, to the byte beside it, so two
-neighbours become one token exactly when no split lies between them. Prints, for every scheme, the ranges that
-belong into `tokenlake/etl/tokenizers/allowlist.py`; some minutes a scheme.
+Every code point is put into short contexts and encoded by both engines with a tokenizer
+made to show splits: its only merges glue an ASCII probe character, or the last byte of
+a character, to the byte beside it, so two neighbours become one token exactly when no
+split lies between them. Prints, for every scheme, the ranges that belong into
+`tokenlake/etl/tokenizers/allowlist.py`; some minutes a scheme.
 """
 
 from __future__ import annotations
@@ -25,10 +26,25 @@ from tokenlake.etl.tokenizers.files import TokenizerFiles
 CODE_POINTS = [point for point in range(0x80, 0x110000) if not 0xD800 <= point < 0xE000]
 ASCII = "aAsx1. \n'/\t"
 CONTEXTS = (
-    *("a{}", "{}a", "A{}a", "1{}", "{}1", "x.{}", "{}.", "x\n{}", "{}\n\nx", "{}{}", "'{}a", "'l{}a", "{}'s"),
+    *(
+        "a{}",
+        "{}a",
+        "A{}a",
+        "1{}",
+        "{}1",
+        "x.{}",
+        "{}.",
+        "x\n{}",
+        "{}\n\nx",
+        "{}{}",
+        "'{}a",
+        "'l{}a",
+        "{}'s",
+    ),
     *("{}\u0301a", "a{}\u0301", " {}/\n"),
 )
-# Normalization: two marks of different combining classes show a class that only one engine knows.
+# Normalization: two marks of different combining classes show a class that only one
+# engine knows.
 NFC_CONTEXTS = (
     "a{}\u0316",
     "{}\u0316a",
@@ -50,7 +66,9 @@ def byte_alphabet() -> list[str]:
 
 
 def glue_tokenizer(regex: str | None, *, nfc: bool = False) -> TokenizerFiles:
-    """Return a byte-level tokenizer whose merges reveal where its pre-tokenizer splits."""
+    """Return a byte-level tokenizer whose merges reveal where its pre-tokenizer
+    splits.
+    """
     alphabet = byte_alphabet()
     continuing, leading = range(0x80, 0xC0), range(0xC2, 0xF5)
     probes = [ord(char) for char in ASCII]
@@ -61,21 +79,38 @@ def glue_tokenizer(regex: str | None, *, nfc: bool = False) -> TokenizerFiles:
     merges = [[alphabet[left], alphabet[right]] for left, right in pairs]
     tokens = [*alphabet, *("".join(merge) for merge in merges)]
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
-    split = {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False}
-    sequence = {"type": "Sequence", "pretokenizers": [split, {**byte_level, "use_regex": False}]}
+    split = {
+        "type": "Split",
+        "pattern": {"Regex": regex},
+        "behavior": "Isolated",
+        "invert": False,
+    }
+    sequence = {
+        "type": "Sequence",
+        "pretokenizers": [split, {**byte_level, "use_regex": False}],
+    }
     spec = {
         "added_tokens": [],
         "normalizer": {"type": "NFC"} if nfc else None,
-        "pre_tokenizer": {**byte_level, "use_regex": True} if regex is None else sequence,
-        "model": {"type": "BPE", "vocab": {token: i for i, token in enumerate(tokens)}, "merges": merges},
+        "pre_tokenizer": {**byte_level, "use_regex": True}
+        if regex is None
+        else sequence,
+        "model": {
+            "type": "BPE",
+            "vocab": {token: i for i, token in enumerate(tokens)},
+            "merges": merges,
+        },
     }
     return TokenizerFiles(
-        name="glue", files={"tokenizer.json": json.dumps(spec, ensure_ascii=False).encode()}
+        name="glue",
+        files={"tokenizer.json": json.dumps(spec, ensure_ascii=False).encode()},
     )
 
 
 def differing(files: TokenizerFiles, contexts: Iterable[str]) -> dict[int, str]:
-    """Return the code points that encode differently, each with the first context that showed it."""
+    """Return the code points that encode differently, each with the first context
+    that showed it.
+    """
     reference, fast = ReferenceEngine(files), GigatokenEngine(files)
     found: dict[int, str] = {}
     for context in contexts:
@@ -83,7 +118,12 @@ def differing(files: TokenizerFiles, contexts: Iterable[str]) -> dict[int, str]:
             points = CODE_POINTS[first : first + BATCH]
             texts = [context.replace("{}", chr(point)) for point in points]
             column: pa.LargeStringArray = pa.array(texts, pa.large_string())
-            pairs = zip(points, fast.encode(column).rows(), reference.encode(column).rows(), strict=True)
+            pairs = zip(
+                points,
+                fast.encode(column).rows(),
+                reference.encode(column).rows(),
+                strict=True,
+            )
             for point, made, expected in pairs:
                 if not np.array_equal(made, expected):
                     found.setdefault(point, context)
@@ -103,14 +143,20 @@ def ranges(points: Iterable[int]) -> list[tuple[int, int]]:
 
 def main(names: list[str]) -> None:
     """Sweep the named schemes, or all."""
-    schemes = {"byte-level": glue_tokenizer(None), "nfc": glue_tokenizer(SPLIT_REGEXES["qwen-2"], nfc=True)}
+    schemes = {
+        "byte-level": glue_tokenizer(None),
+        "nfc": glue_tokenizer(SPLIT_REGEXES["qwen-2"], nfc=True),
+    }
     schemes |= {name: glue_tokenizer(regex) for name, regex in SPLIT_REGEXES.items()}
     for name, files in schemes.items():
         if names and name not in names:
             continue
         started = time.perf_counter()
         found = differing(files, NFC_CONTEXTS if name == "nfc" else CONTEXTS)
-        print(f"{name}: {len(found)} code points, {time.perf_counter() - started:.0f} s", flush=True)
+        print(
+            f"{name}: {len(found)} code points, {time.perf_counter() - started:.0f} s",
+            flush=True,
+        )
         for first, last in ranges(found):
             print(f"    (0x{first:X}, 0x{last:X}),  # {found[first]!r}", flush=True)
 

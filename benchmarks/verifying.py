@@ -1,8 +1,11 @@
-"""Verification: GB hashed and tokens decoded per CPU second of the whole command, beside what nobody does without.
+"""Verification: GB hashed and tokens decoded per CPU second of the whole command,
+beside what nobody does without.
 
-The version is a real build with each of its shards several times, ledger records included, so that it is whole and
-large enough for the start of the command to matter little. Runs are pinned to one processor, read from the page cache,
-and take turns with two bare loops over the same files: sha256 of their bytes, and their decoding by pyarrow.
+The version is a real build with each of its shards several times, ledger records
+included, so that it is whole and large enough for the start of the command to matter
+little. Runs are pinned to one processor, read from the page cache, and take turns with
+two bare loops over the same files: sha256 of their bytes, and their decoding by
+pyarrow.
 """
 
 from __future__ import annotations
@@ -24,7 +27,14 @@ from benchmarks.loader_input import build
 from benchmarks.measure import Measurement, measure
 from benchmarks.vocabularies import Vocabulary
 from tokenlake.runtime.store.account import Account
-from tokenlake.runtime.store.layout import CLAIM, DATA, LEDGER, MANIFEST, ledger_path, shard_path
+from tokenlake.runtime.store.layout import (
+    CLAIM,
+    DATA,
+    LEDGER,
+    MANIFEST,
+    ledger_path,
+    shard_path,
+)
 from tokenlake.runtime.store.ledger import FileEntry, ShardEntry, UnitRecord
 from tokenlake.runtime.store.manifest import Manifest
 
@@ -32,7 +42,8 @@ HASHED: Final = 0.8  # GB per CPU second, at least
 DECODED: Final = 150.0  # Mtok per CPU second, at least
 PEAK_BYTES: Final = 500 * 10**6
 _BUILT: Final = "corpus"
-# Hashing goes nine times as fast as decoding, and is given four times as much: both are to last longer than the start.
+# Hashing goes nine times as fast as decoding, and is given four times as much: both are
+# to last longer than the start.
 _HASHED_COPIES: Final = 48
 _DECODED_COPIES: Final = 12
 
@@ -59,17 +70,28 @@ class Verified:
     @property
     def mtok(self) -> float:
         """Of content."""
-        return sum(account.content_packed for account in self.manifest.accounts.values()) / 1e6
+        return (
+            sum(account.content_packed for account in self.manifest.accounts.values())
+            / 1e6
+        )
 
 
 def measure_verify(
-    work: Path, maker: InputMaker, vocabulary: Vocabulary, megabytes: float, repeats: int, *, quick: bool
+    work: Path,
+    maker: InputMaker,
+    vocabulary: Vocabulary,
+    megabytes: float,
+    repeats: int,
+    *,
+    quick: bool,
 ) -> tuple[list[Goal], list[str]]:
     """Return goals and a note with what the bare loops took."""
     source = maker.make(megabytes)
     folder = work / "inputs" / f"verify-{vocabulary.name}-{Path(source.folder).name}"
     folder.mkdir(parents=True, exist_ok=True)
-    built = build(work, folder, _BUILT, sorted(Path(source.folder).glob("*.jsonl")), vocabulary)
+    built = build(
+        work, folder, _BUILT, sorted(Path(source.folder).glob("*.jsonl")), vocabulary
+    )
     series: list[Verified] = []
     for name, copies, option, loop in (
         ("hashed", _HASHED_COPIES, [], "sha256"),
@@ -77,10 +99,27 @@ def measure_verify(
     ):
         version = folder / "store" / name / "v1"
         manifest = repeated(built, version, 1 if quick else copies)
-        ours = ["verify", *option, name, "--store", str(folder / "store"), "--workers", "1"]
+        ours = [
+            "verify",
+            *option,
+            name,
+            "--store",
+            str(folder / "store"),
+            "--workers",
+            "1",
+        ]
         bare = ["benchmarks.systems.verify_bare", loop, str(version / DATA)]
-        for shown, module in ((" ".join(["verify", *option]), ["tokenlake", *ours]), (loop, bare)):
-            series.append(Verified(name=shown, command=[sys.executable, "-m", *module], manifest=manifest))
+        for shown, module in (
+            (" ".join(["verify", *option]), ["tokenlake", *ours]),
+            (loop, bare),
+        ):
+            series.append(
+                Verified(
+                    name=shown,
+                    command=[sys.executable, "-m", *module],
+                    manifest=manifest,
+                )
+            )
     for turn in range(repeats + 1):
         for one in series:
             done = _run(work, one)
@@ -90,15 +129,26 @@ def measure_verify(
 
 
 def repeated(built: Path, version: Path, times: int) -> Manifest:
-    """Commit a version that holds a built one's units so many times, under other numbers; it may be there."""
+    """Commit a version that holds a built one's units so many times, under other
+    numbers; it may be there.
+    """
     if (version / MANIFEST).exists():
         return Manifest.from_bytes((version / MANIFEST).read_bytes())
     shutil.rmtree(version, ignore_errors=True)
-    shutil.copytree(built, version, ignore=shutil.ignore_patterns(DATA, LEDGER, MANIFEST, CLAIM, "runs"))
+    shutil.copytree(
+        built,
+        version,
+        ignore=shutil.ignore_patterns(DATA, LEDGER, MANIFEST, CLAIM, "runs"),
+    )
     manifest = Manifest.from_bytes((built / MANIFEST).read_bytes())
-    records = [UnitRecord.from_bytes(path.read_bytes()) for path in sorted((built / LEDGER).iterdir())]
+    records = [
+        UnitRecord.from_bytes(path.read_bytes())
+        for path in sorted((built / LEDGER).iterdir())
+    ]
     others = {
-        path: entry for path, entry in manifest.other_files.items() if not path.startswith(f"{LEDGER}/")
+        path: entry
+        for path, entry in manifest.other_files.items()
+        if not path.startswith(f"{LEDGER}/")
     }
     files: list[ShardEntry] = []
     for folder in (DATA, LEDGER):
@@ -110,11 +160,22 @@ def repeated(built: Path, version: Path, times: int) -> Manifest:
             data = replace(record, unit=number, parts=tuple(parts)).to_bytes()
             path = ledger_path(number)
             (version / path).write_bytes(data)
-            others[path] = FileEntry(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+            others[path] = FileEntry(
+                bytes=len(data), sha256=hashlib.sha256(data).hexdigest()
+            )
             files += parts
-    accounts = {name: Account.total([account] * times) for name, account in manifest.accounts.items()}
+    accounts = {
+        name: Account.total([account] * times)
+        for name, account in manifest.accounts.items()
+    }
     name = version.parent.name
-    made = replace(manifest, dataset=name, files=tuple(files), other_files=others, accounts=accounts)
+    made = replace(
+        manifest,
+        dataset=name,
+        files=tuple(files),
+        other_files=others,
+        accounts=accounts,
+    )
     made.check()
     (version / MANIFEST).write_bytes(made.to_bytes())
     return made
@@ -130,11 +191,19 @@ def _run(work: Path, one: Verified) -> Measurement:
     log = work / "logs" / "verify.log"
     for folder in (log.parent, work / "scratch"):
         folder.mkdir(parents=True, exist_ok=True)
-    pin = ["taskset", "-c", str(max(os.sched_getaffinity(0)))] if shutil.which("taskset") else []
+    pin = (
+        ["taskset", "-c", str(max(os.sched_getaffinity(0)))]
+        if shutil.which("taskset")
+        else []
+    )
     env = builds.environment(work, work / "scratch" / "hash-cache")
-    done = measure([*pin, *one.command], report=work / "scratch" / "verify.json", log=log, env=env)
+    done = measure(
+        [*pin, *one.command], report=work / "scratch" / "verify.json", log=log, env=env
+    )
     if done.exit_code:
-        raise RuntimeError(f"{one.name} ended with exit code {done.exit_code}; its output is in {log}")
+        raise RuntimeError(
+            f"{one.name} ended with exit code {done.exit_code}; its output is in {log}"
+        )
     return done
 
 
@@ -142,8 +211,20 @@ def _goals(series: Sequence[Verified]) -> list[Goal]:
     plain, _, deep, _ = series
     peak = max(run.peak_bytes for one in (plain, deep) for run in one.runs)
     return [
-        Goal(f"{_size(plain)}: GB per CPU s", plain.gigabytes / plain.cpu, "at least", HASHED, " GB/s"),
-        Goal(f"{_size(deep)}: Mtok per CPU s", deep.mtok / deep.cpu, "at least", DECODED, " Mtok/s"),
+        Goal(
+            f"{_size(plain)}: GB per CPU s",
+            plain.gigabytes / plain.cpu,
+            "at least",
+            HASHED,
+            " GB/s",
+        ),
+        Goal(
+            f"{_size(deep)}: Mtok per CPU s",
+            deep.mtok / deep.cpu,
+            "at least",
+            DECODED,
+            " Mtok/s",
+        ),
         Goal("verify: peak memory", peak / 1e6, "at most", PEAK_BYTES / 1e6, " MB"),
     ]
 
@@ -165,4 +246,6 @@ def _note(series: Sequence[Verified]) -> str:
 def _shown(one: Verified) -> str:
     times = [run.cpu for run in one.runs]
     rates = f"{one.gigabytes / one.cpu:.2f} GB/s, {one.mtok / one.cpu:.0f} Mtok/s"
-    return f"{one.name} {one.cpu:.2f} CPU s ({min(times):.2f}-{max(times):.2f}; {rates})"
+    return (
+        f"{one.name} {one.cpu:.2f} CPU s ({min(times):.2f}-{max(times):.2f}; {rates})"
+    )

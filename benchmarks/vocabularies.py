@@ -1,10 +1,13 @@
-"""The tokenizers of the comparison: a GPT-2-style byte-level BPE, a Llama-2-style BPE, and those of newer models.
+"""The tokenizers of the comparison: a GPT-2-style byte-level BPE, a Llama-2-style BPE,
+and those of newer models.
 
-The real ones are used where the folder named by TOKENLAKE_TEST_DATA (default `../shared`) holds a
-Hub cache with them; otherwise each is trained on the spot on a sample of the machine's text, with
-the vocabulary size and every stage of its model, and kept in the work folder.
+The real ones are used where the folder named by TOKENLAKE_TEST_DATA (default
+`../shared`) holds a Hub cache with them; otherwise each is trained on the spot on a
+sample of the machine's text, with the vocabulary size and every stage of its model, and
+kept in the work folder.
 
-Those of newer models are `tokenizers/NAME/tokenizer.json.xz` in the same folder; they are measured where they are.
+Those of newer models are `tokenizers/NAME/tokenizer.json.xz` in the same folder; they
+are measured where they are.
 """
 
 from __future__ import annotations
@@ -27,12 +30,17 @@ from tests.tokenizer_files import SPACE, sentencepiece_specification
 from tokenlake.etl.tokenizers.files import load_tokenizer
 from tokenlake.etl.tokenizers.training import learn_merges, to_json, train_bpe
 
-REAL: Final = {"gpt2": "models--openai-community--gpt2", "llama2": "models--meta-llama--Llama-2-7b-hf"}
+REAL: Final = {
+    "gpt2": "models--openai-community--gpt2",
+    "llama2": "models--meta-llama--Llama-2-7b-hf",
+}
 SAMPLE: Final = 32_000_000  # characters trained on
 GPT2_SIZE: Final = 50_257
 LLAMA2_SIZE: Final = 32_000
-LLAMA2_ALPHABET: Final = 2_000  # most frequent characters, which are tokens of their own
-# Letters with the space before them, digits one by one, other characters, and spaces before spaces.
+# Most frequent characters, which are tokens of their own.
+LLAMA2_ALPHABET: Final = 2_000
+# Letters with the space before them, digits one by one, other characters, and spaces
+# before spaces.
 _LLAMA2_WORDS: Final = re.compile(
     rf"{SPACE}+(?={SPACE})|{SPACE}?[^\W\d_]+|{SPACE}?\d|{SPACE}?[^\w{SPACE}\r\n]+|{SPACE}?_|{SPACE}"
 )
@@ -40,7 +48,9 @@ _LLAMA2_WORDS: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vocabulary:
-    """A tokenizer folder. `adds` is how many ids its own post-processor adds to every document."""
+    """A tokenizer folder. `adds` is how many ids its own post-processor adds to
+    every document.
+    """
 
     name: str
     folder: str
@@ -59,7 +69,11 @@ def obtain(name: str, work: Path, maker: InputMaker) -> Vocabulary:
     """The vocabulary `gpt2` or `llama2`."""
     real = _real(name)
     if real is not None:
-        return _describe(name, real, f"the real {REAL[name].removeprefix('models--').replace('--', '/')}")
+        return _describe(
+            name,
+            real,
+            f"the real {REAL[name].removeprefix('models--').replace('--', '/')}",
+        )
     folder = work / "tokenizers" / name
     if not (folder / "tokenizer.json").exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -70,7 +84,9 @@ def obtain(name: str, work: Path, maker: InputMaker) -> Vocabulary:
 
 
 def real_vocabularies(work: Path) -> list[Vocabulary]:
-    """All real tokenizers of this machine, those of newer models unpacked below `work`; an empty list for none."""
+    """All real tokenizers of this machine, those of newer models unpacked below
+    `work`; an empty list for none.
+    """
     vocabularies: list[Vocabulary] = []
     for name, repository in REAL.items():
         real = _real(name)
@@ -101,11 +117,17 @@ def special_tokens(vocabularies: Iterable[Vocabulary]) -> list[str]:
 
 def shared_folder() -> Path:
     """Return the folder with real corpora and tokenizers, which need not exist."""
-    return Path(os.environ.get("TOKENLAKE_TEST_DATA", Path(__file__).resolve().parents[2] / "shared"))
+    return Path(
+        os.environ.get(
+            "TOKENLAKE_TEST_DATA", Path(__file__).resolve().parents[2] / "shared"
+        )
+    )
 
 
 def _real(name: str) -> Path | None:
-    found = sorted(shared_folder().glob(f"hf/hub/{REAL[name]}/snapshots/*/tokenizer.json"))
+    found = sorted(
+        shared_folder().glob(f"hf/hub/{REAL[name]}/snapshots/*/tokenizer.json")
+    )
     return found[0].parent.absolute() if found else None
 
 
@@ -138,9 +160,11 @@ def _train_gpt2_style(texts: Iterable[str]) -> bytes:
 
 
 def _train_llama2_style(texts: Iterable[str]) -> bytes:
-    """Return a tokenizer.json trained as SentencePiece does: letters, digits and the rest are words apart.
+    """Return a tokenizer.json trained as SentencePiece does: letters, digits and the
+    rest are words apart.
 
-    Llama 2's tokenizer.json has no pre-tokenizer: the trained merges alone keep to the words.
+    Llama 2's tokenizer.json has no pre-tokenizer: the trained merges alone keep to the
+    words.
     """
     words: Counter[str] = Counter()
     characters: Counter[str] = Counter()
@@ -148,7 +172,9 @@ def _train_llama2_style(texts: Iterable[str]) -> bytes:
         marked = SPACE + text.replace(" ", SPACE)
         words.update(_LLAMA2_WORDS.findall(marked))
         characters.update(marked)
-    alphabet = sorted(character for character, _ in characters.most_common(LLAMA2_ALPHABET))
+    alphabet = sorted(
+        character for character, _ in characters.most_common(LLAMA2_ALPHABET)
+    )
     special_and_bytes = 3 + 256
     tokens, merges = learn_merges(words, alphabet, LLAMA2_SIZE - special_and_bytes)
     return to_json(sentencepiece_specification(tokens, merges))
@@ -156,9 +182,17 @@ def _train_llama2_style(texts: Iterable[str]) -> bytes:
 
 def _save(folder: Path, content: bytes, name: str) -> None:
     if name == "gpt2":
-        tokens = {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>", "unk_token": "<|endoftext|>"}
+        tokens = {
+            "bos_token": "<|endoftext|>",
+            "eos_token": "<|endoftext|>",
+            "unk_token": "<|endoftext|>",
+        }
     else:
         tokens = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 10**30, **tokens}
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": 10**30,
+        **tokens,
+    }
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=1))
     (folder / "tokenizer.json").write_bytes(content)

@@ -1,7 +1,8 @@
 """The way of one document through a worker: `python -m benchmarks.house --walk`.
 
-A line of JSON becomes a row of Parquet in a fresh worker's memory; counted are the files of the library whose functions
-are called, and how often the next call is of another file than the one before.
+A line of JSON becomes a row of Parquet in a fresh worker's memory; counted are the
+files of the library whose functions are called, and how often the next call is of
+another file than the one before.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ _ROOT = Path(tokenlake.__file__).parent
 
 
 def walk() -> list[str]:
-    """Return the file of every call, in order, while a worker builds a unit of one document."""
+    """Return the file of every call, in order, while a worker builds a unit of one
+    document.
+    """
     calls: list[str] = []
 
     def note(frame: FrameType, event: str, argument: object) -> None:
@@ -59,10 +62,18 @@ def _config(folder: Path) -> dict[str, Any]:
     texts = [inspect.getsource(module) for module in (argparse, textwrap)]
     for name, data in train_bpe(texts, vocab_size=600).files.items():
         (tokenizer / name).write_bytes(data)
-    (folder / "one.jsonl").write_text(json.dumps({"text": "One document on its way."}) + "\n")
+    (folder / "one.jsonl").write_text(
+        json.dumps({"text": "One document on its way."}) + "\n"
+    )
     return {
         "name": "walk",
-        "datasets": [{"name": "one", "data_files": str(folder / "one.jsonl"), "tokenizer": str(tokenizer)}],
+        "datasets": [
+            {
+                "name": "one",
+                "data_files": str(folder / "one.jsonl"),
+                "tokenizer": str(tokenizer),
+            }
+        ],
         "pack": {"enabled": True, "seq_length": 128},
         "save": {"output_dir": str(folder / "store")},
     }

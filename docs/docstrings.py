@@ -1,4 +1,5 @@
-"""Sections of a docstring in Google style, for the pages of the reference and for the tests of docstrings.
+"""Sections of a docstring in Google style, for the pages of the reference and for the
+tests of docstrings.
 
 A docstring is a summary, prose, and sections, each with a title that ends in a colon and indented lines below it::
 
@@ -10,8 +11,9 @@ A docstring is a summary, prose, and sections, each with a title that ends in a 
     Returns:
         The mean.
 
-`parse` returns the prose as text, the sections of named entries (``Args``, ``Attributes``, ``Raises``) as pairs of a
-name and its text, and the others (``Returns``, ``Yields``, ``Example``) as text.
+`parse` returns the prose as text, the sections of named entries (``Args``,
+``Attributes``, ``Raises``) as pairs of a name and its text, and the others
+(``Returns``, ``Yields``, ``Example``) as text.
 """
 
 from __future__ import annotations
@@ -39,10 +41,14 @@ class ParsedDocstring:
     """First paragraph, on one line."""
 
     prose: str = ""
-    """Text between the summary and the first section, and text after sections, with its line breaks."""
+    """Text between the summary and the first section, and text after sections, with
+    its line breaks.
+    """
 
     entries: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
-    """Title of a section of entries -> pairs of a name and its text, on one line unless it has paragraphs."""
+    """Title of a section of entries -> pairs of a name and its text, on one line
+    unless it has paragraphs.
+    """
 
     texts: dict[str, str] = field(default_factory=dict)
     """Title of a section of text -> its lines, without their indentation."""
@@ -79,7 +85,8 @@ def parse(docstring: str) -> ParsedDocstring:
 
 
 def _entries(section: str) -> list[tuple[str, str]]:
-    """Return the entries of a section; lines that are indented continue the entry above them.
+    """Return the entries of a section; lines that are indented continue the entry above
+    them.
 
     Raises:
         ValueError: A line is neither an entry nor indented. It would be lost.
@@ -95,4 +102,7 @@ def _entries(section: str) -> list[tuple[str, str]]:
             bodies[-1].append(line.removeprefix("    "))
         else:
             raise ValueError(f"docstring: got the line {line!r}, expected 'NAME: text'")
-    return [(name, "\n".join(body).strip()) for name, body in zip(names, bodies, strict=True)]
+    return [
+        (name, "\n".join(body).strip())
+        for name, body in zip(names, bodies, strict=True)
+    ]

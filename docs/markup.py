@@ -18,12 +18,14 @@ def markdown_of(text: str, links: Mapping[str, str]) -> str:
 
     Args:
         text: Text with reStructuredText's roles and literals.
-        links: Public name, such as ``Dataset.take``, -> address of its entry in the reference.
+        links: Public name, such as ``Dataset.take``, -> address of its entry in the
+            reference.
     """
 
     def linked(role: re.Match[str]) -> str:
         path = role[2]
-        # `tokenlake.data_pipeline.create_collate_fn` is listed as `create_collate_fn`, `Dataset.take` with its class.
+        # `tokenlake.data_pipeline.create_collate_fn` is listed as `create_collate_fn`,
+        # `Dataset.take` with its class.
         parts = path.split(".")
         for name in (".".join(parts[-2:]), parts[-1]):
             if name in links:
@@ -44,7 +46,8 @@ def one_line(text: str) -> str:
 
 
 def definition(term: str, text: str) -> str:
-    """Return an entry of a definition list, which wraps on a narrow screen where a table would not.
+    """Return an entry of a definition list, which wraps on a narrow screen where a
+    table would not.
 
     Args:
         term: Term, such as a parameter and its type.

@@ -1,7 +1,9 @@
-"""The pages of the site that are written from the code: keys of configurations, commands and public names.
+"""The pages of the site that are written from the code: keys of configurations,
+commands and public names.
 
-MkDocs calls `on_files` and `on_page_markdown` (`hooks` of mkdocs.yml). The contents of these pages are in the code
-alone: the text under a field, the help of a command, the docstring of a name.
+MkDocs calls `on_files` and `on_page_markdown` (`hooks` of mkdocs.yml). The contents of
+these pages are in the code alone: the text under a field, the help of a command, the
+docstring of a name.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ _BOOSTS: Final = {
     "architecture.md": 0.5,
     "seeds.md": 0.3,
 }
-"""Page -> factor of its rank in the search. Names that most readers do not need come after those that they do."""
+"""Page -> factor of its rank in the search. Names that most readers do not need come
+after those that they do.
+"""
 
 _FILE: Final = re.compile(r"\[([\w./]+\.md)\]\(([\w./]+\.md)\)")
 
@@ -44,23 +48,29 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+def on_page_markdown(
+    markdown: str, page: Page, config: MkDocsConfig, files: Files
+) -> str:
     """Rank the page in the search, and rewrite its links.
 
-    A page that is linked by the name of its file is called by its title. A link to a file beside docs/, which the site
-    does not have, is shown as its name.
+    A page that is linked by the name of its file is called by its title. A link to a
+    file beside docs/, which the site does not have, is shown as its name.
     """
     if page.file.src_uri in _BOOSTS:
         page.meta["search"] = {"boost": _BOOSTS[page.file.src_uri]}
     folder = posixpath.dirname(page.file.src_uri)
 
     def titled(link: re.Match[str]) -> str:
-        target = files.get_file_from_path(posixpath.normpath(posixpath.join(folder, link[2])))
+        target = files.get_file_from_path(
+            posixpath.normpath(posixpath.join(folder, link[2]))
+        )
         title = target and re.search("^# (.+)$", target.content_string, re.MULTILINE)
         return f"[{title[1]}]({link[2]})" if title else link[0]
 
     def named(link: re.Match[str]) -> str:
-        is_outside = posixpath.normpath(posixpath.join(folder, link[2])).startswith("..")
+        is_outside = posixpath.normpath(posixpath.join(folder, link[2])).startswith(
+            ".."
+        )
         return f"`{link[1].strip('`')}`" if is_outside else link[0]
 
     return _LINK.sub(named, _FILE.sub(titled, markdown))

@@ -1,4 +1,6 @@
-"""The page of all commands, written from the help of each: its usage, its text, its arguments and options."""
+"""The page of all commands, written from the help of each: its usage, its text, its
+arguments and options.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ _WIDE: Final = "10000"
 
 
 class RecordedHelp:
-    """A help formatter of cyclopts that keeps the usage and the groups of options that it is given."""
+    """A help formatter of cyclopts that keeps the usage and the groups of options
+    that it is given.
+    """
 
     def __init__(self) -> None:
         self.usage = ""
@@ -30,8 +34,12 @@ class RecordedHelp:
     def __call__(self, console: Any, options: Any, panel: Any) -> None:
         """Keep one group of arguments or options."""
         for entry in panel.entries:
-            label = entry.positional_label or ", ".join(entry.display_labels_with_metavar)
-            self.groups.setdefault(panel.title, []).append((label, _plain(console, entry.description)))
+            label = entry.positional_label or ", ".join(
+                entry.display_labels_with_metavar
+            )
+            self.groups.setdefault(panel.title, []).append(
+                (label, _plain(console, entry.description))
+            )
 
     def render_usage(self, console: Any, options: Any, usage: object) -> None:
         """Keep the line that says how the command is called."""
@@ -69,10 +77,16 @@ def _entry(name: str) -> str:
         contextlib.redirect_stdout(printed),
     ):
         main([name, "--help"])
-    # Only the usage and the groups go to the formatter: the text of the command is printed, with the exit codes last.
+    # Only the usage and the groups go to the formatter: the text of the command is
+    # printed, with the exit codes last.
     text = printed.getvalue().replace(CODES, "").strip()
     paragraphs = [one_line(paragraph) for paragraph in text.split("\n\n")]
-    lines = [f"### {name}\n", block(recorded.usage), "\n\n".join(map(_escaped, paragraphs)), ""]
+    lines = [
+        f"### {name}\n",
+        block(recorded.usage),
+        "\n\n".join(map(_escaped, paragraphs)),
+        "",
+    ]
     for title, entries in recorded.groups.items():
         lines.append(f"**{title}**\n")
         lines += [definition(f"`{label}`", _escaped(about)) for label, about in entries]
@@ -80,7 +94,9 @@ def _entry(name: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return a text of the terminal as Markdown: characters with a meaning there, and placeholders, stay."""
+    """Return a text of the terminal as Markdown: characters with a meaning there,
+    and placeholders, stay.
+    """
     # What the help puts in backticks is code already.
     parts = text.split("`")
     for place in range(0, len(parts), 2):

@@ -1,4 +1,6 @@
-"""The page of all keys of the three kinds of configuration files, written from their models."""
+"""The page of all keys of the three kinds of configuration files, written from their
+models.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,11 @@ def key_page() -> str:
     return "\n".join(parts)
 
 
-def _sections(model: type[Section], seen: set[type[Section]], place: str = "") -> Iterator[str]:
-    """Yield the keys of a model, then those of the models of its fields, each model once.
+def _sections(
+    model: type[Section], seen: set[type[Section]], place: str = ""
+) -> Iterator[str]:
+    """Yield the keys of a model, then those of the models of its fields, each model
+    once.
 
     Args:
         model: Model of a section.
@@ -50,10 +55,16 @@ def _sections(model: type[Section], seen: set[type[Section]], place: str = "") -
     yield f"{markdown_of(summary, {})}.\n"
     for name, field in model.model_fields.items():
         key = field.alias or name
-        # A field with a default factory or validators of its own keeps its model in the annotation.
-        inner_models += [(f"{place}{key}.", inner) for inner in _models(field.annotation)]
+        # A field with a default factory or validators of its own keeps its model in the
+        # annotation.
+        inner_models += [
+            (f"{place}{key}.", inner) for inner in _models(field.annotation)
+        ]
         term = f"`{key}` · {_type(field.annotation)}{_default(field)}"
-        yield definition(term, markdown_of(one_line(texts.get(name, "")), {}) or "Section, see below.")
+        yield definition(
+            term,
+            markdown_of(one_line(texts.get(name, "")), {}) or "Section, see below.",
+        )
     for inner_place, inner in inner_models:
         if inner not in seen:
             yield from _sections(inner, seen, inner_place)
@@ -70,7 +81,9 @@ def _models(annotation: Any) -> Iterator[type[Section]]:
 
 
 def _type(annotation: Any) -> str:
-    """Return the possible values of a field: `a`, `b` of choices, otherwise the kind of value."""
+    """Return the possible values of a field: `a`, `b` of choices, otherwise the kind
+    of value.
+    """
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Literal:
         return ", ".join(f"`{_yaml(value)}`" for value in arguments)
@@ -79,11 +92,18 @@ def _type(annotation: Any) -> str:
         return " or ".join(dict.fromkeys(types))
     if hasattr(annotation, "__metadata__"):
         return _type(arguments[0])
-    if origin is dict or (inspect.isclass(annotation) and issubclass(annotation, Section)):
+    if origin is dict or (
+        inspect.isclass(annotation) and issubclass(annotation, Section)
+    ):
         return "mapping"
     if origin in (tuple, list):
         return f"list of {_type(arguments[0])}"
-    plain: dict[Any, str] = {bool: "true or false", int: "integer", float: "number", str: "text"}
+    plain: dict[Any, str] = {
+        bool: "true or false",
+        int: "integer",
+        float: "number",
+        str: "text",
+    }
     return plain.get(annotation, "value")
 
 

@@ -1,8 +1,9 @@
 """The pages of the public names, written from their signatures and docstrings.
 
-A page is a group of names that are used together. Names that :data:`GROUPS` lists come in that order; those of
-:mod:`tokenlake.easydel` are assigned to a page by the package that defines them. A public name without a page is an
-error, so that the reference stays complete.
+A page is a group of names that are used together. Names that :data:`GROUPS` lists come
+in that order; those of :mod:`tokenlake.easydel` are assigned to a page by the package
+that defines them. A public name without a page is an error, so that the reference stays
+complete.
 """
 
 from __future__ import annotations
@@ -48,7 +49,15 @@ GROUPS: Final = {
     "loading": Group(
         "Open and load",
         "Open a version of a dataset and read it as batches. The guide is [Training](../training.md).",
-        ("open", "Dataset", "DataLoader", "explain", "LoaderMetrics", "MetricsExport", "Metric"),
+        (
+            "open",
+            "Dataset",
+            "DataLoader",
+            "explain",
+            "LoaderMetrics",
+            "MetricsExport",
+            "Metric",
+        ),
     ),
     "batches": Group(
         "Shapes of batches",
@@ -103,15 +112,37 @@ GROUPS: Final = {
         'place, as [`open`](loading.md#open) does: `"artifacts/books@v3"`, or the store with `name="books@v3"`. '
         "Functions about a whole store take the store first.",
         (
-            *("Catalog", "Manifest", "tag", "diff", "verify", "VerifyReport", "repair", "RepairReport", "gc"),
-            *("remove_version", "export_version", "push_to_hub", "PushReport", "report"),
+            *(
+                "Catalog",
+                "Manifest",
+                "tag",
+                "diff",
+                "verify",
+                "VerifyReport",
+                "repair",
+                "RepairReport",
+                "gc",
+            ),
+            *(
+                "remove_version",
+                "export_version",
+                "push_to_hub",
+                "PushReport",
+                "report",
+            ),
             *("report_store", "StoreReport", "sql"),
         ),
     ),
     "training": Group(
         "Train",
         "The included trainer, and its parts in `tokenlake.trainer`. The guide is [trainer.md](../trainer.md).",
-        ("Trainer", "TrainingConfig", "load_training_config", "TrainingMetrics", "Callback"),
+        (
+            "Trainer",
+            "TrainingConfig",
+            "load_training_config",
+            "TrainingMetrics",
+            "Callback",
+        ),
         ("tokenlake.runtime.trainer",),
     ),
     "data_pipeline": Group(
@@ -119,7 +150,11 @@ GROUPS: Final = {
         "`tokenlake.data_pipeline`: batches for PyTorch from one YAML file, with results in place of exceptions. "
         "The guide is [data_module.md](../data_module.md).",
         ("DataPipeline",),
-        ("tokenlake.data_pipeline", "tokenlake.base.result", "tokenlake.etl.introspection"),
+        (
+            "tokenlake.data_pipeline",
+            "tokenlake.base.result",
+            "tokenlake.etl.introspection",
+        ),
     ),
     "rows": Group(
         "Row by row",
@@ -141,7 +176,12 @@ GROUPS: Final = {
         (),
         ("tokenlake.etl.tokenizers", "tokenlake.etl.packing"),
     ),
-    "caches": Group("Caches", "Caches of objects in memory and on disk.", (), ("tokenlake.base.cache",)),
+    "caches": Group(
+        "Caches",
+        "Caches of objects in memory and on disk.",
+        (),
+        ("tokenlake.base.cache",),
+    ),
     "errors": Group(
         "Errors",
         "Every error that Tokenlake raises on purpose. They are in `tokenlake.errors`; the first is also "
@@ -150,7 +190,12 @@ GROUPS: Final = {
     ),
 }
 
-_PACKAGES: Final = (tokenlake, tokenlake.data_pipeline, tokenlake.trainer, tokenlake.easydel)
+_PACKAGES: Final = (
+    tokenlake,
+    tokenlake.data_pipeline,
+    tokenlake.trainer,
+    tokenlake.easydel,
+)
 _PHONE_COLUMNS: Final = 44
 """Characters of a line of code on a narrow screen."""
 
@@ -195,7 +240,9 @@ def python_pages() -> dict[str, str]:
 
 
 def _public_names() -> dict[str, PublicName]:
-    """Return the public names by their last part; of two paths to one object the first counts."""
+    """Return the public names by their last part; of two paths to one object the
+    first counts.
+    """
     names: dict[str, PublicName] = {}
     homes: set[str] = set()
     for package in _PACKAGES:
@@ -204,11 +251,17 @@ def _public_names() -> dict[str, PublicName]:
                 continue
             homes.add(home)
             path = f"{package.__name__}.{name}".replace(".easydel.", ".")
-            names[name] = PublicName(path, home.partition(":")[0], load(home, path, "docs"))
+            names[name] = PublicName(
+                path, home.partition(":")[0], load(home, path, "docs")
+            )
     for name, value in vars(tokenlake.errors).items():
-        is_error = inspect.isclass(value) and issubclass(value, tokenlake.errors.TokenlakeError)
+        is_error = inspect.isclass(value) and issubclass(
+            value, tokenlake.errors.TokenlakeError
+        )
         if is_error and name not in names:
-            names[name] = PublicName(f"tokenlake.errors.{name}", value.__module__, value)
+            names[name] = PublicName(
+                f"tokenlake.errors.{name}", value.__module__, value
+            )
     return names
 
 
@@ -225,7 +278,9 @@ def _assigned(names: dict[str, PublicName]) -> dict[str, list[PublicName]]:
     for name, public in waiting.items():
         for page, group in GROUPS.items():
             is_error = page == _ERRORS_PAGE and public.home == "tokenlake.errors"
-            if is_error or any(public.home.startswith(package) for package in group.packages):
+            if is_error or any(
+                public.home.startswith(package) for package in group.packages
+            ):
                 pages[page].append(public)
                 break
         else:
@@ -253,12 +308,16 @@ def _index(pages: dict[str, list[PublicName]], links: dict[str, str]) -> str:
 
 
 def _docstring(value: Any) -> ParsedDocstring:
-    """Return the sections of a docstring; the arguments of a class may be explained at its constructor."""
+    """Return the sections of a docstring; the arguments of a class may be explained
+    at its constructor.
+    """
     docstring = parse(inspect.getdoc(value) or "")
     constructor = vars(value).get("__init__") if inspect.isclass(value) else None
     if constructor is not None and "Args" not in docstring.entries:
         explained = parse(inspect.getdoc(constructor) or "").entries
-        docstring.entries.update({title: entries for title, entries in explained.items() if title == "Args"})
+        docstring.entries.update(
+            {title: entries for title, entries in explained.items() if title == "Args"}
+        )
     return docstring
 
 
@@ -270,13 +329,27 @@ def _entry(public: PublicName, links: dict[str, str]) -> str:
         lines += [block(f"{public.path}(**keys)", "python"), *_text(value, links)]
         lines.append("All keys with their defaults: [All keys](keys.md).\n")
     elif inspect.isclass(value) and issubclass(value, tokenlake.errors.TokenlakeError):
-        bases = [base.__name__ for base in value.__mro__[1:] if base.__module__ == "tokenlake.errors"]
+        bases = [
+            base.__name__
+            for base in value.__mro__[1:]
+            if base.__module__ == "tokenlake.errors"
+        ]
         lines += [block(public.path, "python"), *_text(value, links)]
-        ancestors = ", ".join(f"[`{name}`]({links[name]})" for name in bases if name in links)
-        lines.append(f"Exit code {value.exit_code}." + (f" Bases: {ancestors}." if ancestors else "") + "\n")
+        ancestors = ", ".join(
+            f"[`{name}`]({links[name]})" for name in bases if name in links
+        )
+        lines.append(
+            f"Exit code {value.exit_code}."
+            + (f" Bases: {ancestors}." if ancestors else "")
+            + "\n"
+        )
     elif inspect.isclass(value) and issubclass(value, enum.Enum):
         members = ", ".join(f"`{member.name}`" for member in value)
-        lines += [block(public.path, "python"), *_text(value, links), f"Members: {members}.\n"]
+        lines += [
+            block(public.path, "python"),
+            *_text(value, links),
+            f"Members: {members}.\n",
+        ]
     else:
         lines += [block(_signature(public.path, value), "python"), *_text(value, links)]
     if inspect.isclass(value):
@@ -312,7 +385,9 @@ def _text(value: Any, links: dict[str, str]) -> Iterator[str]:
 
 
 def _example(text: str) -> Iterator[str]:
-    """Yield the code of an example, without prompts, and its output after the statements that print it."""
+    """Yield the code of an example, without prompts, and its output after the
+    statements that print it.
+    """
     statements: list[str] = []
     for example in doctest.DocTestParser().get_examples(text):
         statements.append(example.source.rstrip("\n"))
@@ -325,14 +400,18 @@ def _example(text: str) -> Iterator[str]:
 
 
 def _members(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the public methods and properties that a class itself defines and explains."""
+    """Yield the public methods and properties that a class itself defines and
+    explains.
+    """
     if not inspect.isclass(value):
         return
     for name, member in vars(value).items():
         if name.startswith("_"):
             continue
         function = getattr(member, "__func__", member)
-        is_property = isinstance(member, property) or type(member).__name__ == "cached_property"
+        is_property = (
+            isinstance(member, property) or type(member).__name__ == "cached_property"
+        )
         if (inspect.isfunction(function) or is_property) and inspect.getdoc(member):
             yield name, member
 
@@ -382,14 +461,18 @@ class Parameter:
 
 
 def _signature(path: str, value: Any, *, is_method: bool = False) -> str:
-    """Return a signature with a parameter on each line, or on one line if it is short."""
+    """Return a signature with a parameter on each line, or on one line if it is
+    short.
+    """
     try:
         signature = inspect.signature(value)
     except ValueError:
         return path
     parameters = [str(parameter) for parameter in _parameters(value, signature)]
     if is_method:
-        parameters = [parameter for parameter in parameters if parameter not in ("self", "cls")]
+        parameters = [
+            parameter for parameter in parameters if parameter not in ("self", "cls")
+        ]
     result = "" if inspect.isclass(value) else _annotation(signature.return_annotation)
     arrow = f" -> {result}" if result else ""
     short = f"{path}({', '.join(parameters)}){arrow}"
@@ -400,7 +483,9 @@ def _signature(path: str, value: Any, *, is_method: bool = False) -> str:
 
 
 def _parameters(value: Any, signature: inspect.Signature) -> Iterator[Parameter]:
-    """Yield the parameters that callers use, with the options of a loader in place of ``**options``."""
+    """Yield the parameters that callers use, with the options of a loader in place
+    of ``**options``.
+    """
     explained = dict(_docstring(value).entries.get("Args", []))
     has_keywords_only = False
     for name, parameter in signature.parameters.items():
@@ -427,7 +512,9 @@ def _loader_options(value: Any) -> Iterator[Parameter]:
     """Yield the options of a loader, whose defaults are those of LoaderOptions."""
     for option in fields(LoaderOptions):
         if option.name != "batch_size":
-            yield Parameter(option.name, _annotation(option.type), _default(option.default))
+            yield Parameter(
+                option.name, _annotation(option.type), _default(option.default)
+            )
 
 
 def _annotation(annotation: Any) -> str:
@@ -443,7 +530,9 @@ def _annotation(annotation: Any) -> str:
 
 
 def _default(default: Any) -> str:
-    """Return a default as the code writes it; `...` for an object that has no such form."""
+    """Return a default as the code writes it; `...` for an object that has no such
+    form.
+    """
     if default is inspect.Parameter.empty:
         return ""
     text = repr(default)
@@ -453,7 +542,9 @@ def _default(default: Any) -> str:
 
 
 def _types(value: Any) -> dict[str, str]:
-    """Return the types of the parameters or attributes of an object, as the code writes them."""
+    """Return the types of the parameters or attributes of an object, as the code
+    writes them.
+    """
     types: dict[str, str] = {}
     if inspect.isclass(value):
         for name, annotation in vars(value).get("__annotations__", {}).items():

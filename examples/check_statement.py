@@ -1,13 +1,16 @@
-"""Check a statement of `tokenlake prove` without Tokenlake, in 125 lines of numpy, pyarrow and RFC 8032.
+"""Check a statement of `tokenlake prove` without Tokenlake, in 125 lines of numpy,
+pyarrow and RFC 8032.
 
 ::
 
     python examples/check_statement.py STATEMENT PUBLIC_KEY_HEX STORE [TAKEDOWN.parquet]
 
-Computed again: the signature; the hashes of manifests and files; and from `deliveries`, what each lane gave of each
-dataset, the order of every epoch, hence how often each row was read: rows, epochs, tokens of packed rows, and that no
-document of the takedown list was read since `none_from`. Trusted, as signed: `deliveries` (`tokenlake prove --check`
-computes them from `state`), `overlap`, when documents were read before, and tokens of rows that are not packed.
+Computed again: the signature; the hashes of manifests and files; and from `deliveries`,
+what each lane gave of each dataset, the order of every epoch, hence how often each row
+was read: rows, epochs, tokens of packed rows, and that no document of the takedown list
+was read since `none_from`. Trusted, as signed: `deliveries` (`tokenlake prove --check`
+computes them from `state`), `overlap`, when documents were read before, and tokens of
+rows that are not packed.
 """
 
 # fmt: off
@@ -46,7 +49,8 @@ def times(n, p):
     return (0, 1) if n == 0 else plus(times(n // 2, plus(p, p)), p if n & 1 else (0, 1))
 
 
-def signed(key, message, proof):  # section 5.1.7; with a point of small order anybody could sign
+# Section 5.1.7; with a point of small order anybody could sign.
+def signed(key, message, proof):
     k, s = (int.from_bytes(b, "little") for b in (hashlib.sha512(proof[:32] + key + message).digest(), proof[32:]))
     base, r, a = map(point, ((4 * pow(5, -1, P) % P).to_bytes(32, "little"), proof[:32], key))
     return s < L and (0, 1) not in (times(8, r), times(8, a)) and times(s, base) == plus(r, times(k % L, a))
@@ -62,7 +66,8 @@ def word(keys, words):  # keys with one word more, by the whole of it
     return z ^ (z >> U(31))
 
 
-def permuted(value, size, key):  # a Feistel network of two digits, whose bases multiply to the size or a little more
+# A Feistel network of two digits, whose bases multiply to the size or a little more.
+def permuted(value, size, key):
     left = np.floor(np.sqrt(size - 1)).astype(np.int64) + 1
     base, value, todo = (left.astype(U), (-(-size // left)).astype(U)), value.astype(U), np.arange(len(size))
     while len(todo):
@@ -79,13 +84,15 @@ def cut(rows, parts):  # the begin of each of some equal parts, and the end of t
     return np.array([part * rows // parts for part in range(parts + 1)])
 
 
-def strands(groups, lanes, seed, count, epoch):  # lanes of some strands each, which take turns
+# Lanes of some strands each, which take turns.
+def strands(groups, lanes, seed, count, epoch):
     rows = groups.sum()
     bounds, begins = cut(rows, lanes), cut(rows, lanes * count)
     laid, length, whole = order(groups, begins, seed, {"window": 1}, epoch), np.diff(begins), rows // (lanes * count)
     lane = np.repeat(np.arange(lanes), np.diff(bounds))
     place = np.arange(rows) - bounds[lane]
-    turn = np.minimum(place // count, whole)  # the last turn has a row of the longer strands only
+    # The last turn has a row of the longer strands only.
+    turn = np.minimum(place // count, whole)
     longer = np.flatnonzero(length > whole)
     first = np.searchsorted(longer, lane * count)
     size = np.where(turn < whole, count, np.searchsorted(longer, lane * count + count) - first)
@@ -97,7 +104,8 @@ def strands(groups, lanes, seed, count, epoch):  # lanes of some strands each, w
     return laid[begins[strand] + np.where(strand % 2 == 0, turn, length[strand] - 1 - turn)]
 
 
-def order(groups, bounds, seed, form, epoch):  # the stored row at each place of all lanes, one lane after the other
+# The stored row at each place of all lanes, one lane after the other.
+def order(groups, bounds, seed, form, epoch):
     every, many, first, window = np.arange(groups.sum()), len(groups), np.append(0, np.cumsum(groups)), form["window"]
     if seed is None:  # as they are stored
         return every

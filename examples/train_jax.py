@@ -6,18 +6,21 @@
     python examples/train_jax.py .demo/artifacts/demo --steps 200 --checkpoint .demo/run
     python examples/train_jax.py .demo/artifacts/demo --steps 400 --checkpoint .demo/run --resume
 
-A row of a packed dataset holds several documents, one after the other. Three columns keep them apart, so that the model
-learns of each as if it were alone:
+A row of a packed dataset holds several documents, one after the other. Three columns
+keep them apart, so that the model learns of each as if it were alone:
 
 - ``segment_ids``: an id attends only to ids of its own document;
 - ``positions``: rotary angles begin anew with each document;
-- ``targets``: the id to predict at each place, -100 where there is none: at a document's end, and in padding.
+- ``targets``: the id to predict at each place, -100 where there is none: at a
+  document's end, and in padding.
 
-A checkpoint is a folder of the model's arrays and the loader's state, a few integers as JSON, under one name: both or
-neither. A run that was stopped at any moment goes on from it with exactly the numbers that it would have had.
-``tokenlake explain --state .demo/run/step-00000200/loader.json`` lists the documents of the batch that comes next.
+A checkpoint is a folder of the model's arrays and the loader's state, a few integers as
+JSON, under one name: both or neither. A run that was stopped at any moment goes on from
+it with exactly the numbers that it would have had. ``tokenlake explain --state
+.demo/run/step-00000200/loader.json`` lists the documents of the batch that comes next.
 
-It runs on all devices of one process, each with its part of the batch. The optimizer is Adam (Kingma and Ba 2015).
+It runs on all devices of one process, each with its part of the batch. The optimizer is
+Adam (Kingma and Ba 2015).
 """
 
 from __future__ import annotations
@@ -48,12 +51,17 @@ Params = dict[str, Any]
 Batch = dict[str, jax.Array]
 
 
-# -- the model: B rows of T ids, D features, H heads of K features, F hidden features, V ids in the vocabulary
+# -- the model: B rows of T ids, D features, H heads of K features, F hidden features, V
+# ids in the vocabulary
 
 
 @partial(jax.jit, static_argnames=("vocabulary", "width", "layers", "heads"))
-def init(key: jax.Array, *, vocabulary: int, width: int, layers: int, heads: int) -> Params:
-    """Return the parameters; those of all layers are stacked, for :func:`jax.lax.scan`."""
+def init(
+    key: jax.Array, *, vocabulary: int, width: int, layers: int, heads: int
+) -> Params:
+    """Return the parameters; those of all layers are stacked, for
+    :func:`jax.lax.scan`.
+    """
     keys = iter(jax.random.split(key, 5))
 
     def normal(*shape: int, fan_in: int) -> jax.Array:
@@ -80,18 +88,28 @@ def normed(x: jax.Array, scale: jax.Array) -> jax.Array:
 
 
 def rotated(x: jax.Array, positions: jax.Array) -> jax.Array:
-    """Turn pairs of features of [B, T, H, K] by angles that grow with the position (Su et al. 2021)."""
+    """Turn pairs of features of [B, T, H, K] by angles that grow with the position
+    (Su et al. 2021).
+    """
     half = x.shape[-1] // 2
     angle = positions[:, :, None, None] / 10_000 ** (jnp.arange(half) / half)
     first, second = x[..., :half], x[..., half:]
     cos, sin = jnp.cos(angle), jnp.sin(angle)
-    turned = jnp.concatenate([first * cos - second * sin, first * sin + second * cos], axis=-1)
+    turned = jnp.concatenate(
+        [first * cos - second * sin, first * sin + second * cos], axis=-1
+    )
     return turned.astype(x.dtype)
 
 
-def attention(x: jax.Array, layer: Params, positions: jax.Array, visible: jax.Array) -> jax.Array:
-    """Attend from each id of [B, T, D] to those that `visible`, bool[B, T, T], lets it see."""
-    query, key, value = jnp.moveaxis(jnp.einsum("btd,dchk->btchk", x, layer["qkv"]), 2, 0)
+def attention(
+    x: jax.Array, layer: Params, positions: jax.Array, visible: jax.Array
+) -> jax.Array:
+    """Attend from each id of [B, T, D] to those that `visible`, bool[B, T, T], lets
+    it see.
+    """
+    query, key, value = jnp.moveaxis(
+        jnp.einsum("btd,dchk->btchk", x, layer["qkv"]), 2, 0
+    )
     query, key = rotated(query, positions), rotated(key, positions)
     scores = jnp.einsum("bqhk,bshk->bhqs", query, key) / query.shape[-1] ** 0.5
     weights = jax.nn.softmax(jnp.where(visible[:, None], scores, -jnp.inf))
@@ -99,7 +117,9 @@ def attention(x: jax.Array, layer: Params, positions: jax.Array, visible: jax.Ar
 
 
 def decoder(params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
-    """Return the last hidden states [B, T, D] and the matrix [D, V] that makes logits of them."""
+    """Return the last hidden states [B, T, D] and the matrix [D, V] that makes
+    logits of them.
+    """
     segments, positions = batch["segment_ids"], batch["positions"]
     causal = jnp.tril(jnp.ones((segments.shape[1],) * 2, bool))
     visible = (segments[:, :, None] == segments[:, None, :]) & causal
@@ -109,7 +129,9 @@ def decoder(params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
         hidden = jax.nn.gelu(normed(x, layer["norm_2"]) @ layer["up"])
         return x + hidden @ layer["down"], None
 
-    x, _ = jax.lax.scan(block, params["embedding"][batch["input_ids"]], params["layers"])
+    x, _ = jax.lax.scan(
+        block, params["embedding"][batch["input_ids"]], params["layers"]
+    )
     return normed(x, params["norm"]), params["embedding"].T
 
 
@@ -119,7 +141,9 @@ def losses_of(params: Params, batch: Batch) -> jax.Array:
     logits = hidden @ head
     targets = jnp.maximum(batch["targets"], 0)
     right = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
-    return jnp.where(batch["targets"] == NO_TARGET, 0, jax.nn.logsumexp(logits, axis=-1) - right)
+    return jnp.where(
+        batch["targets"] == NO_TARGET, 0, jax.nn.logsumexp(logits, axis=-1) - right
+    )
 
 
 def loss_of(params: Params, batch: Batch) -> jax.Array:
@@ -132,7 +156,9 @@ def loss_of(params: Params, batch: Batch) -> jax.Array:
 
 
 class State(NamedTuple):
-    """What training changes; `mean` and `square` are Adam's running moments of the gradients."""
+    """What training changes; `mean` and `square` are Adam's running moments of the
+    gradients.
+    """
 
     step: jax.Array
     params: Params
@@ -152,8 +178,15 @@ def update(state: State, batch: Batch, rate: float) -> tuple[State, jax.Array]:
     step = state.step + 1
     mean = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, state.mean, gradients)
     square = jax.tree.map(lambda s, g: 0.95 * s + 0.05 * g * g, state.square, gradients)
-    size = rate * jnp.minimum(1, step / WARM_UP) * jnp.sqrt(1 - 0.95**step) / (1 - 0.9**step)
-    params = jax.tree.map(lambda p, m, s: p - size * m / (jnp.sqrt(s) + 1e-8), state.params, mean, square)
+    size = (
+        rate
+        * jnp.minimum(1, step / WARM_UP)
+        * jnp.sqrt(1 - 0.95**step)
+        / (1 - 0.9**step)
+    )
+    params = jax.tree.map(
+        lambda p, m, s: p - size * m / (jnp.sqrt(s) + 1e-8), state.params, mean, square
+    )
     return State(step, params, mean, square), loss
 
 
@@ -161,12 +194,17 @@ def update(state: State, batch: Batch, rate: float) -> tuple[State, jax.Array]:
 
 
 def save(folder: Path, state: State, loader_state: dict[str, Any]) -> None:
-    """Write both under their final name in one move; then older ones are not needed any more."""
+    """Write both under their final name in one move; then older ones are not needed
+    any more.
+    """
     older = checkpoints(folder)
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=folder))
     leaves = jax.tree_util.tree_leaves_with_path(state)
-    np.savez(unfinished / "arrays.npz", **{jax.tree_util.keystr(path): leaf for path, leaf in leaves})
+    np.savez(
+        unfinished / "arrays.npz",
+        **{jax.tree_util.keystr(path): leaf for path, leaf in leaves},
+    )
     (unfinished / "loader.json").write_text(json.dumps(loader_state, indent=2))
     unfinished.rename(folder / f"step-{int(state.step):08d}")
     for path in older:
@@ -174,10 +212,15 @@ def save(folder: Path, state: State, loader_state: dict[str, Any]) -> None:
 
 
 def restore(checkpoint: Path, like: State) -> tuple[State, dict[str, Any]]:
-    """Return what :func:`save` was given, its arrays on the devices of those of `like`."""
+    """Return what :func:`save` was given, its arrays on the devices of those of
+    `like`.
+    """
     with np.load(checkpoint / "arrays.npz") as arrays:
         state = jax.tree_util.tree_map_with_path(
-            lambda path, leaf: jax.device_put(arrays[jax.tree_util.keystr(path)], leaf.sharding), like
+            lambda path, leaf: jax.device_put(
+                arrays[jax.tree_util.keystr(path)], leaf.sharding
+            ),
+            like,
         )
     return state, json.loads((checkpoint / "loader.json").read_text())
 
@@ -207,38 +250,59 @@ def train(options: argparse.Namespace) -> list[float]:
     state = jax.device_put(start(params), NamedSharding(mesh, PartitionSpec()))
     if options.checkpoint and (found := checkpoints(options.checkpoint)):
         if not options.resume:
-            raise SystemExit(f"{options.checkpoint} holds checkpoints; --resume goes on from the newest one")
+            raise SystemExit(
+                f"{options.checkpoint} holds checkpoints; --resume goes on from the newest one"
+            )
         state, loader_state = restore(found[-1], state)
         loader.set_state(loader_state)
     losses: list[jax.Array] = []
     first, tokens, begun = int(state.step), 0, time.perf_counter()
     with loader:
-        for step, batch in enumerate(itertools.islice(loader, max(0, options.steps - first)), first + 1):
+        for step, batch in enumerate(
+            itertools.islice(loader, max(0, options.steps - first)), first + 1
+        ):
             state, loss = update(state, batch, options.rate)
             losses.append(loss)
             tokens += batch["input_ids"].size
             if step % options.log == 0 or step == options.steps:
-                mean = np.mean([float(loss) for loss in losses[-options.log :]])  # waits for the devices
+                # Waits for the devices.
+                mean = np.mean([float(loss) for loss in losses[-options.log :]])
                 speed = tokens / (time.perf_counter() - begun)
-                print(f"step {step}  loss {mean:.4f}  {speed:,.0f} tokens/s", flush=True)
+                print(
+                    f"step {step}  loss {mean:.4f}  {speed:,.0f} tokens/s", flush=True
+                )
                 tokens, begun = 0, time.perf_counter()
-            if options.checkpoint and (step % options.every == 0 or step == options.steps):
+            if options.checkpoint and (
+                step % options.every == 0 or step == options.steps
+            ):
                 save(options.checkpoint, state, loader.get_state())
     return [float(loss) for loss in losses]
 
 
 def main(arguments: Sequence[str] | None = None) -> list[float]:
-    parser = argparse.ArgumentParser(description="Train a small transformer on a packed dataset.")
+    parser = argparse.ArgumentParser(
+        description="Train a small transformer on a packed dataset."
+    )
     parser.add_argument("dataset", help="STORE/NAME, or STORE/NAME@v3")
     parser.add_argument("--steps", type=int, default=200, help="of the whole run")
     parser.add_argument("--batch-size", type=int, default=4, help="rows")
-    parser.add_argument("--checkpoint", type=Path, help="folder to write checkpoints into")
-    parser.add_argument("--every", type=int, default=50, help="steps between checkpoints")
     parser.add_argument(
-        "--resume", action="store_true", help="go on from the newest checkpoint, if there is one"
+        "--checkpoint", type=Path, help="folder to write checkpoints into"
     )
-    parser.add_argument("--log", type=int, default=10, help="steps between lines printed")
-    parser.add_argument("--seed", type=int, default=0, help="of the parameters and of the order")
+    parser.add_argument(
+        "--every", type=int, default=50, help="steps between checkpoints"
+    )
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on from the newest checkpoint, if there is one",
+    )
+    parser.add_argument(
+        "--log", type=int, default=10, help="steps between lines printed"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the parameters and of the order"
+    )
     parser.add_argument("--rate", type=float, default=3e-3, help="learning rate")
     parser.add_argument("--width", type=int, default=64, help="features of an id")
     parser.add_argument("--layers", type=int, default=2)
@@ -250,4 +314,6 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        raise SystemExit("stopped; with --checkpoint, --resume goes on from the newest one") from None
+        raise SystemExit(
+            "stopped; with --checkpoint, --resume goes on from the newest one"
+        ) from None

@@ -31,12 +31,20 @@ def ticks(largest: float, count: int = 5) -> list[float]:
         return [0.0, 1.0]
     rough = largest / count
     power = 10 ** math.floor(math.log10(rough))
-    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * 0.999)
+    step = next(
+        factor * power
+        for factor in (1, 2, 2.5, 5, 10)
+        if factor * power >= rough * 0.999
+    )
     return [number * step for number in range(math.ceil(largest / step * 0.999) + 1)]
 
 
 def line_plot(
-    lines: Mapping[str, Sequence[float]], *, x_label: str, y_label: str, x_step: float = 1.0
+    lines: Mapping[str, Sequence[float]],
+    *,
+    x_label: str,
+    y_label: str,
+    x_step: float = 1.0,
 ) -> SVG:
     """Return a plot of lines over a common x-axis.
 
@@ -54,7 +62,9 @@ def line_plot(
         colour = _COLOURS[number]
         points: list[str] = []
         for index, value in enumerate(values):
-            points.append(f"{_x_place(x_step * index, x_ticks[-1]):.1f},{_y_place(value, y_ticks[-1]):.1f}")
+            points.append(
+                f"{_x_place(x_step * index, x_ticks[-1]):.1f},{_y_place(value, y_ticks[-1]):.1f}"
+            )
         parts.append(
             f'<polyline points="{" ".join(points)}" fill="none" stroke="{colour}" stroke-width="2"/>'
         )
@@ -62,7 +72,9 @@ def line_plot(
         parts.append(
             f'<rect x="{_WIDTH - _RIGHT + 12}" y="{place - 9}" width="12" height="4" fill="{colour}"/>'
         )
-        parts.append(f'<text x="{_WIDTH - _RIGHT + 30}" y="{place - 3}">{escape(name)}</text>')
+        parts.append(
+            f'<text x="{_WIDTH - _RIGHT + 30}" y="{place - 3}">{escape(name)}</text>'
+        )
     return _svg(parts)
 
 
@@ -108,11 +120,19 @@ def _axes(x_label: str, y_label: str, y_ticks: Sequence[float]) -> list[str]:
     parts: list[str] = []
     for tick in y_ticks:
         place = _y_place(tick, y_ticks[-1])
-        parts.append(f'<line x1="{_LEFT}" y1="{place:.1f}" x2="{right}" y2="{place:.1f}" stroke="#d0d7de"/>')
-        parts.append(f'<text x="{_LEFT - 8}" y="{place + 4:.1f}" text-anchor="end">{tick:,g}</text>')
-    parts.append(f'<line x1="{_LEFT}" y1="{bottom}" x2="{right}" y2="{bottom}" stroke="#57606a"/>')
+        parts.append(
+            f'<line x1="{_LEFT}" y1="{place:.1f}" x2="{right}" y2="{place:.1f}" stroke="#d0d7de"/>'
+        )
+        parts.append(
+            f'<text x="{_LEFT - 8}" y="{place + 4:.1f}" text-anchor="end">{tick:,g}</text>'
+        )
+    parts.append(
+        f'<line x1="{_LEFT}" y1="{bottom}" x2="{right}" y2="{bottom}" stroke="#57606a"/>'
+    )
     middle = (_LEFT + right) / 2
-    parts.append(f'<text x="{middle}" y="{_HEIGHT - 8}" text-anchor="middle">{escape(x_label)}</text>')
+    parts.append(
+        f'<text x="{middle}" y="{_HEIGHT - 8}" text-anchor="middle">{escape(x_label)}</text>'
+    )
     height = (_TOP + bottom) / 2
     parts.append(
         f'<text x="14" y="{height}" text-anchor="middle" transform="rotate(-90 14 {height})">{escape(y_label)}</text>'

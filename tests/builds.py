@@ -31,18 +31,31 @@ def config_of(
     pack: int | None = None,
     **dataset: Any,
 ) -> Config:
-    """A build of one dataset into a store in `folder`, packed into rows of so many tokens or not at all."""
+    """A build of one dataset into a store in `folder`, packed into rows of so many
+    tokens or not at all.
+    """
     return {
         "name": "set",
-        "datasets": [{"name": name, "data_files": str(data), "tokenizer": str(tokenizer), **dataset}],
-        "pack": {"enabled": False} if pack is None else {"enabled": True, "seq_length": pack},
+        "datasets": [
+            {
+                "name": name,
+                "data_files": str(data),
+                "tokenizer": str(tokenizer),
+                **dataset,
+            }
+        ],
+        "pack": {"enabled": False}
+        if pack is None
+        else {"enabled": True, "seq_length": pack},
         "save": {"output_dir": str(folder / "store")},
     }
 
 
 @contextmanager
 def small_row_groups(tokens: int) -> Iterator[None]:
-    """Have builds in this process end a row group after `tokens` tokens, so that small datasets have several."""
+    """Have builds in this process end a row group after `tokens` tokens, so that
+    small datasets have several.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tokenlake.etl.unit.token_files.ROW_GROUP_TOKENS", tokens)
         patch.setattr("tokenlake.etl.unit.token_files._LEAST_TOKENS", 1)
@@ -50,7 +63,9 @@ def small_row_groups(tokens: int) -> Iterator[None]:
 
 
 class Lender:
-    """The workers of all tests of this process: started once, where a test's surroundings are those of its start."""
+    """The workers of all tests of this process: started once, where a test's
+    surroundings are those of its start.
+    """
 
     def __init__(self) -> None:
         self._surroundings = _surroundings()
@@ -58,7 +73,9 @@ class Lender:
         self._running = 0
 
     def lend(self, workers: int) -> Lent | WorkerPool:
-        """Lend up to so many workers; new ones where they would see another folder or other variables."""
+        """Lend up to so many workers; new ones where they would see another folder
+        or other variables.
+        """
         if workers < 1 or _surroundings() != self._surroundings:
             return WorkerPool(workers)
         self._pool = self._pool or WorkerPool(8)
@@ -67,7 +84,9 @@ class Lender:
     @classmethod
     @contextmanager
     def here(cls) -> Iterator[None]:
-        """Have builds borrow workers that are started in the surroundings of now, and end with the block."""
+        """Have builds borrow workers that are started in the surroundings of now,
+        and end with the block.
+        """
         lender = cls()
         try:
             with _borrowing(lender, "tokenlake.cli.build"):
@@ -96,7 +115,9 @@ class Lender:
 
 
 class Lent:
-    """A pool like any other, but that its idle workers outlive it and what cancels it."""
+    """A pool like any other, but that its idle workers outlive it and what cancels
+    it.
+    """
 
     def __init__(self, lender: Lender, pool: WorkerPool, workers: int) -> None:
         self.workers = workers
@@ -106,7 +127,9 @@ class Lent:
     def expect(self, count: int, jobs: Callable[[], Iterable[Job]] = tuple) -> None:
         self._pool.expect(min(count, self.workers), jobs)
 
-    def run(self, job: Job, on_progress: Callable[[dict[str, Any]], None] | None = None) -> Any:
+    def run(
+        self, job: Job, on_progress: Callable[[dict[str, Any]], None] | None = None
+    ) -> Any:
         self._running += 1
         try:
             with self._lender.running():
@@ -139,12 +162,30 @@ class Lent:
 def _surroundings() -> tuple[object, ...]:
     """What a worker takes over at its start, but for what no worker's work depends on.
 
-    That is folders of a test's own, and what Polars, JAX, Ray and PyTorch set when a test first uses them: compared
-    too, it would cost every later build workers of its own.
+    That is folders of a test's own, and what Polars, JAX, Ray and PyTorch set when a
+    test first uses them: compared too, it would cost every later build workers of its
+    own.
     """
-    own = ("PYTEST_", "TERM", "TOKENIZERS_PARALLELISM", "TOKENLAKE_STORE", "TOKENLAKE_CACHE", "COLUMNS")
-    own += ("PREFECT_", "_RJEM_", "TF_CPP_", "TPU_", "RAY_", "ACCELERATE_", "TORCHINDUCTOR_")
-    variables = {name: value for name, value in os.environ.items() if not name.startswith(own)}
+    own = (
+        "PYTEST_",
+        "TERM",
+        "TOKENIZERS_PARALLELISM",
+        "TOKENLAKE_STORE",
+        "TOKENLAKE_CACHE",
+        "COLUMNS",
+    )
+    own += (
+        "PREFECT_",
+        "_RJEM_",
+        "TF_CPP_",
+        "TPU_",
+        "RAY_",
+        "ACCELERATE_",
+        "TORCHINDUCTOR_",
+    )
+    variables = {
+        name: value for name, value in os.environ.items() if not name.startswith(own)
+    }
     return variables, Path.cwd(), tuple(sys.path)
 
 
@@ -157,7 +198,9 @@ def lender() -> Iterator[Lender]:
 
 @pytest.fixture(scope="module")
 def pool(lender: Lender) -> Iterator[Lent | WorkerPool]:
-    """One worker for the tests of a module: what cancels it there is no other module's business."""
+    """One worker for the tests of a module: what cancels it there is no other
+    module's business.
+    """
     with lender.lend(1) as lent:
         yield lent
 
@@ -172,12 +215,18 @@ def shared_workers(lender: Lender) -> Iterator[None]:
 @contextmanager
 def _borrowing(lender: Lender, *others: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("tokenlake.etl.runner", "tokenlake.etl.integrity.repair", *others):
+        for module in (
+            "tokenlake.etl.runner",
+            "tokenlake.etl.integrity.repair",
+            *others,
+        ):
             patch.setattr(f"{module}.open_pool", partial(_lent_or_own, lender))
         yield
 
 
-def _lent_or_own(lender: Lender, engine: Any, workers: int | None, ray: RayConfig) -> Any:
+def _lent_or_own(
+    lender: Lender, engine: Any, workers: int | None, ray: RayConfig
+) -> Any:
     is_local = engine in (None, "local") and not ray.enabled
     if not is_local:
         return open_pool(engine, workers, ray)

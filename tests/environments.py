@@ -1,8 +1,10 @@
-"""Run a short suite in environments with other versions of Python and of the packages that we depend on.
+"""Run a short suite in environments with other versions of Python and of the packages
+that we depend on.
 
-``python -m tests.environments`` builds a virtual environment for each entry of :data:`ENVIRONMENTS` with ``uv``,
-installs Tokenlake into it and runs the entry's tests there. Names as arguments select entries: ``python -m
-tests.environments lowest pyarrow-20``. Environments stay in ``.venv/environments`` and are reused while what they
+``python -m tests.environments`` builds a virtual environment for each entry of
+:data:`ENVIRONMENTS` with ``uv``, installs Tokenlake into it and runs the entry's tests
+there. Names as arguments select entries: ``python -m tests.environments lowest
+pyarrow-20``. Environments stay in ``.venv/environments`` and are reused while what they
 install is the same.
 """
 
@@ -25,8 +27,16 @@ FOLDER = ROOT / ".venv" / "environments"
 
 EXTRAS = "etl,train,prove,transformers"
 
-# What the tests themselves need, always at the versions of constraints.txt: the tools are not what is tested.
-TOOLS = ("pytest", "pytest-xdist", "pytest-rerunfailures", "hypothesis", "psutil", "polars")
+# What the tests themselves need, always at the versions of constraints.txt: the tools
+# are not what is tested.
+TOOLS = (
+    "pytest",
+    "pytest-xdist",
+    "pytest-rerunfailures",
+    "hypothesis",
+    "psutil",
+    "polars",
+)
 
 # Golden bytes, and a build of every kind that they need.
 GOLDEN = ("tests/golden", "tests/parquet/test_writer.py")
@@ -80,7 +90,9 @@ class Environment:
     """Files and folders of tests, relative to the repository."""
 
     python: str | None = None
-    """Version of Python, such as ``"3.12"``; None for the interpreter that runs this module."""
+    """Version of Python, such as ``"3.12"``; None for the interpreter that runs this
+    module.
+    """
 
     resolution: Literal["highest", "lowest-direct"] = "highest"
     """Which versions uv takes where several fit."""
@@ -101,18 +113,29 @@ ENVIRONMENTS = (
     Environment("newest", SHORT, demo=True),
     Environment("python-3.12", SHORT, python="3.12", demo=True),
     Environment("python-3.13", SHORT, python="3.13", demo=True),
-    *(Environment(f"pyarrow-{major}", GOLDEN, pins=(f"pyarrow=={major}.*",)) for major in range(20, 26)),
+    *(
+        Environment(f"pyarrow-{major}", GOLDEN, pins=(f"pyarrow=={major}.*",))
+        for major in range(20, 26)
+    ),
     Environment("tokenizers-0.22", GOLDEN, pins=("tokenizers==0.22.*",)),
     # Without transformers, which requires an older one.
     Environment(
-        "tokenizers-1.0", TOKENIZERS, pins=("tokenizers==1.0.0rc3",), extras="etl,train,prove", demo=True
+        "tokenizers-1.0",
+        TOKENIZERS,
+        pins=("tokenizers==1.0.0rc3",),
+        extras="etl,train,prove",
+        demo=True,
     ),
 )
 
 
 def main() -> int:
-    """Run the environments that the command line names, or all of them; return 1 if one failed."""
-    parser = argparse.ArgumentParser(prog="python -m tests.environments", description=__doc__)
+    """Run the environments that the command line names, or all of them; return 1 if
+    one failed.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.environments", description=__doc__
+    )
     parser.add_argument("names", nargs="*", help="environments to run; all by default")
     parser.add_argument("--list", action="store_true", help="print the names and stop")
     arguments = parser.parse_args()
@@ -122,14 +145,19 @@ def main() -> int:
         return 0
     unknown = set(arguments.names) - set(names)
     if unknown:
-        parser.error(f"no environment {', '.join(sorted(unknown))}; expected some of {', '.join(names)}")
+        parser.error(
+            f"no environment {', '.join(sorted(unknown))}; expected some of {', '.join(names)}"
+        )
     failed = list[str]()
     for environment in ENVIRONMENTS:
         if arguments.names and environment.name not in arguments.names:
             continue
         interpreter = find_python(environment.python)
         if interpreter is None:
-            print(f"{environment.name}: skipped, no Python {environment.python} on this machine", flush=True)
+            print(
+                f"{environment.name}: skipped, no Python {environment.python} on this machine",
+                flush=True,
+            )
             continue
         if not run(environment, interpreter):
             failed.append(environment.name)
@@ -150,8 +178,21 @@ def run(environment: Environment, interpreter: str) -> bool:
         return False
     python = folder / "bin" / "python"
     versions = ", ".join(installed_versions(python))
-    print(f"{environment.name}: {versions}; installed in {time.monotonic() - start:.0f} s", flush=True)
-    command = [str(python), "-m", "pytest", "-n", "2", "--dist", "loadfile", "--corpora", "sample"]
+    print(
+        f"{environment.name}: {versions}; installed in {time.monotonic() - start:.0f} s",
+        flush=True,
+    )
+    command = [
+        str(python),
+        "-m",
+        "pytest",
+        "-n",
+        "2",
+        "--dist",
+        "loadfile",
+        "--corpora",
+        "sample",
+    ]
     command += environment.tests
     succeeded = subprocess.run(command, cwd=ROOT, check=False).returncode == 0
     if environment.demo:
@@ -180,7 +221,9 @@ def run_demo(python: Path) -> bool:
 
 
 def install(environment: Environment, interpreter: str, folder: Path) -> None:
-    """Make the virtual environment of an entry unless it is there and holds what the entry asks for."""
+    """Make the virtual environment of an entry unless it is there and holds what the
+    entry asks for.
+    """
     tools = pinned_tools()
     project = (ROOT / "pyproject.toml").read_text("utf-8")
     wanted = f"{interpreter}\n{environment}\n{tools}\n{project}"
@@ -190,8 +233,18 @@ def install(environment: Environment, interpreter: str, folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     uv = [sys.executable, "-m", "uv", "--quiet"]
     subprocess.run([*uv, "venv", "--python", interpreter, str(folder)], check=True)
-    requirements = ["--editable", f"{ROOT}[{environment.extras}]", *tools, *environment.pins]
-    target = ["--python", str(folder / "bin" / "python"), "--resolution", environment.resolution]
+    requirements = [
+        "--editable",
+        f"{ROOT}[{environment.extras}]",
+        *tools,
+        *environment.pins,
+    ]
+    target = [
+        "--python",
+        str(folder / "bin" / "python"),
+        "--resolution",
+        environment.resolution,
+    ]
     subprocess.run([*uv, "pip", "install", *target, *requirements], check=True)
     stamp.write_text(wanted, "utf-8")
 
@@ -213,22 +266,32 @@ def installed_versions(python: Path) -> Iterator[str]:
         "print('Python', platform.python_version())\n"
         f"for name in {names}: print(name, importlib.metadata.version(name))"
     )
-    finished = subprocess.run([str(python), "-c", code], check=True, capture_output=True, text=True)
+    finished = subprocess.run(
+        [str(python), "-c", code], check=True, capture_output=True, text=True
+    )
     yield from finished.stdout.splitlines()
 
 
 def find_python(version: str | None) -> str | None:
-    """Return the path of an interpreter of a version, or None where this machine has none."""
-    if version is None or version == f"{sys.version_info.major}.{sys.version_info.minor}":
+    """Return the path of an interpreter of a version, or None where this machine has
+    none.
+    """
+    if (
+        version is None
+        or version == f"{sys.version_info.major}.{sys.version_info.minor}"
+    ):
         return sys.executable
     on_path = shutil.which(f"python{version}")
     candidates = [Path(on_path)] if on_path else list[Path]()
-    # What pyenv puts on the path runs only the versions that are switched on; the others lie beside it.
+    # What pyenv puts on the path runs only the versions that are switched on; the
+    # others lie beside it.
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     candidates += sorted(pyenv.glob(f"versions/{version}.*/bin/python"))
     code = "import sys; print(*sys.version_info[:2], sep='.'); print(sys.executable)"
     for candidate in candidates:
-        finished = subprocess.run([candidate, "-c", code], check=False, capture_output=True, text=True)
+        finished = subprocess.run(
+            [candidate, "-c", code], check=False, capture_output=True, text=True
+        )
         if finished.returncode != 0:
             continue
         found_version, executable = finished.stdout.splitlines()

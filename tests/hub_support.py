@@ -13,10 +13,13 @@ from tests.servers.hub import TOKEN, HubServer, hub
 
 
 def writable_hub(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[HubServer]:
-    """Yield a Hub for a user with a token; over LFS, because Xet has servers of its own. Waits are short."""
+    """Yield a Hub for a user with a token; over LFS, because Xet has servers of its
+    own. Waits are short.
+    """
     for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HUGGING_FACE_HUB_TOKEN"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(hub_constants, "HF_HUB_OFFLINE", False)  # read when the package was imported
+    # Read when the package was imported.
+    monkeypatch.setattr(hub_constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(hub_constants, "HF_HUB_DISABLE_XET", True)
     monkeypatch.setattr(hub_constants, "HF_TOKEN_PATH", str(folder / "no-token"))
     monkeypatch.setenv("HF_TOKEN", TOKEN)

@@ -1,4 +1,6 @@
-"""Modules that a test imports when it first uses them: each process of a run collects every file of tests."""
+"""Modules that a test imports when it first uses them: each process of a run
+collects every file of tests.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,14 @@ class _Module:
         return sys.modules.get(self._name) or pytest.importorskip(self._name)
 
     def __getattr__(self, attribute: str) -> Any:
-        if attribute.startswith("__") or attribute == "_mock_name":  # what pytest asks every name of a file
+        # What pytest asks every name of a file.
+        if attribute.startswith("__") or attribute == "_mock_name":
             raise AttributeError(attribute)
         return getattr(self._loaded(), attribute)
 
 
 def lazily(name: str) -> Any:
-    """Return a module that is imported when something of it is asked for; a test that lacks a package is skipped."""
+    """Return a module that is imported when something of it is asked for; a test
+    that lacks a package is skipped.
+    """
     return _Module(name)

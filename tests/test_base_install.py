@@ -1,7 +1,8 @@
-"""A base install: each public name and each command works, or names the extra that it needs.
+"""A base install: each public name and each command works, or names the extra that it
+needs.
 
-A child process stands for it: no module is found there but those of the standard library, of Tokenlake and of the
-packages that Tokenlake always depends on.
+A child process stands for it: no module is found there but those of the standard
+library, of Tokenlake and of the packages that Tokenlake always depends on.
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ print(json.dumps(found))
 
 
 def run(code: str, *arguments: str, beside: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Run a child process with the base packages, and those `beside` them; return what it printed."""
+    """Run a child process with the base packages, and those `beside` them; return
+    what it printed.
+    """
     allowed = json.dumps([*BASE, *beside])
     done = subprocess.run(
         [sys.executable, "-c", REFUSE + code, allowed, *arguments],
@@ -92,8 +95,12 @@ def run(code: str, *arguments: str, beside: tuple[str, ...] = ()) -> dict[str, A
 
 
 def extras() -> dict[str, set[str]]:
-    """Return the packages that each extra installs, by itself or by the extras that it names."""
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    """Return the packages that each extra installs, by itself or by the extras that
+    it names.
+    """
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
     packages: dict[str, set[str]] = {}
     for extra in declared:
         packages[extra] = set()
@@ -102,16 +109,27 @@ def extras() -> dict[str, set[str]]:
             for requirement in declared[pending.pop()]:
                 inner = re.fullmatch(r"tokenlake\[(.+)\]", requirement)
                 pending += inner[1].split(",") if inner else []
-                packages[extra].add(re.split(r"[^A-Za-z0-9_-]", requirement)[0].replace("-", "_").lower())
+                packages[extra].add(
+                    re.split(r"[^A-Za-z0-9_-]", requirement)[0]
+                    .replace("-", "_")
+                    .lower()
+                )
     return packages
 
 
-# What a package is called where its module has another name, or which package brings it.
-PACKAGE_OF = {"yaml": "pyyaml", "orbax": "orbax_checkpoint", "annotated_types": "pydantic"}
+# What a package is called where its module has another name, or which package brings
+# it.
+PACKAGE_OF = {
+    "yaml": "pyyaml",
+    "orbax": "orbax_checkpoint",
+    "annotated_types": "pydantic",
+}
 
 
 def test_the_base_packages_are_those_that_are_declared() -> None:
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "dependencies"
+    ]
     assert {re.split("[><=]", requirement)[0] for requirement in declared} == set(BASE)
 
 
@@ -122,11 +140,20 @@ def test_every_public_name_works_or_names_the_extra_that_it_needs() -> None:
         if kind == "ok":
             continue
         assert kind == "MissingExtraError", (name, kind, told)
-        match = re.search(r"needs? (?P<module>[\w-]+).*: pip install 'tokenlake\[(?P<extra>\w+)\]'$", told)
+        match = re.search(
+            r"needs? (?P<module>[\w-]+).*: pip install 'tokenlake\[(?P<extra>\w+)\]'$",
+            told,
+        )
         assert match, (name, told)
         module = match["module"].replace("-", "_")
         assert PACKAGE_OF.get(module, module) in installs[match["extra"]], (name, told)
-    assert found["open"][0] == found["DataLoader"][0] == found["verify"][0] == found["gc"][0] == "ok"
+    assert (
+        found["open"][0]
+        == found["DataLoader"][0]
+        == found["verify"][0]
+        == found["gc"][0]
+        == "ok"
+    )
     assert found["sql"] == ["MissingExtraError", "tokenlake.sql needs duckdb, which is missing: pip install "
                             "'tokenlake[etl]'"]  # fmt: skip
     assert "pip install 'tokenlake[etl]'" in found["build_dataset"][1]
@@ -151,7 +178,9 @@ CLI = (
 
 
 @pytest.mark.parametrize("beside", [(), CLI], ids=["base", "cli"])
-def test_every_command_works_or_names_the_extra_that_it_needs(beside: tuple[str, ...]) -> None:
+def test_every_command_works_or_names_the_extra_that_it_needs(
+    beside: tuple[str, ...],
+) -> None:
     found = run(COMMANDS, beside=beside)
     extra = "etl" if beside else "cli"
     for name, (code, told) in found.items():
@@ -176,6 +205,8 @@ def test_decoding_needs_tokenizers_and_nothing_else(
     for scheme, extra in (("https", "http"), ("s3", "s3")):
         kind, message = without[scheme]
         assert kind == "MissingExtraError"
-        assert message.endswith(f"needs a package that is missing: pip install 'tokenlake[{extra}]'")
+        assert message.endswith(
+            f"needs a package that is missing: pip install 'tokenlake[{extra}]'"
+        )
     beside = run(USES, where, beside=("tokenizers",))
     assert beside["decode"][0] == "ok"

@@ -1,4 +1,6 @@
-"""The benchmark's own instruments: a measurement that loses a process would flatter somebody."""
+"""The benchmark's own instruments: a measurement that loses a process would flatter
+somebody.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,10 @@ from benchmarks.vocabularies import Vocabulary
 from tests.etl.outputs_support import build_here, notes, settings, write_jsonl
 from tests.tokenizers.tokenizer_samples import byte_level, reference_ids, save
 
-pytest.importorskip("tokenizers", reason="the benchmark needs the etl extra: pip install 'tokenlake[etl]'")
+pytest.importorskip(
+    "tokenizers",
+    reason="the benchmark needs the etl extra: pip install 'tokenlake[etl]'",
+)
 
 
 BURN = "import time\nwhile time.process_time() < {seconds}: pass\n"
@@ -64,7 +69,9 @@ os.wait()
 """
 
 
-def run_python(tmp_path: Path, program: str, kill_after: float | None = None) -> Measurement:
+def run_python(
+    tmp_path: Path, program: str, kill_after: float | None = None
+) -> Measurement:
     return measure(
         [sys.executable, "-c", program],
         report=tmp_path / "measured.json",
@@ -75,9 +82,12 @@ def run_python(tmp_path: Path, program: str, kill_after: float | None = None) ->
 
 class TestMeasure:
     def test_bills_a_daemon_that_outlives_its_parents(self, tmp_path: Path) -> None:
-        daemon = DAEMON.format(megabytes=150, work="while time.process_time() < 0.5: pass")
+        daemon = DAEMON.format(
+            megabytes=150, work="while time.process_time() < 0.5: pass"
+        )
         run = run_python(tmp_path, daemon)
-        if max(run.processes.values()) < 150 << 20:  # whoever takes the samples stood still: once more
+        # Whoever takes the samples stood still: once more.
+        if max(run.processes.values()) < 150 << 20:
             run = run_python(tmp_path, daemon)
         assert run.exit_code == 0
         assert 0.45 <= run.cpu < 2.0
@@ -94,7 +104,8 @@ class TestMeasure:
     def test_refuses_when_a_process_is_billed_to_nobody(self, tmp_path: Path) -> None:
         ignoring = "import os, signal\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\nif os.fork() == 0:\n"
         burner = (
-            "".join(f"    {line}\n" for line in BURN.format(seconds=0.8).splitlines()) + "    os._exit(0)\n"
+            "".join(f"    {line}\n" for line in BURN.format(seconds=0.8).splitlines())
+            + "    os._exit(0)\n"
         )
         with pytest.raises(RuntimeError, match="billed to nobody"):
             for _ in range(3):  # it is not seen by who stood still
@@ -104,7 +115,9 @@ class TestMeasure:
         pid = tmp_path / "pid"
         work = f"open({str(pid)!r}, 'w').write(str(os.getpid())); time.sleep(3600)"
         for kill_after in (0.5, 5, 50):  # later where it had not begun
-            run = run_python(tmp_path, DAEMON.format(megabytes=1, work=work), kill_after=kill_after)
+            run = run_python(
+                tmp_path, DAEMON.format(megabytes=1, work=work), kill_after=kill_after
+            )
             assert run.killed and not run.left_behind
             if pid.exists() and pid.read_text():
                 break
@@ -126,8 +139,12 @@ def prose(seed: int) -> str:
 
 
 class TestInput:
-    def test_texts_are_distinct_wanted_and_in_an_order_of_their_own(self, tmp_path: Path) -> None:
-        texts = {f"a/{seed}.py": prose(seed) for seed in range(5)} | {"b/copy.py": prose(3)}
+    def test_texts_are_distinct_wanted_and_in_an_order_of_their_own(
+        self, tmp_path: Path
+    ) -> None:
+        texts = {f"a/{seed}.py": prose(seed) for seed in range(5)} | {
+            "b/copy.py": prose(3)
+        }
         unwanted = {
             "short.py": "x",
             "data.json": prose(9),
@@ -136,30 +153,59 @@ class TestInput:
         }
         root = machine(tmp_path, texts | unwanted)
         found = find_texts([root])
-        assert sorted(Path(file.path).name for file in found) == ["0.py", "1.py", "2.py", "3.py", "4.py"]
+        assert sorted(Path(file.path).name for file in found) == [
+            "0.py",
+            "1.py",
+            "2.py",
+            "3.py",
+            "4.py",
+        ]
         assert found == sorted(found) == find_texts([root, root / "a"])
 
     def test_names(self) -> None:
-        assert all(map(is_text_name, ["a.py", "METADATA", "ls.1.gz", "changelog.Debian.gz", "x.rst"]))
+        assert all(
+            map(
+                is_text_name,
+                ["a.py", "METADATA", "ls.1.gz", "changelog.Debian.gz", "x.rst"],
+            )
+        )
         assert not any(map(is_text_name, ["a.json.gz", "lib.so.1", "a.json", "RECORD"]))
 
-    def test_repeats_are_the_same_lines_in_other_documents(self, tmp_path: Path) -> None:
-        files = find_texts([machine(tmp_path, {f"{seed}.py": prose(seed) for seed in range(4)})])
+    def test_repeats_are_the_same_lines_in_other_documents(
+        self, tmp_path: Path
+    ) -> None:
+        files = find_texts(
+            [machine(tmp_path, {f"{seed}.py": prose(seed) for seed in range(4)})]
+        )
         first = [text for _, text in islice(documents(files), 12)]
         assert len(set(first)) == len(first)
         pieces = list(remade(prose(1), b"digest", 1))
         assert sorted("".join(pieces).splitlines()) == sorted(prose(1).splitlines())
-        assert pieces == list(remade(prose(1), b"digest", 1)) != list(remade(prose(1), b"digest", 2))
+        assert (
+            pieces
+            == list(remade(prose(1), b"digest", 1))
+            != list(remade(prose(1), b"digest", 2))
+        )
 
     def test_input_is_reproducible_complete_and_kept(self, tmp_path: Path) -> None:
         root = machine(tmp_path, {f"{seed}.py": prose(seed) for seed in range(40)})
-        made = [InputMaker(tmp_path / work, [root]).make(0.1) for work in ("one", "two")]
+        made = [
+            InputMaker(tmp_path / work, [root]).make(0.1) for work in ("one", "two")
+        ]
         files = [sorted(Path(one.folder).glob("*.jsonl")) for one in made]
         assert len(files[0]) == PARTS
-        assert [path.read_bytes() for path in files[0]] == [path.read_bytes() for path in files[1]]
-        texts = [json.loads(line)["text"] for path in files[0] for line in path.read_text().splitlines()]
+        assert [path.read_bytes() for path in files[0]] == [
+            path.read_bytes() for path in files[1]
+        ]
+        texts = [
+            json.loads(line)["text"]
+            for path in files[0]
+            for line in path.read_text().splitlines()
+        ]
         assert len(texts) == made[0].documents
-        assert sum(len(text.encode()) for text in texts) == made[0].text_bytes >= 100_000
+        assert (
+            sum(len(text.encode()) for text in texts) == made[0].text_bytes >= 100_000
+        )
         assert made[0].original_bytes < made[0].text_bytes
         again = InputMaker(tmp_path / "one", []).make(0.1)
         assert again == made[0]
@@ -181,12 +227,19 @@ SOURCE = Input(
     kinds={".py": 100_000_000},
 )
 GPT2 = Vocabulary(
-    name="gpt2", folder="gpt2", origin="trained on the spot", eos="<|endoftext|>", size=50257, adds=0
+    name="gpt2",
+    folder="gpt2",
+    origin="trained on the spot",
+    eos="<|endoftext|>",
+    size=50257,
+    adds=0,
 )
 
 
 def measured(cpu: float) -> Measurement:
-    return Measurement(exit_code=0, wall=cpu, user=cpu, system=0.0, sampled_cpu=cpu, peak_bytes=10**8)
+    return Measurement(
+        exit_code=0, wall=cpu, user=cpu, system=0.0, sampled_cpu=cpu, peak_bytes=10**8
+    )
 
 
 def series(name: str, *cpus: float, source: Input = SOURCE) -> Series:
@@ -194,7 +247,13 @@ def series(name: str, *cpus: float, source: Input = SOURCE) -> Series:
     small = replace(measured(0.5), exit_code=0)
     runs = [measured(cpu) for cpu in cpus]
     return Series(
-        system=system, vocabulary=GPT2, source=source, runs=runs, small=small, small_megabytes=4.0, tokens=7
+        system=system,
+        vocabulary=GPT2,
+        source=source,
+        runs=runs,
+        small=small,
+        small_megabytes=4.0,
+        tokens=7,
     )
 
 
@@ -208,10 +267,16 @@ class TestFigures:
     def test_goals_compare_equal_worker_counts(self) -> None:
         part = replace(SOURCE, folder="part", text_bytes=10_000_000)
         ran = [series("build-1", 2.0), series("run-1", 12.0), series("bare-1", 1.0)]
-        peers = [series("datasets-1", 6.5, source=part), series("datasets-2", 9.0, source=part)]
+        peers = [
+            series("datasets-1", 6.5, source=part),
+            series("datasets-2", 9.0, source=part),
+        ]
         goals = throughput_goals([*ran, *peers])
-        # 100 MB in 2 s against 10 MB in 6.5 s, or against 0.5 s for 4 MB and a second for every further MB.
-        assert [goal.got for goal in goals] == pytest.approx([32.5, 96.5 / 2, 2.0, 10.0])
+        # 100 MB in 2 s against 10 MB in 6.5 s, or against 0.5 s for 4 MB and a second
+        # for every further MB.
+        assert [goal.got for goal in goals] == pytest.approx(
+            [32.5, 96.5 / 2, 2.0, 10.0]
+        )
         assert [goal.met for goal in goals] == [False, True, False, True]
 
     def test_limits_are_inclusive(self) -> None:
@@ -229,7 +294,10 @@ class TestFigures:
 
     def test_a_failure_keeps_its_line(self) -> None:
         failed = Series(
-            system=SYSTEMS[0], vocabulary=GPT2, source=SOURCE, failure="exit code 1: no such | thing"
+            system=SYSTEMS[0],
+            vocabulary=GPT2,
+            source=SOURCE,
+            failure="exit code 1: no such | thing",
         )
         results = Results(machine="m", versions={"a": "1"}, repeats=1, series=[failed])
         assert "failed: exit code 1: no such / thing" in to_markdown(results)
@@ -261,7 +329,11 @@ def test_systems_take_turns_after_a_warm_up() -> None:
     bench.rotate(three, replace(SOURCE, folder="small"), 2)
     warm, turns = bench.asked[:6], bench.asked[6:]
     # The peer warms up on the small input.
-    assert warm[0::2] == [("build-1", "input"), ("bare-1", "input"), ("datasets-1", "small")]
+    assert warm[0::2] == [
+        ("build-1", "input"),
+        ("bare-1", "input"),
+        ("datasets-1", "small"),
+    ]
     assert {folder for _, folder in warm[1::2]} == {"small"}
     assert [name for name, _ in turns] == ["build-1", "bare-1", "datasets-1"] * 2
     assert [len(one.runs) for one in three] == [2, 2, 2]
@@ -274,13 +346,19 @@ def test_a_failing_system_costs_the_others_nothing() -> None:
     assert len(two[1].runs) == 2
 
 
-def model_row(name: str, cpu: dict[str, float], digests: dict[str, str]) -> models.ModelRow:
-    """Measurements with one tokenizer: CPU seconds on the input, and hashes of the ids of the small one."""
+def model_row(
+    name: str, cpu: dict[str, float], digests: dict[str, str]
+) -> models.ModelRow:
+    """Measurements with one tokenizer: CPU seconds on the input, and hashes of the
+    ids of the small one.
+    """
     part = replace(SOURCE, folder="part", text_bytes=10_000_000)
     small = replace(SOURCE, folder="small", text_bytes=4_000_000)
     rows: dict[str, Series] = {}
     for system, seconds in cpu.items():
-        rows[system] = series(system, seconds, source=part if system == models.REFERENCE else SOURCE)
+        rows[system] = series(
+            system, seconds, source=part if system == models.REFERENCE else SOURCE
+        )
         if system in digests:
             rows[system].digests["small"] = digests[system]
     return models.ModelRow(replace(GPT2, name=name), SOURCE, small, rows)
@@ -294,7 +372,9 @@ class TestModels:
         models.TOKENIZERS_1: 4.0,
         models.REFERENCE: 6.5,
     }
-    EQUAL: ClassVar = dict.fromkeys((models.GIGATOKEN, models.TOKENIZERS_1, models.REFERENCE), "a")
+    EQUAL: ClassVar = dict.fromkeys(
+        (models.GIGATOKEN, models.TOKENIZERS_1, models.REFERENCE), "a"
+    )
 
     def test_a_build_is_compared_with_the_fastest_loop_of_the_same_ids(self) -> None:
         row = model_row("gpt2", self.CPU, self.EQUAL)
@@ -311,14 +391,20 @@ class TestModels:
         assert not row.is_exact(models.GIGATOKEN)
 
     def test_loops_that_were_not_compared_are_no_measure(self) -> None:
-        cpu = {name: seconds for name, seconds in self.CPU.items() if name != models.REFERENCE}
+        cpu = {
+            name: seconds
+            for name, seconds in self.CPU.items()
+            if name != models.REFERENCE
+        }
         row = model_row("gpt2", cpu, self.EQUAL)
         assert row.fastest_exact_loop() is None
         assert row.ids() == "gigatoken not compared, tokenizers 1.x not compared"
 
     def test_goals_and_cells(self) -> None:
         llama_3 = model_row("llama3_1", self.CPU, self.EQUAL)
-        gemma = model_row("gemma3", self.CPU | {models.BUILD: 12.0, models.BUILD_1: 2.0}, self.EQUAL)
+        gemma = model_row(
+            "gemma3", self.CPU | {models.BUILD: 12.0, models.BUILD_1: 2.0}, self.EQUAL
+        )
         table = models.ModelTable(rows=[llama_3, gemma], notes=[])
         got = {goal.what: (goal.got, goal.limit) for goal in table.goals()}
         assert got == {
@@ -347,8 +433,16 @@ class TestCorpora:
     @pytest.fixture
     def files(self, tmp_path: Path) -> list[Path]:
         texts = {
-            "text": ["First. " * 3 + "\n" + "A long line. " * 60, "x <|im_end|> y", "[INST] z", "same"],
-            "code": ["".join(f"value_{number} = {number}\n" for number in range(300)), "same"],
+            "text": [
+                "First. " * 3 + "\n" + "A long line. " * 60,
+                "x <|im_end|> y",
+                "[INST] z",
+                "same",
+            ],
+            "code": [
+                "".join(f"value_{number} = {number}\n" for number in range(300)),
+                "same",
+            ],
         }
         paths: list[Path] = []
         for kind, rows in texts.items():
@@ -356,14 +450,18 @@ class TestCorpora:
             pq.write_table(pa.table({"text": rows}), paths[-1])
         return paths
 
-    def test_documents_come_once_without_special_tokens(self, files: list[Path]) -> None:
+    def test_documents_come_once_without_special_tokens(
+        self, files: list[Path]
+    ) -> None:
         made = list(islice(corpora.documents(files, ["<|im_end|>", "[INST]"]), 40))
         texts = [text for _, text in made]
         assert len(set(texts)) == len(texts)
         assert not [text for text in texts if "<|im_end|>" in text or "[INST]" in text]
         assert {kind for kind, _ in made[:3]} <= {"text", "code"}
         assert {kind for kind, _ in made[3:]} == {"repeated"}
-        assert made == list(islice(corpora.documents(files, ["<|im_end|>", "[INST]"]), 40))
+        assert made == list(
+            islice(corpora.documents(files, ["<|im_end|>", "[INST]"]), 40)
+        )
 
     def test_pieces_of_a_text_are_kept(self, files: list[Path]) -> None:
         text = "One. Two! " * 50 + "\nshort\n" + "\u4e00\u3002" * 300
@@ -388,7 +486,9 @@ class TestCorpora:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_the_bare_loop_writes_the_ids_of_tokenizers(workers: int, tmp_path: Path) -> None:
+def test_the_bare_loop_writes_the_ids_of_tokenizers(
+    workers: int, tmp_path: Path
+) -> None:
     texts = [["first text", "<|endoftext|> is text"], ["", "third\n\n text"]]
     (tmp_path / "in").mkdir()
     (tmp_path / "out").mkdir()
@@ -396,7 +496,14 @@ def test_the_bare_loop_writes_the_ids_of_tokenizers(workers: int, tmp_path: Path
         lines = "".join(json.dumps({"text": text}) + "\n" for text in part)
         (tmp_path / "in" / f"part-{number}.jsonl").write_text(lines)
     folder = save(byte_level(), tmp_path / "tokenizer")
-    job = [str(tmp_path / "in"), str(folder), "<|endoftext|>", str(tmp_path / "out"), str(workers), "2"]
+    job = [
+        str(tmp_path / "in"),
+        str(folder),
+        "<|endoftext|>",
+        str(tmp_path / "out"),
+        str(workers),
+        "2",
+    ]
     run = subprocess.run(
         [sys.executable, "-m", "benchmarks.systems.bare_tokenizers", *job],
         cwd=ROOT,
@@ -405,12 +512,20 @@ def test_the_bare_loop_writes_the_ids_of_tokenizers(workers: int, tmp_path: Path
         text=True,
     )
     assert run.returncode == 0, run.stderr
-    ids = b"".join(path.read_bytes() for path in sorted((tmp_path / "out").glob("*.ids")))
-    expected = reference_ids(byte_level(), [text for part in texts for text in part], literal=True)
-    assert np.frombuffer(ids, np.uint16).tolist() == [token for row in expected for token in row]
+    ids = b"".join(
+        path.read_bytes() for path in sorted((tmp_path / "out").glob("*.ids"))
+    )
+    expected = reference_ids(
+        byte_level(), [text for part in texts for text in part], literal=True
+    )
+    assert np.frombuffer(ids, np.uint16).tolist() == [
+        token for row in expected for token in row
+    ]
 
 
-def test_a_system_of_another_environment_names_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_of_another_environment_names_its_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     system = System("tokenizers1", 1, needs=("tokenizers",), environment="TOKENIZERS1")
     monkeypatch.delenv("BENCH_PYTHON_TOKENIZERS1", raising=False)
     assert "BENCH_PYTHON_TOKENIZERS1" in (system.missing() or "")
@@ -437,12 +552,17 @@ class TestDeterminism:
         one, two = self.tree(tmp_path / "one"), self.tree(tmp_path / "two")
         assert differences(builds.tree_digests(one), builds.tree_digests(two)) == []
         three = builds.tree_digests(self.tree(tmp_path / "three", b"other"))
-        assert differences(builds.tree_digests(one), three) == ["data/train-00000-00.parquet"]
+        assert differences(builds.tree_digests(one), three) == [
+            "data/train-00000-00.parquet"
+        ]
         assert differences(three, {}) == sorted(three)
 
     def test_only_finished_units_are_stamped(self, tmp_path: Path) -> None:
         store = self.tree(tmp_path / "one")
-        assert sorted(stamps(store)) == ["data/train-00000-00.parquet", "ledger/00000.json"]
+        assert sorted(stamps(store)) == [
+            "data/train-00000-00.parquet",
+            "ledger/00000.json",
+        ]
 
 
 class TestOptions:
@@ -451,7 +571,13 @@ class TestOptions:
         options = cli.parse([])
         assert options.work == tmp_path
         assert options.parts == set(cli.PARTS) - {"kill", "memory"}
-        assert {"throughput", "texts", "packing", "positions", "determinism"} <= options.parts
+        assert {
+            "throughput",
+            "texts",
+            "packing",
+            "positions",
+            "determinism",
+        } <= options.parts
         assert options.megabytes >= 300
         assert options.repeats >= 3
         assert len(options.systems) == len(SYSTEMS)
@@ -460,10 +586,15 @@ class TestOptions:
         assert cli.parse(["--only", "kill"]).parts == {"kill"}
         assert cli.parse(["--only", "kill"]).kills == 10
         assert "memory" in cli.parse(["--memory"]).parts
-        assert cli.parse(["--peer-megabytes", "0"]).peer_megabytes == cli.parse([]).megabytes
+        assert (
+            cli.parse(["--peer-megabytes", "0"]).peer_megabytes
+            == cli.parse([]).megabytes
+        )
 
     def test_a_missing_peer_names_the_install_line(self) -> None:
-        assert "pip install" in (System("peer", 1, True, ("no_such_module",)).missing() or "")
+        assert "pip install" in (
+            System("peer", 1, True, ("no_such_module",)).missing() or ""
+        )
         assert System("build", 1).missing() is None
 
 
@@ -478,7 +609,9 @@ def told(sink: Sink, capsys: pytest.CaptureFixture[str]) -> dict[str, int]:
 
 def given(ids: npt.NDArray[np.int32]) -> LoaderInput:
     total = int(np.add.reduce(ids.view(np.uint64).reshape(-1)))
-    return LoaderInput(folder="", rows=len(ids), tokens=ids.size, shards=1, bytes=1, sum=total)
+    return LoaderInput(
+        folder="", rows=len(ids), tokens=ids.size, shards=1, bytes=1, sum=total
+    )
 
 
 class TestLoaderRows:
@@ -494,7 +627,9 @@ class TestLoaderRows:
         assert judged(found, given(ids), 3, drawn=False) == "all"
         assert judged(found, given(ids), 2, drawn=False) == "120 of 80"
 
-    def test_a_row_in_the_place_of_another_is_seen(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_row_in_the_place_of_another_is_seen(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         ids, sink = rows_of_ids(8), Sink()
         sink.take(ids[[0, 1, 2, 3, 4, 5, 6, 6]])
         found = told(sink, capsys)
@@ -508,15 +643,22 @@ class TestLoaderRows:
         with pytest.raises(TypeError, match="expected contiguous int32"):
             Sink().take(np.zeros((LENGTH, BATCH), np.int32).T)
 
-    def test_delivered_rows_are_found_among_the_stored_ones(self, tmp_path: Path) -> None:
+    def test_delivered_rows_are_found_among_the_stored_ones(
+        self, tmp_path: Path
+    ) -> None:
         ids = rows_of_ids(30)
         ids[11] = ids[4]
         order = np.random.default_rng(3).permutation(30)
-        for path, rows in ((tmp_path / "stored.npy", ids), (tmp_path / "delivered.npy", ids[order])):
+        for path, rows in (
+            (tmp_path / "stored.npy", ids),
+            (tmp_path / "delivered.npy", ids[order]),
+        ):
             sink = Sink(path)
             sink.take(rows)
             sink.finish()
-        stored, delivered = (np.load(tmp_path / f"{name}.npy") for name in ("stored", "delivered"))
+        stored, delivered = (
+            np.load(tmp_path / f"{name}.npy") for name in ("stored", "delivered")
+        )
         numbers = stored_numbers(stored, delivered)
         assert sorted(numbers.tolist()) == list(range(30))
         assert np.array_equal(ids[numbers], ids[order])
@@ -524,7 +666,9 @@ class TestLoaderRows:
             stored_numbers(stored, delivered[:-1])
 
     @pytest.mark.parametrize("form", ["parquet", "zstd", "copy"])
-    def test_conversions_and_ceilings_lose_nothing(self, form: str, tmp_path: Path) -> None:
+    def test_conversions_and_ceilings_lose_nothing(
+        self, form: str, tmp_path: Path
+    ) -> None:
         ids = rows_of_ids(600)
         source, target = tmp_path / "ids", tmp_path / form
         for folder in (source, target):
@@ -543,7 +687,9 @@ class TestLoaderRows:
         tokenizer.mkdir()
         for name, data in byte_level().files.items():
             (tokenizer / name).write_bytes(data)
-        config = settings(tmp_path, tokenizer, write_jsonl(tmp_path / "notes.jsonl", notes(40)))
+        config = settings(
+            tmp_path, tokenizer, write_jsonl(tmp_path / "notes.jsonl", notes(40))
+        )
         config |= {"name": "few", "pack": {"enabled": True, "seq_length": 32}}
         config["save"]["num_shards"] = 3
         built = build_here(config)
@@ -557,27 +703,42 @@ class TestLoaderRows:
 def loader_series(name: str, *cpus: float) -> LoaderSeries:
     loader = next(one for one in LOADERS if one.name == name)
     runs = [measured(cpu) for cpu in cpus]
-    return LoaderSeries(loader=loader, mtok=800.0, runs=runs, small=measured(0.5), small_mtok=2.0, rows="all")
+    return LoaderSeries(
+        loader=loader,
+        mtok=800.0,
+        runs=runs,
+        small=measured(0.5),
+        small_mtok=2.0,
+        rows="all",
+    )
 
 
 class TestLoaderFigures:
     def test_rates_are_medians_and_ratios_are_of_this_run(self) -> None:
-        goals = rate_goals([loader_series(OURS, 9.0, 4.0, 3.0), loader_series(UNSHUFFLED, 20.5)])
+        goals = rate_goals(
+            [loader_series(OURS, 9.0, 4.0, 3.0), loader_series(UNSHUFFLED, 20.5)]
+        )
         beyond, peer = 798 / 3.5, 798 / 20.0
-        assert [goal.got for goal in goals] == pytest.approx([200.0, beyond, 20.5 / 4.0, beyond / peer])
+        assert [goal.got for goal in goals] == pytest.approx(
+            [200.0, beyond, 20.5 / 4.0, beyond / peer]
+        )
         assert [goal.met for goal in goals] == [True, True, True, True]
 
     def test_what_did_not_run_is_judged_by_nobody(self) -> None:
         failed = LoaderSeries(loader=LOADERS[0], failure="exit code 1: no such | thing")
         assert rate_goals([failed, loader_series(LITDATA, 2.0)]) == []
-        report = LoaderReport(series=[failed, loader_series(LITDATA, 2.0)], quality=[["ours", "1 (1)"]])
+        report = LoaderReport(
+            series=[failed, loader_series(LITDATA, 2.0)], quality=[["ours", "1 (1)"]]
+        )
         results = Results(machine="m", versions={}, repeats=1, loader=report)
         shown = to_markdown(results)
         assert "failed: exit code 1: no such / thing" in shown
         assert "| ours | 1 (1) |" in shown
         json.dumps(to_json(results), default=str)
 
-    def test_a_missing_loader_names_the_install_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_missing_loader_names_the_install_line(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         reason = Loader("peer", "loader_peer", module="no_such_module").missing() or ""
         assert "pip install" in reason
         assert "BENCH_PYTHON_NO_SUCH_MODULE" in reason
@@ -589,11 +750,14 @@ class TestLoaderFigures:
 def test_planted_documents_are_near_and_the_others_are_not() -> None:
     letters = "abcdefghij"  # for numbers are all one word
     plain = [
-        " ".join(f"{seed}{a}{b}{c}" for a in letters for b in letters for c in "abcd") for seed in letters[:9]
+        " ".join(f"{seed}{a}{b}{c}" for a in letters for b in letters for c in "abcd")
+        for seed in letters[:9]
     ]
     texts = list(plant(plain, 300_000))
     assert texts == list(plant(plain, 300_000))
     every = true_pairs(texts, pairs_of(dict.fromkeys(range(len(texts)), 0)))
     near = {pair for pair, similarity in every.items() if similarity > 0.3}
     assert near and all(second == first + 1 for first, second in near)
-    assert all(similarity < 0.2 for pair, similarity in every.items() if pair not in near)
+    assert all(
+        similarity < 0.2 for pair, similarity in every.items() if pair not in near
+    )

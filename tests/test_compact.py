@@ -1,4 +1,6 @@
-"""Values that are kept packed are the values that were put in, in a fraction of their memory."""
+"""Values that are kept packed are the values that were put in, in a fraction of
+their memory.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,18 @@ class _Pair:
 
 PAIRS = st.lists(
     st.builds(
-        _Pair, st.text(st.characters(), max_size=5), st.lists(st.integers(-(1 << 63), 1 << 64)).map(tuple)
+        _Pair,
+        st.text(st.characters(), max_size=5),
+        st.lists(st.integers(-(1 << 63), 1 << 64)).map(tuple),
     ),
     max_size=5,
 )
 
 
 @given(PAIRS, st.integers(0, 600), st.slices(600))
-def test_it_is_the_tuple_that_was_put_in(pairs: list[_Pair], repeated: int, part: slice) -> None:
+def test_it_is_the_tuple_that_was_put_in(
+    pairs: list[_Pair], repeated: int, part: slice
+) -> None:
     values = (pairs * (1 + repeated // max(1, len(pairs))))[: repeated + len(pairs)]
     packed = CompactTuple(_Pair, iter(values))
     assert packed == tuple(values) == tuple(packed)
@@ -53,9 +59,19 @@ def _ranges(count: int) -> Iterator[FileRange]:
         options: Any = {"format": "jsonl", "compression": None, "file_id": hash(number)}
         path = f"{number // 1000:03d}/{number:07d}.jsonl"
         token = f"sha256:{sha256(path.encode()).hexdigest()}"
-        stat = (10_000_000 + number, 1_700_000_000_123_456_789 + number * 10**6, 1_700_000_000_223_456_789)
+        stat = (
+            10_000_000 + number,
+            1_700_000_000_123_456_789 + number * 10**6,
+            1_700_000_000_223_456_789,
+        )
         file = InputFile(
-            source="s", path=path, url=f"/data/raw/{path}", size=300, token=token, stat=stat, **options
+            source="s",
+            path=path,
+            url=f"/data/raw/{path}",
+            size=300,
+            token=token,
+            stat=stat,
+            **options,
         )
         yield FileRange(file=file, start=0, stop=300, weight=300)
 

@@ -30,13 +30,18 @@ def refusals_table() -> str:
     # The cells are Markdown already: to_markdown takes its cells for texts.
     head = ("option", "not used by", "another value is", "instead", "also allowed")
     lines = [head, ["---"] * len(head), *rows]
-    escaped = ([cell.replace("\\", "\\\\").replace("|", "\\|") for cell in line] for line in lines)
+    escaped = (
+        [cell.replace("\\", "\\\\").replace("|", "\\|") for cell in line]
+        for line in lines
+    )
     return "\n" + "".join(f"| {' | '.join(line)} |\n" for line in escaped)
 
 
 def test_the_table_of_what_is_refused_is_current() -> None:
     text = CONFIGURATION.read_text()
-    assert text.partition(MARK)[2] == refusals_table(), "run `python -m tests.test_docs` to write it again"
+    assert text.partition(MARK)[2] == refusals_table(), (
+        "run `python -m tests.test_docs` to write it again"
+    )
 
 
 def test_the_glossary_is_alphabetical_and_names_what_is_there() -> None:
@@ -46,15 +51,23 @@ def test_the_glossary_is_alphabetical_and_names_what_is_there() -> None:
     assert words == sorted(words, key=str.lower)
     for page in ("docs/glossary.md", "docs/architecture.md", "CONTRIBUTING.md"):
         for path in re.findall(r"`([a-z_]+/[a-z_/.]*)`", (ROOT / page).read_text()):
-            assert any((folder / path).exists() for folder in (ROOT / "lib/tokenlake", ROOT)), (page, path)
+            assert any(
+                (folder / path).exists() for folder in (ROOT / "lib/tokenlake", ROOT)
+            ), (page, path)
 
 
 def test_tests_and_modules_that_pages_name_are_there() -> None:
-    for page in (*ROOT.glob("docs/*.md"), ROOT / "README.md", ROOT / "benchmarks/README.md"):
+    for page in (
+        *ROOT.glob("docs/*.md"),
+        ROOT / "README.md",
+        ROOT / "benchmarks/README.md",
+    ):
         text = page.read_text()
         for path in re.findall(r"`(?:tests/)?((?:[a-z]+/)*test_\w+\.py)`", text):
             assert (ROOT / "tests" / path).exists(), (page.name, path)
-        for module, names in re.findall(r"^from (tokenlake[\w.]*) import (.+)$", text, re.MULTILINE):
+        for module, names in re.findall(
+            r"^from (tokenlake[\w.]*) import (.+)$", text, re.MULTILINE
+        ):
             for name in names.split(", "):
                 assert hasattr(import_module(module), name), (page.name, module, name)
 

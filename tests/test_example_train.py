@@ -1,4 +1,6 @@
-"""``examples/train_jax.py``: it learns, keeps documents apart, and goes on from a checkpoint as if never stopped."""
+"""``examples/train_jax.py``: it learns, keeps documents apart, and goes on from a
+checkpoint as if never stopped.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,20 @@ import pytest
 from tests.reading.support import lake_of
 
 ROOT = Path(__file__).resolve().parents[1]
-TINY = ("--batch-size", "8", "--width", "32", "--layers", "2", "--heads", "2", "--every", "6", "--log", "1")
+TINY = (
+    "--batch-size",
+    "8",
+    "--width",
+    "32",
+    "--layers",
+    "2",
+    "--heads",
+    "2",
+    "--every",
+    "6",
+    "--log",
+    "1",
+)
 STEPS = 30
 
 RUNS = """
@@ -90,7 +105,11 @@ def command(cache: Path, code: str, *arguments: str) -> dict[str, Any]:
         "JAX_COMPILATION_CACHE_DIR": str(cache),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
-    return {"args": [sys.executable, "-c", code, *arguments], "env": environment, "text": True}
+    return {
+        "args": [sys.executable, "-c", code, *arguments],
+        "env": environment,
+        "text": True,
+    }
 
 
 def arrays(folder: Path) -> dict[str, Any]:
@@ -100,9 +119,16 @@ def arrays(folder: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    """A run that is killed; then a whole one, what is left of the other, and documents apart, in one process."""
-    dataset, folder = f"{lake_of(tmp_path_factory).url}/plain", tmp_path_factory.mktemp("runs")
+def runs(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """A run that is killed; then a whole one, what is left of the other, and
+    documents apart, in one process.
+    """
+    dataset, folder = (
+        f"{lake_of(tmp_path_factory).url}/plain",
+        tmp_path_factory.mktemp("runs"),
+    )
     options = (*TINY, "--steps", str(STEPS))
     killed = (dataset, *options, "--checkpoint", str(folder / "killed"))
     died = subprocess.run(**command(folder / "cache", KILLED, *killed), check=False)
@@ -111,7 +137,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.Com
     assert checkpoint.name == "step-00000012"
     both = (dataset, str(folder / "whole"), str(folder / "killed"), *options)
     return folder, subprocess.run(
-        **command(folder / "cache", RUNS + ISOLATED, *both), capture_output=True, check=False
+        **command(folder / "cache", RUNS + ISOLATED, *both),
+        capture_output=True,
+        check=False,
     )
 
 
@@ -130,5 +158,7 @@ def test_the_loss_falls_and_a_run_that_was_killed_goes_on_as_if_it_had_not_been(
     assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
 
 
-def test_documents_of_a_row_do_not_see_each_other(runs: tuple[Path, subprocess.CompletedProcess[str]]):
+def test_documents_of_a_row_do_not_see_each_other(
+    runs: tuple[Path, subprocess.CompletedProcess[str]],
+):
     assert runs[1].returncode == 0, runs[1].stderr

@@ -1,4 +1,6 @@
-"""The floors of the library: `make lint` checks the contracts of .importlinter, and these tests check the contracts."""
+"""The floors of the library: `make lint` checks the contracts of .importlinter, and
+these tests check the contracts.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +31,18 @@ def contracts() -> ConfigParser:
 
 
 @pytest.mark.parametrize("contract", FLOORS)
-def test_a_contract_of_the_floors_has_no_exceptions(contracts: ConfigParser, contract: str) -> None:
+def test_a_contract_of_the_floors_has_no_exceptions(
+    contracts: ConfigParser, contract: str
+) -> None:
     assert "ignore_imports" not in contracts[f"importlinter:contract:{contract}"]
 
 
 def test_every_module_at_the_top_is_on_a_floor(contracts: ConfigParser) -> None:
     listed = set(
-        re.findall(r"tokenlake\.(\w+)(?![\w.])", contracts["importlinter:contract:floors"]["layers"])
+        re.findall(
+            r"tokenlake\.(\w+)(?![\w.])",
+            contracts["importlinter:contract:floors"]["layers"],
+        )
     )
     folder = Path(tokenlake.__file__).parent
     modules = {path.stem for path in folder.glob("*.py")}
@@ -56,13 +63,24 @@ EXTRAS = {
     "tokenlake.runtime.loader.orbax": {"jax", "orbax"},
     "tokenlake.runtime.loader.torch": {"torch"},
     "tokenlake.runtime.store.http_session": {"aiohttp"},
-    "tokenlake.runtime.trainer": {"annotated_types", "jax", "optax", "orbax", "pydantic"},
+    "tokenlake.runtime.trainer": {
+        "annotated_types",
+        "jax",
+        "optax",
+        "orbax",
+        "pydantic",
+    },
 }
 """Optional modules and packages of the lower floors -> what they import beside that."""
 
 
-def test_the_lower_floors_import_what_a_base_install_has(contracts: ConfigParser) -> None:
-    places = [contracts[f"importlinter:contract:{floor}"]["layers"] for floor in ("base", "runtime")]
+def test_the_lower_floors_import_what_a_base_install_has(
+    contracts: ConfigParser,
+) -> None:
+    places = [
+        contracts[f"importlinter:contract:{floor}"]["layers"]
+        for floor in ("base", "runtime")
+    ]
     foreign: dict[str, set[str]] = {}
     for name in re.findall(r"[\w.]+", " ".join(places)):
         spec = find_spec(name)
@@ -78,7 +96,9 @@ def test_the_lower_floors_import_what_a_base_install_has(contracts: ConfigParser
 
 
 def _packages(path: Path) -> set[str]:
-    """Return the packages of others that importing a file imports: not what functions import, or type checkers."""
+    """Return the packages of others that importing a file imports: not what
+    functions import, or type checkers.
+    """
     packages: set[str] = set()
     for node in ast.parse(path.read_text("utf-8")).body:
         if isinstance(node, ast.Import):
@@ -89,10 +109,14 @@ def _packages(path: Path) -> set[str]:
 
 
 def registered_parts() -> list[str]:
-    """Return every ``module:name`` that the library holds as text: a part that is imported when it is first used."""
+    """Return every ``module:name`` that the library holds as text: a part that is
+    imported when it is first used.
+    """
     parts: set[str] = set()
     for path in Path(tokenlake.__file__).parent.rglob("*.py"):
-        parts.update(re.findall(r'"(tokenlake(?:\.\w+)+:\w+)"', path.read_text("utf-8")))
+        parts.update(
+            re.findall(r'"(tokenlake(?:\.\w+)+:\w+)"', path.read_text("utf-8"))
+        )
     return sorted(parts)
 
 
@@ -105,9 +129,16 @@ def test_a_registered_part_is_there() -> None:
 
 
 def test_every_executor_can_be_loaded_by_its_name(tmp_path: Path) -> None:
-    config = {"name": "set", "datasets": [{"data_files": "x"}], "save": {"output_dir": str(tmp_path)}}
+    config = {
+        "name": "set",
+        "datasets": [{"data_files": "x"}],
+        "save": {"output_dir": str(tmp_path)},
+    }
     with pytest.raises(ConfigError, match="expected one of") as error:
         tokenlake.build_dataset(config, executor="nowhere")  # pyright: ignore[reportArgumentType]
     names = str(error.value).rpartition("expected one of ")[2].split(", ")
-    executors = {part.rpartition(":open_")[2].removesuffix("_pool") for part in registered_parts()}
+    executors = {
+        part.rpartition(":open_")[2].removesuffix("_pool")
+        for part in registered_parts()
+    }
     assert len(names) >= 4 and set(names) <= executors

@@ -1,4 +1,6 @@
-"""The library's own code: what `python -m benchmarks.house` counts must not slide back."""
+"""The library's own code: what `python -m benchmarks.house` counts must not slide
+back.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,11 @@ import pytest
 import tokenlake
 from benchmarks.house import House, cycles, measure
 
-# The imports of a file stand together, before anything else: to parse these alone takes a tenth of the time.
+# The imports of a file stand together, before anything else: to parse these alone takes
+# a tenth of the time.
 _HEAD = re.compile(
-    r"^(?:from|import) .*\n(?:(?:from |import |\)|#|if TYPE_CHECKING|[ \t]).*\n|\n)*", re.MULTILINE
+    r"^(?:from [\w.]+ import|import \w).*\n(?:(?:from |import |\)|#|if TYPE_CHECKING|[ \t]).*\n|\n)*",
+    re.MULTILINE,
 )
 HEAVY = {"datasets", "jax", "prefect", "torch", "transformers"}
 ROOT = Path(__file__).parents[1]
@@ -45,16 +49,32 @@ def test_every_function_is_annotated(house: House) -> None:
     assert house.annotated == len(house.functions)
 
 
-def test_no_file_of_tests_imports_what_is_heavy_when_it_is_collected(house: House) -> None:
-    """Each process of a run collects every file; `tests.lazily` imports what a test needs when it first uses it."""
-    imported = {_name(source.path): set(_imported(source.tree.body)) for source in house.sources}
+def test_no_file_of_tests_imports_what_is_heavy_when_it_is_collected(
+    house: House,
+) -> None:
+    """Each process of a run collects every file; `tests.lazily` imports what a test
+    needs when it first uses it.
+    """
+    imported = {
+        _name(source.path): set(_imported(source.tree.body)) for source in house.sources
+    }
     for path in (
-        path for name in ("tests", "examples", "flows", "tasks") for path in (ROOT / name).rglob("*.py")
+        path
+        for name in ("tests", "examples", "flows", "tasks")
+        for path in (ROOT / name).rglob("*.py")
     ):
         head = _HEAD.search(path.read_text("utf-8"))
-        imported[_name(path)] = set(_imported(ast.parse(head[0]).body)) if head else set[str]()
-    collected = [name for name in imported if name.rpartition(".")[2].startswith(("test_", "conftest"))]
-    assert {name: found for name in collected if (found := sorted(_heavy(name, imported)))} == {}
+        imported[_name(path)] = (
+            set(_imported(ast.parse(head[0]).body)) if head else set[str]()
+        )
+    collected = [
+        name
+        for name in imported
+        if name.rpartition(".")[2].startswith(("test_", "conftest"))
+    ]
+    assert {
+        name: found for name in collected if (found := sorted(_heavy(name, imported)))
+    } == {}
 
 
 def _name(path: Path) -> str:
@@ -64,12 +84,17 @@ def _name(path: Path) -> str:
 
 
 def _imported(body: Iterable[ast.stmt]) -> Iterator[str]:
-    """Yield what the import of a file imports: none of what stands under TYPE_CHECKING, or in functions."""
+    """Yield what the import of a file imports: none of what stands under
+    TYPE_CHECKING, or in functions.
+    """
     for node in body:
         if isinstance(node, ast.Import):
             yield from (each.name for each in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield from (node.module, *(f"{node.module}.{each.name}" for each in node.names))
+            yield from (
+                node.module,
+                *(f"{node.module}.{each.name}" for each in node.names),
+            )
         elif isinstance(node, ast.Try | ast.With):
             yield from _imported(node.body)
 
@@ -88,26 +113,38 @@ def _heavy(name: str, imported: dict[str, set[str]]) -> set[str]:
 
 
 def test_of_tokenizers_only_what_all_its_versions_have_is_imported() -> None:
-    """Version 1.0 of the package has no models, trainers, normalizers, pre-tokenizers or processors."""
+    """Version 1.0 of the package has no models, trainers, normalizers,
+    pre-tokenizers or processors.
+    """
     statement = re.compile(r"^\s*(?:from|import) tokenizers\b", re.MULTILINE)
     others: dict[str, list[str]] = {}
     for folder in ("lib", "tests", "benchmarks", "examples"):
         for path in (ROOT / folder).rglob("*.py"):
             source = path.read_text("utf-8")
-            names = _names_of_tokenizers(source) if statement.search(source) else set[str]()
+            names = (
+                _names_of_tokenizers(source) if statement.search(source) else set[str]()
+            )
             if names - {"Tokenizer", "Encoding"}:
                 others[path.relative_to(ROOT).as_posix()] = sorted(names)
     assert others == {}
 
 
 def _names_of_tokenizers(source: str) -> set[str]:
-    """Return the names that a file imports from the package `tokenizers`, in its functions too."""
+    """Return the names that a file imports from the package `tokenizers`, in its
+    functions too.
+    """
     names: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and node.module == "tokenizers":
             names.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and str(node.module).startswith("tokenizers."):
+        elif isinstance(node, ast.ImportFrom) and str(node.module).startswith(
+            "tokenizers."
+        ):
             names.add(str(node.module))
         elif isinstance(node, ast.Import):
-            names.update(alias.name for alias in node.names if alias.name.startswith("tokenizers."))
+            names.update(
+                alias.name
+                for alias in node.names
+                if alias.name.startswith("tokenizers.")
+            )
     return names

@@ -1,4 +1,6 @@
-"""Tests go through public doors: the number of internal names that they import may only fall."""
+"""Tests go through public doors: the number of internal names that they import may
+only fall.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,22 @@ PUBLIC_MODULES = frozenset(
         "tokenlake.utils",
     }
 )
-"""Modules that users import. A test that imports from any other module breaks when code moves."""
+"""Modules that users import. A test that imports from any other module breaks when
+code moves.
+"""
 
 LIBRARY = Path(__file__).parents[1] / "lib"
 
 DOORS = {
-    *(".".join(stub.parent.relative_to(LIBRARY).parts) for stub in LIBRARY.rglob("__init__.pyi")),
+    *(
+        ".".join(stub.parent.relative_to(LIBRARY).parts)
+        for stub in LIBRARY.rglob("__init__.pyi")
+    ),
     "tokenlake.config.resolve",
 }
-"""Packages that list what the rest of the library and the tests may import; the files behind a door can move."""
+"""Packages that list what the rest of the library and the tests may import; the
+files behind a door can move.
+"""
 
 MOST_INTERNAL_NAMES = 47
 """Number of internal names that tests imported when it was last lowered."""
@@ -55,4 +64,6 @@ def test_no_test_imports_more_internal_names() -> None:
         f"tests import {count} internal names, at most {MOST_INTERNAL_NAMES} are allowed; "
         "test through a public module, or a fixture that exists"
     )
-    assert count == MOST_INTERNAL_NAMES, f"set MOST_INTERNAL_NAMES to {count}: it may only fall"
+    assert count == MOST_INTERNAL_NAMES, (
+        f"set MOST_INTERNAL_NAMES to {count}: it may only fall"
+    )

@@ -1,4 +1,6 @@
-"""What notebooks and prompts show of objects: one line, or a small table in which no text becomes a tag."""
+"""What notebooks and prompts show of objects: one line, or a small table in which no
+text becomes a tag.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from tokenlake.etl.integrity.findings import Problem
 
 def built(tmp_path: Path, tokenizer_dir: Path) -> tuple[Any, ...]:
     """A plan and the result of its build."""
-    (tmp_path / "texts.jsonl").write_text('{"text": "a lake"}\n{"text": "holds water"}\n')
+    (tmp_path / "texts.jsonl").write_text(
+        '{"text": "a lake"}\n{"text": "holds water"}\n'
+    )
     config = {
         "name": "small",
         "datasets": [{"name": "texts", "data_files": str(tmp_path / "texts.jsonl")}],
@@ -39,7 +43,11 @@ def test_all_that_users_get_is_short_and_a_table(
 ) -> None:
     plan, result = built(tmp_path, tokenizer_dir)
     store = tmp_path / "out"
-    assert tl.verify(store, "small") == tl.verify(str(store), "small@v1") == tl.verify(store, "small", 1)
+    assert (
+        tl.verify(store, "small")
+        == tl.verify(str(store), "small@v1")
+        == tl.verify(store, "small", 1)
+    )
     report = tl.verify(store, "small", deep=True)
     assert report.ok and report.rows == 1
     ds = plain(tmp_path_factory)
@@ -48,14 +56,19 @@ def test_all_that_users_get_is_short_and_a_table(
     endless = tl.DataLoader(ds, batch_size=4)
     for each in (ds, mixture, loader, endless, ds.manifest, report, plan, result):
         line, table = repr(each), html_of(each)
-        assert line.startswith(type(each).__name__) and len(line.splitlines()) == 1 and len(line) < 200
+        assert (
+            line.startswith(type(each).__name__)
+            and len(line.splitlines()) == 1
+            and len(line) < 200
+        )
         assert {name for name, *_ in Skeleton(table).tags if name[0] != "/"} <= {
             *("div", "b", "p", "table", "thead", "tbody", "tr", "th", "td"),
         }
     assert repr(loader) == f"DataLoader({mixture!r}, batches of 4, at step 0)"
     assert repr(result).startswith("BuildResult(small@v1: built, 1 unit, ")
     assert (
-        repr(plan) == f"Plan(small: packed, 1 unit, {(tmp_path / 'texts.jsonl').stat().st_size} B of input)"
+        repr(plan)
+        == f"Plan(small: packed, 1 unit, {(tmp_path / 'texts.jsonl').stat().st_size} B of input)"
     )
     assert repr(result.manifest).startswith("Manifest(small@v1: packed, 1 row, ")
     assert "&lt;b&gt;" in html_of(mixture) and "<b>:" not in html_of(mixture)
@@ -64,8 +77,11 @@ def test_all_that_users_get_is_short_and_a_table(
 @given(text=HOSTILE)
 def test_no_text_of_a_fact_becomes_a_tag(text: str) -> None:
     def shown(text: str) -> list[tuple[str, ...]]:
-        # A name of its own beside the text: with a fixed one, that text itself would make one row of two.
-        table = named_facts(text, {text: text, text + "n": 1}, (text, "b"), [(text, "1")])
+        # A name of its own beside the text: with a fixed one, that text itself would
+        # make one row of two.
+        table = named_facts(
+            text, {text: text, text + "n": 1}, (text, "b"), [(text, "1")]
+        )
         return Skeleton(table + grid([text], [[text]], ["left"]).text).tags
 
     assert shown(text) == shown("harmless")

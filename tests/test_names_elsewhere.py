@@ -31,16 +31,23 @@ WAYS = {
 
 @pytest.mark.parametrize("module", MODULES)
 @pytest.mark.parametrize("name", WAYS)
-def test_a_name_of_another_library_says_how_to_do_the_same(module: str, name: str) -> None:
+def test_a_name_of_another_library_says_how_to_do_the_same(
+    module: str, name: str
+) -> None:
     package = import_module(module)
-    with pytest.raises(AttributeError, match=f"module '{module}' has no attribute '{name}': .*{WAYS[name]}"):
+    with pytest.raises(
+        AttributeError,
+        match=f"module '{module}' has no attribute '{name}': .*{WAYS[name]}",
+    ):
         getattr(package, name)
     assert not hasattr(package, name) and name not in dir(package)
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_other_missing_names_say_no_more_than_that(module: str) -> None:
-    with pytest.raises(AttributeError, match=f"^module '{module}' has no attribute 'Nonsense'$"):
+    with pytest.raises(
+        AttributeError, match=f"^module '{module}' has no attribute 'Nonsense'$"
+    ):
         import_module(module).Nonsense  # noqa: B018
 
 

@@ -1,4 +1,6 @@
-"""What stands beside the code: licence, pins, image, compose file and manifests agree with the project."""
+"""What stands beside the code: licence, pins, image, compose file and manifests
+agree with the project.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +33,17 @@ def documents(path: Path) -> list[dict[str, Any]]:
 def example_variables() -> dict[str, str]:
     """What `.env.example` sets."""
     lines = (ROOT / ".env.example").read_text("utf-8").splitlines()
-    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+    return dict(
+        line.split("=", 1) for line in lines if line and not line.startswith("#")
+    )
 
 
 def copied() -> list[list[str]]:
     """The sources of each COPY of the Dockerfile that takes files of the checkout."""
     lines = re.findall(
-        r"^COPY (?!--from)(?:--\S+ )?(.+)$", (ROOT / "Dockerfile").read_text("utf-8"), re.MULTILINE
+        r"^COPY (?!--from)(?:--\S+ )?(.+)$",
+        (ROOT / "Dockerfile").read_text("utf-8"),
+        re.MULTILINE,
     )
     return [line.split()[:-1] for line in lines]
 
@@ -55,33 +61,59 @@ def closure(names: set[tuple[str, str]]) -> Iterator[str]:
         yield name
         for line in map(Requirement, lines):
             if line.marker is None or line.marker.evaluate({"extra": extra}):
-                names |= {(canonicalize_name(line.name), each) for each in ["", *line.extras]} - seen
+                names |= {
+                    (canonicalize_name(line.name), each) for each in ["", *line.extras]
+                } - seen
 
 
 def test_every_package_of_the_extras_is_pinned_without_an_address():
     text = (ROOT / "constraints.txt").read_text("utf-8")
     assert "://" not in text and "@" not in text
-    pins = {canonicalize_name(line.partition("==")[0]) for line in text.splitlines() if "==" in line}
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
-    needed = set(closure({("tokenlake", extra) for extra in ["", *extras]})) - {"tokenlake"}
+    pins = {
+        canonicalize_name(line.partition("==")[0])
+        for line in text.splitlines()
+        if "==" in line
+    }
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
+        "optional-dependencies"
+    ]
+    needed = set(closure({("tokenlake", extra) for extra in ["", *extras]})) - {
+        "tokenlake"
+    }
     assert needed - pins - {"pip", "setuptools"} == set()
 
 
-def test_the_wheel_of_what_the_image_copies_is_the_wheel_of_the_checkout(tmp_path: Path):
-    """So nothing is missing in the Dockerfile; and manifests of clusters are in no wheel."""
+def test_the_wheel_of_what_the_image_copies_is_the_wheel_of_the_checkout(
+    tmp_path: Path,
+):
+    """So nothing is missing in the Dockerfile; and manifests of clusters are in no
+    wheel.
+    """
     context = tmp_path / "context"
     for source in {source for line in copied() for source in line}:
         target = context / source
         target.parent.mkdir(parents=True, exist_ok=True)
         if (ROOT / source).is_dir():
             shutil.copytree(
-                ROOT / source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
+                ROOT / source,
+                target,
+                dirs_exist_ok=True,
+                ignore=shutil.ignore_patterns("__pycache__"),
             )
         else:
             shutil.copy(ROOT / source, target)
     names: list[set[str]] = []
     for folder, target in ((ROOT, tmp_path / "here"), (context, tmp_path / "there")):
-        build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(target)]
+        build = [
+            sys.executable,
+            "-m",
+            "hatchling",
+            "build",
+            "-t",
+            "wheel",
+            "-d",
+            str(target),
+        ]
         subprocess.run(build, cwd=folder, check=True, capture_output=True)
         [wheel] = target.glob("*.whl")
         names.append(set(zipfile.ZipFile(wheel).namelist()))
@@ -101,7 +133,16 @@ def test_the_wheel_of_what_the_image_copies_is_the_wheel_of_the_checkout(tmp_pat
 
 
 def test_the_source_distribution_can_be_built_and_tested(tmp_path: Path):
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
+    build = [
+        sys.executable,
+        "-m",
+        "hatchling",
+        "build",
+        "-t",
+        "sdist",
+        "-d",
+        str(tmp_path),
+    ]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
     [archive] = tmp_path.glob("*.tar.gz")
     with tarfile.open(archive) as tar:
@@ -116,12 +157,18 @@ def test_the_source_distribution_can_be_built_and_tested(tmp_path: Path):
         "prefect.yaml",
     }
     assert needed <= names
-    assert not [name for name in names if name.startswith((".venv", "artifacts")) or name == ".env"]
+    assert not [
+        name
+        for name in names
+        if name.startswith((".venv", "artifacts")) or name == ".env"
+    ]
 
 
 def test_docker_sees_every_file_that_the_image_copies():
     seen = {
-        line[1:] for line in (ROOT / ".dockerignore").read_text("utf-8").splitlines() if line.startswith("!")
+        line[1:]
+        for line in (ROOT / ".dockerignore").read_text("utf-8").splitlines()
+        if line.startswith("!")
     }
     assert {source.split("/")[0] for line in copied() for source in line} <= seen
 
@@ -145,8 +192,12 @@ def workloads() -> list[dict[str, Any]]:
     return [each for each in found if "template" in each.get("spec", {})]
 
 
-@pytest.mark.parametrize("workload", workloads(), ids=lambda each: each["metadata"]["name"])
-def test_a_workload_of_the_cluster_has_no_rights_and_knows_its_secrets(workload: dict[str, Any]):
+@pytest.mark.parametrize(
+    "workload", workloads(), ids=lambda each: each["metadata"]["name"]
+)
+def test_a_workload_of_the_cluster_has_no_rights_and_knows_its_secrets(
+    workload: dict[str, Any],
+):
     pod = workload["spec"]["template"]
     if "selector" in workload["spec"]:
         assert workload["spec"]["selector"]["matchLabels"] == pod["metadata"]["labels"]
@@ -157,22 +208,38 @@ def test_a_workload_of_the_cluster_has_no_rights_and_knows_its_secrets(workload:
         assert {"requests", "limits"} <= set(container["resources"])
         for variable in container.get("env", []):
             if reference := variable.get("valueFrom", {}).get("secretKeyRef"):
-                assert reference["name"] == "secrets" and reference["key"] in example_variables()
+                assert (
+                    reference["name"] == "secrets"
+                    and reference["key"] in example_variables()
+                )
 
 
 def test_all_files_name_one_image_and_the_pool_of_the_deployments():
-    images = {c["image"] for w in workloads() for c in w["spec"]["template"]["spec"]["containers"]}
+    images = {
+        c["image"]
+        for w in workloads()
+        for c in w["spec"]["template"]["spec"]["containers"]
+    }
     assert images == {IMAGE, "postgres:17"}
-    [pool] = {d["work_pool"]["name"] for d in documents(ROOT / "prefect.yaml")[0]["deployments"]}
+    [pool] = {
+        d["work_pool"]["name"]
+        for d in documents(ROOT / "prefect.yaml")[0]["deployments"]
+    }
     for name in ("Dockerfile", "compose.yaml", "deployments/kubernetes/set-up.yaml"):
         text = (ROOT / name).read_text("utf-8")
-        assert set(re.findall(r"(?:--pool\", \"|work-pool create )(\w+)", text)) == {pool}, name
+        assert set(re.findall(r"(?:--pool\", \"|work-pool create )(\w+)", text)) == {
+            pool
+        }, name
 
 
 def test_the_workflow_runs_what_the_checkout_runs():
     [workflow] = documents(ROOT / ".github" / "workflows" / "ci.yml")
     steps = workflow["jobs"]["check"]["steps"]
     assert ".ci/run" in [step.get("run") for step in steps]
-    supported = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["classifiers"]
+    supported = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
+        "classifiers"
+    ]
     versions = workflow["jobs"]["check"]["strategy"]["matrix"]["python"]
-    assert versions == [line.split(" :: ")[-1] for line in supported if re.search(r":: 3\.\d+$", line)]
+    assert versions == [
+        line.split(" :: ")[-1] for line in supported if re.search(r":: 3\.\d+$", line)
+    ]

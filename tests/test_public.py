@@ -20,7 +20,9 @@ from tokenlake import easydel
 LIB = Path(tokenlake.__file__).parents[1]
 
 
-@pytest.mark.parametrize("name", sorted({*tokenlake.__all__, *easydel.__all__, "open"} - {"__version__"}))
+@pytest.mark.parametrize(
+    "name", sorted({*tokenlake.__all__, *easydel.__all__, "open"} - {"__version__"})
+)
 def test_every_public_name_is_there_and_is_no_module(name):
     importlib.import_module("tokenlake.etl.runner")
     value = getattr(tokenlake, name)
@@ -49,7 +51,9 @@ def test_what_is_about_a_store_takes_it_first(name):
 
 def test_an_unknown_name_is_an_attribute_error():
     for module in (tokenlake, easydel):
-        with pytest.raises(AttributeError, match=f"{module.__name__}' has no attribute 'nonsense'"):
+        with pytest.raises(
+            AttributeError, match=f"{module.__name__}' has no attribute 'nonsense'"
+        ):
             module.nonsense  # noqa: B018
 
 
@@ -60,7 +64,12 @@ def test_all_is_what_dir_shows_but_for_what_would_shadow_a_builtin():
 @pytest.mark.parametrize("module", [tokenlake, easydel], ids=["tokenlake", "easydel"])
 def test_every_import_of_the_stub_is_a_public_name(module):
     stub = ast.parse(Path(f"{module.__file__}i").read_text())
-    names = [alias.asname for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names]
+    names = [
+        alias.asname
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    ]
     assert sorted(name for name in names if name) == dir(module)  # the star has none
 
 
@@ -79,5 +88,11 @@ def test_a_trainer_can_read_manifests_without_the_build_side():
         "print(sorted(heavy & set(sys.modules)))"
     )
     env = os.environ | {"PYTHONPATH": str(LIB)}
-    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=env)
+    out = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=env,
+    )
     assert out.stdout.strip() == "[]"

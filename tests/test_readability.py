@@ -1,7 +1,9 @@
-"""Names and docstrings are in the words of the field: counts of vague ones, per package, which may only fall.
+"""Names and docstrings are in the words of the field: counts of vague ones, per
+package, which may only fall.
 
-``python -m tests.test_readability`` writes ``tests/readability.tsv`` anew, and prints where a package's vague names are
-if it is given as an argument, as ``lib/tokenlake/runtime/loader``. CONTRIBUTING.md shows what to write instead.
+``python -m tests.test_readability`` writes ``tests/readability.tsv`` anew, and prints
+where a package's vague names are if it is given as an argument, as
+``lib/tokenlake/runtime/loader``. CONTRIBUTING.md shows what to write instead.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ import pytest
 ROOT: Final = Path(__file__).parents[1]
 TABLE: Final = ROOT / "tests" / "readability.tsv"
 
-# A name is a noun of the field. These are participles, pronouns and adjectives, which name nothing.
+# A name is a noun of the field. These are participles, pronouns and adjectives, which
+# name nothing.
 VAGUE_NAMES: Final = frozenset(
     {
         *(
@@ -37,12 +40,26 @@ VAGUE_NAMES: Final = frozenset(
             "kept",
             "known",
         ),
-        *("made", "more", "most", "one", "others", "own", "some", "taken", "there", "told", "wanted", "what"),
+        *(
+            "made",
+            "more",
+            "most",
+            "one",
+            "others",
+            "own",
+            "some",
+            "taken",
+            "there",
+            "told",
+            "wanted",
+            "what",
+        ),
         *("where", "whole", "why"),
     }
 )
 
-# A line of `Args:` begins with a noun: "Number of rows", not "of rows" or "what is read".
+# A line of `Args:` begins with a noun: "Number of rows", not "of rows" or "what is
+# read".
 VAGUE_OPENING: Final = re.compile(
     r"^\s+\*{0,2}\w+(?:, \w+)*: (?:of|as|what|which|how|whether it|in|by|for|to)\b"
 )
@@ -55,10 +72,14 @@ class Counts:
     """Counts of one package."""
 
     vague_names: int = 0
-    """Number of names in :data:`VAGUE_NAMES` that are assigned in functions, each once a function."""
+    """Number of names in :data:`VAGUE_NAMES` that are assigned in functions, each
+    once a function.
+    """
 
     vague_arguments: int = 0
-    """Number of lines in the section `Args:` or `Attributes:` that do not begin with a noun."""
+    """Number of lines in the section `Args:` or `Attributes:` that do not begin with
+    a noun.
+    """
 
     whats: int = 0
     """Number of times that docstrings say "what"."""
@@ -76,7 +97,9 @@ def sources() -> Iterator[Path]:
 
 
 def vague_names_in(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
-    """Return the vague names that a function assigns, takes as arguments or loops over."""
+    """Return the vague names that a function assigns, takes as arguments or loops
+    over.
+    """
     names = {node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)}
     for node in ast.walk(function):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -109,7 +132,9 @@ def measure() -> dict[str, Counts]:
             if isinstance(node, (ast.Module, ast.ClassDef, *_FUNCTIONS)):
                 docstring = ast.get_docstring(node) or ""
                 counts.vague_arguments += vague_arguments_in(docstring)
-                counts.whats += len(re.findall(r"\bwhat(?:ever)?\b", docstring, re.IGNORECASE))
+                counts.whats += len(
+                    re.findall(r"\bwhat(?:ever)?\b", docstring, re.IGNORECASE)
+                )
     return packages
 
 
@@ -127,7 +152,10 @@ MEASURED: Final = measure()
 def test_vague_names_and_docstrings_only_get_fewer(package: str) -> None:
     counts = MEASURED[package]
     allowed = recorded().get(package, Counts())
-    is_allowed = all(count <= most for count, most in zip(astuple(counts), astuple(allowed), strict=True))
+    is_allowed = all(
+        count <= most
+        for count, most in zip(astuple(counts), astuple(allowed), strict=True)
+    )
     assert is_allowed, (
         f"{package} has {counts}, at most {allowed} is allowed; CONTRIBUTING.md shows better names and sentences"
     )
@@ -150,11 +178,16 @@ def main() -> None:
             for node in ast.walk(ast.parse(path.read_text("utf-8"))):
                 if isinstance(node, _FUNCTIONS) and (vague := vague_names_in(node)):
                     names.update(vague)
-                    print(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {', '.join(sorted(vague))}")
+                    print(
+                        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {', '.join(sorted(vague))}"
+                    )
         print(names.most_common())
     if not sys.argv[1:]:
         lines = ["package\tvague names\tvague arguments\twhats"]
-        lines += ["\t".join(map(str, [package, *astuple(counts)])) for package, counts in MEASURED.items()]
+        lines += [
+            "\t".join(map(str, [package, *astuple(counts)]))
+            for package, counts in MEASURED.items()
+        ]
         TABLE.write_text("\n".join(lines) + "\n", "utf-8")
 
 

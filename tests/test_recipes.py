@@ -1,4 +1,6 @@
-"""``examples/recipes.py``: each trains, or feeds what the trainer named reads, from one small version of the demo."""
+"""``examples/recipes.py``: each trains, or feeds what the trainer named reads, from
+one small version of the demo.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,11 @@ sharding: Any = lazily("jax.sharding")
 ROOT = Path(__file__).resolve().parents[1]
 LENGTH, ROWS = 64, 4
 PAIRS = [
-    {"prompt": f"Count to {i}.", "chosen": " ".join(map(str, range(i + 1))), "rejected": "No."}
+    {
+        "prompt": f"Count to {i}.",
+        "chosen": " ".join(map(str, range(i + 1))),
+        "rejected": "No.",
+    }
     for i in range(12)
 ]
 
@@ -67,7 +73,9 @@ TRAINS = {
     "trl_sft": (4, {"input_ids", "labels", "position_ids"}),
     "trl_dpo": (8, {"input_ids", "attention_mask", "completion_mask"}),
 }
-"""Rows of a batch, in which DPO lays rejected answers below chosen ones, and what it has."""
+"""Rows of a batch, in which DPO lays rejected answers below chosen ones, and what it
+has.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +92,13 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build_dataset(settings | {"datasets": [prose | {"num_rows": 40}]}, workers=1)
     (folder / "pairs.jsonl").write_text("\n".join(map(json.dumps, PAIRS)))
     source = {"name": "pairs", "data_files": str(folder / "pairs.jsonl")}
-    pairs = {"name": "pairs", "datasets": [source | {"preference": {"method": "dpo", "trainer": "trl"}}]}
-    build_dataset(settings | pairs | {"pack": {"enabled": False}, "source": {}}, workers=1)
+    pairs = {
+        "name": "pairs",
+        "datasets": [source | {"preference": {"method": "dpo", "trainer": "trl"}}],
+    }
+    build_dataset(
+        settings | pairs | {"pack": {"enabled": False}, "source": {}}, workers=1
+    )
     return folder / "artifacts"
 
 
@@ -99,23 +112,38 @@ def expected(data: tl.Dataset) -> list[dict[str, Any]]:
     """The first batches, in the loader's order."""
     columns = ("input_ids", "targets", "positions", "segment_ids")
     with tl.DataLoader(data, ROWS, epochs=None, columns=columns) as loader:
-        return [{name: each.copy() for name, each in batch.items()} for batch in itertools.islice(loader, 3)]
+        return [
+            {name: each.copy() for name, each in batch.items()}
+            for batch in itertools.islice(loader, 3)
+        ]
 
 
 def test_each_takes_at_most_ten_lines() -> None:
     tree = ast.parse(Path(recipes.__file__).read_text())
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name[0] != "_"]
+    functions = [
+        node
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and node.name[0] != "_"
+    ]
     lines = Path(recipes.__file__).read_text().splitlines()
     for each in functions:
         begin = each.body[1].lineno - 1  # behind the docstring
-        assert len([line for line in lines[begin : each.end_lineno] if line.strip()]) <= 10, each.name
+        assert (
+            len([line for line in lines[begin : each.end_lineno] if line.strip()]) <= 10
+        ), each.name
     assert len(functions) == 7
 
 
 @pytest.mark.parametrize("sharded", [False, True])
-def test_maxtext(data: tl.Dataset, expected: list[dict[str, Any]], sharded: bool) -> None:
+def test_maxtext(
+    data: tl.Dataset, expected: list[dict[str, Any]], sharded: bool
+) -> None:
     mesh = sharding.Mesh(jax.devices()[:1], ("data",))
-    over = sharding.NamedSharding(mesh, sharding.PartitionSpec("data")) if sharded else None
+    over = (
+        sharding.NamedSharding(mesh, sharding.PartitionSpec("data"))
+        if sharded
+        else None
+    )
     for batch, there in zip(recipes.maxtext(data, ROWS, over), expected, strict=False):
         assert isinstance(batch["targets"], jax.Array) == sharded
         targets = there["targets"]
@@ -124,7 +152,9 @@ def test_maxtext(data: tl.Dataset, expected: list[dict[str, Any]], sharded: bool
         assert np.array_equal(batch["targets_segmentation"] > 0, targets >= 0)
         assert np.array_equal(batch["inputs_segmentation"], there["segment_ids"])
         names = {
-            f"{side}{part}" for side in ("inputs", "targets") for part in ("", "_position", "_segmentation")
+            f"{side}{part}"
+            for side in ("inputs", "targets")
+            for part in ("", "_position", "_segmentation")
         }
         assert batch.keys() == names
 
@@ -135,12 +165,16 @@ def test_levanter(data: tl.Dataset, expected: list[dict[str, Any]]) -> None:
         assert np.array_equal(batch["tokens"], there["input_ids"])
         # Its loss is that of the next token, wherever the mask says so.
         following = np.roll(batch["tokens"], -1, axis=1)
-        assert np.array_equal(np.where(batch["loss_mask"], following, -100), there["targets"])
+        assert np.array_equal(
+            np.where(batch["loss_mask"], following, -100), there["targets"]
+        )
 
 
 @pytest.mark.filterwarnings("ignore:'set:UserWarning")
 @pytest.mark.parametrize("name", ["torchtitan", "torchtitan_grain"])
-def test_torchtitan(data: tl.Dataset, expected: list[dict[str, Any]], name: str) -> None:
+def test_torchtitan(
+    data: tl.Dataset, expected: list[dict[str, Any]], name: str
+) -> None:
     recipe, half = getattr(recipes, name), ROWS // 2
     for rank in range(2):
         loader = recipe(data, ROWS, rank, 2)
@@ -152,7 +186,11 @@ def test_torchtitan(data: tl.Dataset, expected: list[dict[str, Any]], name: str)
             assert np.array_equal(inputs["positions"], there["positions"][mine].ravel())
             assert np.array_equal(labels, there["targets"][mine].ravel())
             if step == 0:
-                state = loader.state_dict() if name == "torchtitan" else iterator.get_state()
+                state = (
+                    loader.state_dict()
+                    if name == "torchtitan"
+                    else iterator.get_state()
+                )
         resumed = recipe(data, ROWS, rank, 2)
         if name == "torchtitan":
             resumed.load_state_dict(state)
@@ -175,9 +213,19 @@ def test_hugging_face_trainers_take_two_steps(store: Path, tmp_path: Path) -> No
         "CUDA_VISIBLE_DEVICES": "",
     }
     arguments = [sys.executable, "-c", TRAINED, str(store), str(tmp_path / "out")]
-    done = subprocess.run(arguments, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        arguments, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
-    said = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"name"')]
-    assert {each["name"]: (each["rows"], set(each["columns"])) for each in said} == TRAINS
+    said = [
+        json.loads(line)
+        for line in done.stdout.splitlines()
+        if line.startswith('{"name"')
+    ]
+    assert {
+        each["name"]: (each["rows"], set(each["columns"])) for each in said
+    } == TRAINS
     for each in said:
-        assert len(each["losses"]) == 2 and all(0 < loss < 20 for loss in each["losses"]), each
+        assert len(each["losses"]) == 2 and all(
+            0 < loss < 20 for loss in each["losses"]
+        ), each

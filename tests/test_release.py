@@ -1,4 +1,6 @@
-"""A release: the changelog gets the version and its date, and nothing is published unless a person turns it on."""
+"""A release: the changelog gets the version and its date, and nothing is published
+unless a person turns it on.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ CHANGELOG = """\
 
 @pytest.fixture(scope="module")
 def release() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("release", ROOT / ".ci" / "release.py")
+    spec = importlib.util.spec_from_file_location(
+        "release", ROOT / ".ci" / "release.py"
+    )
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -44,16 +48,28 @@ def release() -> ModuleType:
 
 def test_unreleased_changes_become_those_of_the_version(release: ModuleType) -> None:
     changelog = release.dated(CHANGELOG, "0.2.0", DAY)
-    assert "## [Unreleased]\n\n## [0.2.0] - 2030-01-02\n\n### Added\n\n- A second thing." in changelog
-    assert release.notes(changelog, "0.2.0", "v0.2.0") == "### Added\n\n- A second thing.\n"
-    assert release.notes(changelog, "0.1.0", "v0.1.0") == "### Added\n\n- A first thing.\n"
+    assert (
+        "## [Unreleased]\n\n## [0.2.0] - 2030-01-02\n\n### Added\n\n- A second thing."
+        in changelog
+    )
+    assert (
+        release.notes(changelog, "0.2.0", "v0.2.0")
+        == "### Added\n\n- A second thing.\n"
+    )
+    assert (
+        release.notes(changelog, "0.1.0", "v0.1.0") == "### Added\n\n- A first thing.\n"
+    )
 
 
 @pytest.mark.parametrize(
     ("changelog", "version", "message"),
     [
         (CHANGELOG, "0.1.0", "version 0.1.0 has a section"),
-        ("# Changelog\n\n## [Unreleased]\n\n## [0.1.0] - 2029-12-01\n\n- x\n", "0.2.0", "missing or empty"),
+        (
+            "# Changelog\n\n## [Unreleased]\n\n## [0.1.0] - 2029-12-01\n\n- x\n",
+            "0.2.0",
+            "missing or empty",
+        ),
         ("# Changelog\n", "0.2.0", "missing or empty"),
     ],
     ids=["a version twice", "no changes", "no section"],
@@ -73,7 +89,9 @@ def test_a_changelog_that_cannot_be_dated(
     ],
     ids=["another tag", "no date"],
 )
-def test_a_tag_that_does_not_fit(release: ModuleType, version: str, tag: str, message: str) -> None:
+def test_a_tag_that_does_not_fit(
+    release: ModuleType, version: str, tag: str, message: str
+) -> None:
     with pytest.raises(release.ReleaseError, match=message):
         release.notes(CHANGELOG, version, tag)
 
@@ -99,7 +117,10 @@ def _jobs(name: str) -> dict[str, Any]:
 
 def test_nothing_is_published_unless_a_person_turns_it_on() -> None:
     release_jobs = _jobs("release.yml")
-    assert all("vars.PUBLISH == 'true'" in release_jobs[name]["if"] for name in ("publish", "page"))
+    assert all(
+        "vars.PUBLISH == 'true'" in release_jobs[name]["if"]
+        for name in ("publish", "page")
+    )
     assert "vars.DEPLOY_DOCS == 'true'" in _jobs("docs.yml")["deploy"]["if"]
 
 
@@ -108,7 +129,11 @@ def test_jobs_have_the_permissions_that_they_need_and_no_others() -> None:
         workflow = yaml.safe_load(path.read_text())
         assert workflow["permissions"] == {"contents": "read"}, path.name
         for name, job in workflow["jobs"].items():
-            writes = {right for right, level in job.get("permissions", {}).items() if level == "write"}
+            writes = {
+                right
+                for right, level in job.get("permissions", {}).items()
+                if level == "write"
+            }
             allowed = {
                 "attest": {"id-token", "attestations"},
                 "publish": {"id-token"},
@@ -121,7 +146,9 @@ def test_jobs_have_the_permissions_that_they_need_and_no_others() -> None:
 
 
 def test_the_state_of_this_checkout_can_be_released(release: ModuleType) -> None:
-    """Either the version is dated already, or its changes are waiting under Unreleased."""
+    """Either the version is dated already, or its changes are waiting under
+    Unreleased.
+    """
     changelog = (ROOT / "CHANGELOG.md").read_text()
     version = release.version_of(ROOT)
     if f"## [{version}]" not in changelog:

@@ -38,7 +38,10 @@ def test_what_is_made_of_a_value_leaves_an_error_and_the_other_way_round() -> No
     assert Ok(8).and_then(half).flat_map(half) == Ok(2)
     assert result.flat_map(Ok(3), half) == Err("3 is odd")
     assert result.flat_map(BAD, half) is BAD
-    assert (BAD.or_else(lambda _: Ok(0)), Ok(1).or_else(lambda _: Ok(0))) == (Ok(0), Ok(1))
+    assert (BAD.or_else(lambda _: Ok(0)), Ok(1).or_else(lambda _: Ok(0))) == (
+        Ok(0),
+        Ok(1),
+    )
     assert (BAD.unwrap_or_else(str), Ok(1).unwrap_or_else(str)) == ("no", 1)
 
 

@@ -1,4 +1,6 @@
-"""Types are taken apart by one thread at a time: msgspec ends the process where two do it at once."""
+"""Types are taken apart by one thread at a time: msgspec ends the process where two
+do it at once.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +39,10 @@ for number in range(400):
 
 def test_threads_meet_a_type_for_the_first_time_at_once() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", _RACE], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-c", _RACE],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, done.stderr

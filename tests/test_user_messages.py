@@ -1,4 +1,6 @@
-"""The collection of messages is current, and the collector finds the texts that users see."""
+"""The collection of messages is current, and the collector finds the texts that
+users see.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ def messages_in(code: str, has_commands: bool = False) -> list[str]:
 
 
 def test_the_collection_is_current() -> None:
-    assert FILE.read_text("utf-8") == collection(), "run `python -m tests.user_messages` to write it again"
+    assert FILE.read_text("utf-8") == collection(), (
+        "run `python -m tests.user_messages` to write it again"
+    )
 
 
 def test_values_are_marked_and_texts_inside_of_texts_are_messages_too() -> None:
@@ -28,15 +32,27 @@ def test_values_are_marked_and_texts_inside_of_texts_are_messages_too() -> None:
 def test_docstrings_are_messages_where_users_see_them() -> None:
     function = 'def {}(value):\n    """Do this now."""\n    return "text of it"\n'
     assert messages_in(function.format("run")) == ["text of it"]
-    assert messages_in(function.format("run"), has_commands=True) == ["Do this now.", "text of it"]
+    assert messages_in(function.format("run"), has_commands=True) == [
+        "Do this now.",
+        "text of it",
+    ]
     assert messages_in(function.format("other"), has_commands=True) == ["text of it"]
-    assert messages_in("@flow(name='mix')\n" + function.format("mix")) == ["Do this now.", "text of it"]
-    section = (
-        'class Options({}):\n    """Some options here."""\n    key: int = 1\n    """Number of rows."""\n'
-    )
-    assert messages_in(section.format("Section")) == ["Some options here.", "Number of rows."]
+    assert messages_in("@flow(name='mix')\n" + function.format("mix")) == [
+        "Do this now.",
+        "text of it",
+    ]
+    section = 'class Options({}):\n    """Some options here."""\n    key: int = 1\n    """Number of rows."""\n'
+    assert messages_in(section.format("Section")) == [
+        "Some options here.",
+        "Number of rows.",
+    ]
     assert messages_in(section.format("Other")) == []
 
 
 def test_texts_for_programs_are_left_out() -> None:
-    assert messages_in('cast("dict[str, Any]", value)\nrun("SELECT a FROM b")\nkey = "one_word"') == []
+    assert (
+        messages_in(
+            'cast("dict[str, Any]", value)\nrun("SELECT a FROM b")\nkey = "one_word"'
+        )
+        == []
+    )

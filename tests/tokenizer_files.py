@@ -1,9 +1,10 @@
-"""Small tokenizers trained and written as tokenizer.json by plain Python: Llama-2-style BPE, WordPiece and Unigram.
+"""Small tokenizers trained and written as tokenizer.json by plain Python: Llama-2-style
+BPE, WordPiece and Unigram.
 
-The byte-level BPE is :func:`tokenlake.etl.tokenizers.train_bpe`. Training is deterministic: equal
-texts give equal files. The WordPiece and Unigram vocabularies are the most frequent pieces of words, which
-is enough for tests: these compare the ids of one tokenizer made in two ways, and do not ask whether the
-tokenizer is a good one.
+The byte-level BPE is :func:`tokenlake.etl.tokenizers.train_bpe`. Training is
+deterministic: equal texts give equal files. The WordPiece and Unigram vocabularies are
+the most frequent pieces of words, which is enough for tests: these compare the ids of
+one tokenizer made in two ways, and do not ask whether the tokenizer is a good one.
 """
 
 from __future__ import annotations
@@ -29,25 +30,33 @@ Specification = dict[str, Any]
 
 
 def train_sentencepiece(texts: Iterable[str], vocab_size: int) -> Specification:
-    """Return a Llama-2-style BPE with byte fallback, no pre-tokenizer, and a BOS by the post-processor.
+    """Return a Llama-2-style BPE with byte fallback, no pre-tokenizer, and a BOS by the
+    post-processor.
 
     Args:
         texts: Training text.
-        vocab_size: Number of tokens besides ``<unk>``, ``<s>``, ``</s>`` and the 256 byte tokens.
+        vocab_size: Number of tokens besides ``<unk>``, ``<s>``, ``</s>`` and the 256
+            byte tokens.
     """
     words = _metaspace_words(texts)
     alphabet = sorted(set().union(*words))
     return sentencepiece_specification(*learn_merges(words, alphabet, vocab_size))
 
 
-def sentencepiece_specification(learned: Sequence[str], merges: Sequence[tuple[str, str]]) -> Specification:
-    """Return the tokenizer.json of a Llama-2-style BPE with these tokens after the special and the byte tokens."""
+def sentencepiece_specification(
+    learned: Sequence[str], merges: Sequence[tuple[str, str]]
+) -> Specification:
+    """Return the tokenizer.json of a Llama-2-style BPE with these tokens after the
+    special and the byte tokens.
+    """
     tokens = ["<unk>", "<s>", "</s>", *BYTE_TOKENS, *learned]
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [special_token(token_id, tokens[token_id]) for token_id in range(3)],
+        "added_tokens": [
+            special_token(token_id, tokens[token_id]) for token_id in range(3)
+        ],
         "normalizer": {
             "type": "Sequence",
             "normalizers": [
@@ -86,7 +95,9 @@ def train_word_piece(texts: Iterable[str], vocab_size: int) -> Specification:
     words: Counter[str] = Counter()
     for text in texts:
         plain = unicodedata.normalize("NFD", text.lower())
-        without_accents = "".join(letter for letter in plain if unicodedata.category(letter) != "Mn")
+        without_accents = "".join(
+            letter for letter in plain if unicodedata.category(letter) != "Mn"
+        )
         words.update(re.findall(r"[^\W_]+|[^\w\s]|_", without_accents))
 
     # A token that continues a word begins with "##".
@@ -106,7 +117,9 @@ def train_word_piece(texts: Iterable[str], vocab_size: int) -> Specification:
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [special_token(token_id, token) for token_id, token in enumerate(special)],
+        "added_tokens": [
+            special_token(token_id, token) for token_id, token in enumerate(special)
+        ],
         "normalizer": {
             "type": "BertNormalizer",
             "clean_text": True,
@@ -115,7 +128,11 @@ def train_word_piece(texts: Iterable[str], vocab_size: int) -> Specification:
             "lowercase": True,
         },
         "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "post_processor": {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]},
+        "post_processor": {
+            "type": "BertProcessing",
+            "sep": ["[SEP]", 3],
+            "cls": ["[CLS]", 2],
+        },
         "decoder": None,
         "model": {
             "type": "WordPiece",
@@ -128,8 +145,12 @@ def train_word_piece(texts: Iterable[str], vocab_size: int) -> Specification:
 
 
 def train_unigram(texts: Iterable[str], vocab_size: int) -> Specification:
-    """Return a T5-style Unigram tokenizer with <pad>, </s> and <unk>; a score is the log of a relative frequency."""
-    normalized = (unicodedata.normalize("NFKC", text).replace("  ", " ") for text in texts)
+    """Return a T5-style Unigram tokenizer with <pad>, </s> and <unk>; a score is the
+    log of a relative frequency.
+    """
+    normalized = (
+        unicodedata.normalize("NFKC", text).replace("  ", " ") for text in texts
+    )
     words = _metaspace_words(normalized)
     characters: Counter[str] = Counter()
     pieces: Counter[str] = Counter()
@@ -141,18 +162,25 @@ def train_unigram(texts: Iterable[str], vocab_size: int) -> Specification:
 
     special = ["<pad>", "</s>", "<unk>"]
     room = vocab_size - len(special) - len(characters)
-    # Weighted by its length, a long piece competes with the short pieces that it would replace.
+    # Weighted by its length, a long piece competes with the short pieces that it would
+    # replace.
     weighted = Counter({piece: count * len(piece) for piece, count in pieces.items()})
-    frequencies = {piece: pieces[piece] for piece in _most_frequent(weighted, room)} | characters
+    frequencies = {
+        piece: pieces[piece] for piece in _most_frequent(weighted, room)
+    } | characters
     total = sum(frequencies.values())
     entries: list[list[Any]] = [[token, 0.0] for token in special]
-    for piece, count in sorted(frequencies.items(), key=lambda item: (-item[1], item[0])):
+    for piece, count in sorted(
+        frequencies.items(), key=lambda item: (-item[1], item[0])
+    ):
         entries.append([piece, math.log(count / total)])
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [special_token(token_id, token) for token_id, token in enumerate(special)],
+        "added_tokens": [
+            special_token(token_id, token) for token_id, token in enumerate(special)
+        ],
         "normalizer": {
             "type": "Sequence",
             "normalizers": [
@@ -168,7 +196,12 @@ def train_unigram(texts: Iterable[str], vocab_size: int) -> Specification:
         },
         "post_processor": template([], [("</s>", 1)]),
         "decoder": None,
-        "model": {"type": "Unigram", "unk_id": 2, "vocab": entries, "byte_fallback": False},
+        "model": {
+            "type": "Unigram",
+            "unk_id": 2,
+            "vocab": entries,
+            "byte_fallback": False,
+        },
     }
 
 
@@ -185,8 +218,12 @@ def special_token(token_id: int, content: str) -> Specification:
     }
 
 
-def template(before: list[tuple[str, int]], after: list[tuple[str, int]]) -> Specification:
-    """Return a TemplateProcessing post-processor with tokens before and after a document."""
+def template(
+    before: list[tuple[str, int]], after: list[tuple[str, int]]
+) -> Specification:
+    """Return a TemplateProcessing post-processor with tokens before and after a
+    document.
+    """
     single: list[Specification] = []
     for token, _ in before:
         single.append({"SpecialToken": {"id": token, "type_id": 0}})
@@ -194,28 +231,41 @@ def template(before: list[tuple[str, int]], after: list[tuple[str, int]]) -> Spe
     for token, _ in after:
         single.append({"SpecialToken": {"id": token, "type_id": 0}})
     tokens = {
-        token: {"id": token, "ids": [token_id], "tokens": [token]} for token, token_id in [*before, *after]
+        token: {"id": token, "ids": [token_id], "tokens": [token]}
+        for token, token_id in [*before, *after]
     }
     pair = [*single, {"Sequence": {"id": "B", "type_id": 1}}]
-    return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": tokens}
+    return {
+        "type": "TemplateProcessing",
+        "single": single,
+        "pair": pair,
+        "special_tokens": tokens,
+    }
 
 
 def copy_wrapping(
     source: Path, target: Path, *, before: Sequence[str] = (), after: Sequence[str] = ()
 ) -> Path:
-    """Copy a tokenizer's folder, and have the copy's post-processor put tokens of its BPE around each document."""
+    """Copy a tokenizer's folder, and have the copy's post-processor put tokens of
+    its BPE around each document.
+    """
     shutil.copytree(source, target)
     specification = json.loads((target / "tokenizer.json").read_bytes())
     vocabulary = specification["model"]["vocab"]
     specification["post_processor"] = template(
-        [(token, vocabulary[token]) for token in before], [(token, vocabulary[token]) for token in after]
+        [(token, vocabulary[token]) for token in before],
+        [(token, vocabulary[token]) for token in after],
     )
-    (target / "tokenizer.json").write_text(json.dumps(specification, ensure_ascii=False), "utf-8")
+    (target / "tokenizer.json").write_text(
+        json.dumps(specification, ensure_ascii=False), "utf-8"
+    )
     return target
 
 
 def _metaspace_words(texts: Iterable[str]) -> Counter[str]:
-    """Return how often each word occurs; a word begins with U+2581, which stands for the space before it."""
+    """Return how often each word occurs; a word begins with U+2581, which stands for
+    the space before it.
+    """
     words: Counter[str] = Counter()
     for text in texts:
         marked = text.replace(" ", SPACE)
@@ -226,7 +276,9 @@ def _metaspace_words(texts: Iterable[str]) -> Counter[str]:
 
 
 def _spans(word: str) -> list[tuple[int, int]]:
-    """Return the places of all pieces of two to :data:`LONGEST_PIECE` characters in a word."""
+    """Return the places of all pieces of two to :data:`LONGEST_PIECE` characters in
+    a word.
+    """
     spans: list[tuple[int, int]] = []
     for size in range(2, LONGEST_PIECE + 1):
         spans.extend((first, first + size) for first in range(len(word) - size + 1))
@@ -234,6 +286,8 @@ def _spans(word: str) -> list[tuple[int, int]]:
 
 
 def _most_frequent(counts: Counter[str], number: int) -> list[str]:
-    """Return the strings with the highest counts; among equal counts, by code points."""
+    """Return the strings with the highest counts; among equal counts, by code
+    points.
+    """
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return [piece for piece, _ in ranked[:number]]

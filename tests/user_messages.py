@@ -1,17 +1,22 @@
-"""All sentences that a user can meet, collected from the code into one file: ``tests/user_messages.txt``.
+"""All sentences that a user can meet, collected from the code into one file:
+``tests/user_messages.txt``.
 
-``python -m tests.user_messages`` writes the file anew. Read it from top to bottom to see whether all messages are in
-the same plain language, and search it to find where a message comes from.
+``python -m tests.user_messages`` writes the file anew. Read it from top to bottom to
+see whether all messages are in the same plain language, and search it to find where a
+message comes from.
 
-A message is built in pieces: an error's text may be assembled from a reason, a list and a hint, in three functions. So
-the collection does not follow values to the place where they are shown. It takes
+A message is built in pieces: an error's text may be assembled from a reason, a list and
+a hint, in three functions. So the collection does not follow values to the place where
+they are shown. It takes
 
-1. every text of a function, method or constant that has at least two words (errors, notes, prompts, progress lines,
-   labels of tables and reports), with ``{…}`` for the values in it;
-2. docstrings that are shown: help of the commands, forms and descriptions of the flows, options of configurations.
+1. every text of a function, method or constant that has at least two words (errors,
+   notes, prompts, progress lines, labels of tables and reports), with ``{…}`` for the
+   values in it;
+2. docstrings that are shown: help of the commands, forms and descriptions of the flows,
+   options of configurations.
 
-It leaves out other docstrings, and texts for programs: patterns, SQL, JavaScript, styles, and the lists of fields of
-tables.
+It leaves out other docstrings, and texts for programs: patterns, SQL, JavaScript,
+styles, and the lists of fields of tables.
 """
 
 from __future__ import annotations
@@ -33,16 +38,22 @@ VALUE: Final = "{…}"
 """A value in a message."""
 
 OPTIONS: Final = frozenset({"Section", "_Choice"})
-"""Base classes of the sections of a configuration. Their explanations are in the JSON Schema and in errors."""
+"""Base classes of the sections of a configuration. Their explanations are in the
+JSON Schema and in errors.
+"""
 
-TWO_WORDS: Final = re.compile(r"[^\W\d_]{2,}[^\w\s]*\s+[^\w\s]*[^\W\d_]{2,}|[^\W\d_]{2,}[^\w\s]*\s+\{…\}")
+TWO_WORDS: Final = re.compile(
+    r"[^\W\d_]{2,}[^\w\s]*\s+[^\w\s]*[^\W\d_]{2,}|[^\W\d_]{2,}[^\w\s]*\s+\{…\}"
+)
 """A sentence, or a part of one: two words, or a word and a value."""
 
 FOR_PROGRAMS: Final = re.compile(
     r"\b(SELECT|CREATE|INSERT|COPY|FROM|PRAGMA|SET) |function\s*\(|=>|;\n|\(\?|\\[sdwb]|\{\{|</|:text\b|:int\b"
     r"|^[\s\w-]+\{(?!…)|^[\w. ]+\[.*\]$|^(from|import) "
 )
-"""Text that a program reads: SQL, JavaScript, styles, patterns, templates, columns of a table, types, imports."""
+"""Text that a program reads: SQL, JavaScript, styles, patterns, templates, columns
+of a table, types, imports.
+"""
 
 CONTROL: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 
@@ -76,7 +87,9 @@ def text_of(node: ast.expr) -> str | None:
 
 
 def nested_expressions(node: ast.expr) -> Iterator[ast.AST]:
-    """Yield the expressions inside a text that may hold other texts, as ``{"one" if count == 1 else "many"}``."""
+    """Yield the expressions inside a text that may hold other texts, as ``{"one" if
+    count == 1 else "many"}``.
+    """
     if isinstance(node, ast.JoinedStr):
         for part in node.values:
             if isinstance(part, ast.FormattedValue):
@@ -116,25 +129,34 @@ class Collector(ast.NodeVisitor):
         super().visit(node)
 
     def _visit_documented(self, node: _Documented) -> None:
-        """Add explanations that are shown, and visit everything that is no explanation."""
+        """Add explanations that are shown, and visit everything that is no
+        explanation.
+        """
         shows_docstring = self._shows_docstring(node)
         shows_fields = isinstance(node, ast.ClassDef) and is_section(node)
         for child in ast.iter_child_nodes(node):
-            # A text that is a statement explains the module, class or function, or the name above it.
-            is_explanation = isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)
+            # A text that is a statement explains the module, class or function, or the
+            # name above it.
+            is_explanation = isinstance(child, ast.Expr) and isinstance(
+                child.value, ast.Constant
+            )
             is_docstring = is_explanation and child is node.body[0]
             is_shown = shows_docstring if is_docstring else shows_fields
             if is_shown or not is_explanation:
                 self.visit(child)
 
     def _shows_docstring(self, node: _Documented) -> bool:
-        """Return True if users see the docstring: that of a flow, of a command, or of a section of a configuration."""
+        """Return True if users see the docstring: that of a flow, of a command, or
+        of a section of a configuration.
+        """
         if isinstance(node, ast.ClassDef):
             return is_section(node)
         if isinstance(node, ast.Module):
             return False
         is_command = self.has_commands and node.name in COMMANDS
-        return is_command or any(is_flow(decorator) for decorator in node.decorator_list)
+        return is_command or any(
+            is_flow(decorator) for decorator in node.decorator_list
+        )
 
     def _add(self, text: str) -> None:
         """Add a text if it is a message."""
@@ -168,8 +190,12 @@ def messages_of(path: Path) -> list[str]:
 
 
 def collection() -> str:
-    """Return the messages of all files: the path of a file, and below it a line for each message."""
-    lines = ["Messages of Tokenlake. Written by `python -m tests.user_messages`; do not edit."]
+    """Return the messages of all files: the path of a file, and below it a line for
+    each message.
+    """
+    lines = [
+        "Messages of Tokenlake. Written by `python -m tests.user_messages`; do not edit."
+    ]
     for path in sources():
         messages = messages_of(path)
         if not messages:

@@ -9,7 +9,9 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """Read `input` (folder of .jsonl), encode with `tokenizer` (folder), write below `output` (empty)."""
+    """Read `input` (folder of .jsonl), encode with `tokenizer` (folder), write below
+    `output` (empty).
+    """
 
     input: Path
     tokenizer: Path

@@ -1,6 +1,8 @@
-"""The rows of a version written again by pyarrow alone: ``VERSION_FOLDER TARGET``, one JSON line of figures.
+"""The rows of a version written again by pyarrow alone: ``VERSION_FOLDER TARGET``, one
+JSON line of figures.
 
-Same schema, row groups and writer properties, nothing hashed. Reading them is not counted.
+Same schema, row groups and writer properties, nothing hashed. Reading them is not
+counted.
 """
 
 from __future__ import annotations
@@ -19,7 +21,10 @@ from tokenlake.runtime.schema import open_writer
 def row_groups(path: Path) -> list[pa.RecordBatch]:
     """Return the row groups of a file, decoded."""
     file = pq.ParquetFile(path, pre_buffer=False)
-    tables = [file.read_row_group(index, use_threads=False) for index in range(file.num_row_groups)]
+    tables = [
+        file.read_row_group(index, use_threads=False)
+        for index in range(file.num_row_groups)
+    ]
     return [table.combine_chunks().to_batches()[0] for table in tables]
 
 
@@ -33,8 +38,13 @@ def write(path: Path, groups: list[pa.RecordBatch]) -> float:
 
 
 def main(folder: Path, target: Path) -> None:
-    """Write shard after shard to the same file, so that memory is that of the largest."""
-    seconds = sum(write(target, row_groups(shard)) for shard in sorted(folder.glob("data/*.parquet")))
+    """Write shard after shard to the same file, so that memory is that of the
+    largest.
+    """
+    seconds = sum(
+        write(target, row_groups(shard))
+        for shard in sorted(folder.glob("data/*.parquet"))
+    )
     print(json.dumps({"cpu": seconds}))
 
 

@@ -1,6 +1,8 @@
-"""What one process of the bare loop spends: ``INPUT TOKENIZER EOS OUTPUT WORKERS``, printed as JSON.
+"""What one process of the bare loop spends: ``INPUT TOKENIZER EOS OUTPUT WORKERS``,
+printed as JSON.
 
-CPU seconds until the tokenizer is loaded, and of the loop after that with the bytes that it read.
+CPU seconds until the tokenizer is loaded, and of the loop after that with the bytes
+that it read.
 """
 
 from __future__ import annotations
@@ -20,4 +22,8 @@ if __name__ == "__main__":
     bare_gigatoken.main(job)
     # The loop loads the tokenizer again; that is counted as its start, once.
     size = sum(path.stat().st_size for path in job.files)
-    print(json.dumps({"start": started, "loop": time.process_time() - started, "bytes": size}))
+    print(
+        json.dumps(
+            {"start": started, "loop": time.process_time() - started, "bytes": size}
+        )
+    )

@@ -1,8 +1,10 @@
-"""The floor with the package `tokenizers`: read JSON Lines, encode, write raw ids, in one process per worker.
+"""The floor with the package `tokenizers`: read JSON Lines, encode, write raw ids, in
+one process per worker.
 
-No checks, no packing, no compression, no hashes. The program runs with versions 0.2x and 1.x. In each it takes the
-cheapest calls in CPU seconds of those measured: batches without offsets before 1.0, and since then one text a call and
-the ids as an array. Special tokens in a text are plain text, as in Tokenlake's builds.
+No checks, no packing, no compression, no hashes. The program runs with versions 0.2x
+and 1.x. In each it takes the cheapest calls in CPU seconds of those measured: batches
+without offsets before 1.0, and since then one text a call and the ids as an array.
+Special tokens in a text are plain text, as in Tokenlake's builds.
 
 Each worker takes every N-th input file and writes `NAME.ids` for `NAME.jsonl`.
 """
@@ -35,14 +37,19 @@ def main(job: Arguments) -> None:
     encode = _encoder(job.tokenizer / "tokenizer.json")
     shares = [job.files[number :: job.workers] for number in range(job.workers)]
     context = multiprocessing.get_context("fork")
-    workers = [context.Process(target=_write, args=(encode, share, job)) for share in shares[1:]]
+    workers = [
+        context.Process(target=_write, args=(encode, share, job))
+        for share in shares[1:]
+    ]
     for worker in workers:
         worker.start()
     _write(encode, shares[0], job)
     for worker in workers:
         worker.join()
     if any(worker.exitcode for worker in workers):
-        raise SystemExit(f"a worker failed: exit codes {[worker.exitcode for worker in workers]}")
+        raise SystemExit(
+            f"a worker failed: exit codes {[worker.exitcode for worker in workers]}"
+        )
 
 
 def _encoder(path: Path) -> Encode:
@@ -50,7 +57,11 @@ def _encoder(path: Path) -> Encode:
     if hasattr(Encoding, "ids_array"):
         return lambda texts: [
             tokenizer.encode(
-                text, add_special_tokens=False, encode_special_tokens=True, padding=None, truncation=None
+                text,
+                add_special_tokens=False,
+                encode_special_tokens=True,
+                padding=None,
+                truncation=None,
             ).ids_array
             for text in texts
         ]

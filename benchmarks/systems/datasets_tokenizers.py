@@ -1,7 +1,9 @@
-"""Hugging Face datasets with the package `tokenizers` itself, for versions that transformers does not take.
+"""Hugging Face datasets with the package `tokenizers` itself, for versions that
+transformers does not take.
 
-The same steps as :mod:`benchmarks.systems.hf_datasets`, with `Tokenizer.encode_batch` in place of a tokenizer of
-transformers: `load_dataset("json")`, `map(batched=True)`, `to_parquet`.
+The same steps as :mod:`benchmarks.systems.hf_datasets`, with `Tokenizer.encode_batch`
+in place of a tokenizer of transformers: `load_dataset("json")`, `map(batched=True)`,
+`to_parquet`.
 """
 
 from __future__ import annotations
@@ -16,11 +18,15 @@ from benchmarks.systems.arguments import Arguments, parse
 
 
 def main(job: Arguments) -> None:
-    """Write `train.parquet`; the Arrow cache goes below the output too, so that every run starts cold."""
+    """Write `train.parquet`; the Arrow cache goes below the output too, so that
+    every run starts cold.
+    """
     num_proc = job.workers if job.workers > 1 else None
     files = [str(path) for path in job.files]
     cache = str(job.output / "cache")
-    dataset = load_dataset("json", data_files=files, split="train", num_proc=num_proc, cache_dir=cache)
+    dataset = load_dataset(
+        "json", data_files=files, split="train", num_proc=num_proc, cache_dir=cache
+    )
     encoded = dataset.map(
         encode,
         batched=True,
@@ -41,8 +47,8 @@ def encode(examples: dict[str, Any], path: str) -> dict[str, Any]:
 def _tokenizer(path: str) -> Any:
     """Return the tokenizer of this process.
 
-    Version 1.0.0rc3 hangs where a forked process loads or unpickles a tokenizer after its parent has loaded one. So the
-    parent loads none unless it does all the work.
+    Version 1.0.0rc3 hangs where a forked process loads or unpickles a tokenizer after
+    its parent has loaded one. So the parent loads none unless it does all the work.
     """
     return Tokenizer.from_file(path)
 

@@ -1,8 +1,11 @@
-"""datatrove's MinHash and filters on a folder of JSON Lines: what survives, and why the rest does not.
+"""datatrove's MinHash and filters on a folder of JSON Lines: what survives, and why the
+rest does not.
 
-Arguments: ``minhash`` or ``filters``, INPUT (folder of .jsonl), OUTPUT (folder), and ``own`` or ``ours``: whose words
-n-grams and filters are made of. With ours, words and sentences come from Tokenlake, so that what is left to differ is
-hashing, banding, clustering and the rules. Writes ``clusters.json`` or ``verdicts.json``, by number of the document.
+Arguments: ``minhash`` or ``filters``, INPUT (folder of .jsonl), OUTPUT (folder), and
+``own`` or ``ours``: whose words n-grams and filters are made of. With ours, words and
+sentences come from Tokenlake, so that what is left to differ is hashing, banding,
+clustering and the rules. Writes ``clusters.json`` or ``verdicts.json``, by number of
+the document.
 """
 
 from __future__ import annotations
@@ -39,11 +42,17 @@ def with_our_words() -> None:
     any_minhash: Any = minhash
     any_minhash.simplify_text = lambda text, config: words_of(text).decode()
     any_minhash.load_word_tokenizer = lambda language: _Split()
-    modules: tuple[Any, ...] = (gopher_quality_filter, gopher_repetition_filter, fineweb_quality_filter)
+    modules: tuple[Any, ...] = (
+        gopher_quality_filter,
+        gopher_repetition_filter,
+        fineweb_quality_filter,
+    )
     for module in modules:
         module.split_into_words = lambda text, language: JudgedText(text).words
     any_c4: Any = c4_filters
-    any_c4.split_into_sentences = lambda text, language: range(count_sentences(JudgedText(text).words))
+    any_c4.split_into_sentences = lambda text, language: range(
+        count_sentences(JudgedText(text).words)
+    )
 
 
 class _Split:
@@ -53,7 +62,9 @@ class _Split:
 
 def deduplicate(source: Path, output: Path) -> dict[int, int]:
     """Return document to cluster, for those that are in one."""
-    folders = {name: str(output / name) for name in ("signatures", "buckets", "clusters")}
+    folders = {
+        name: str(output / name) for name in ("signatures", "buckets", "clusters")
+    }
     steps: list[tuple[list[Any], int]] = [
         (
             [
@@ -62,18 +73,32 @@ def deduplicate(source: Path, output: Path) -> dict[int, int]:
             ],
             1,
         ),
-        ([minhash.MinhashDedupBuckets(folders["signatures"], folders["buckets"])], BUCKETS),
-        ([minhash.MinhashDedupCluster(folders["buckets"], folders["clusters"], save_cluster_id=True)], 1),
+        (
+            [minhash.MinhashDedupBuckets(folders["signatures"], folders["buckets"])],
+            BUCKETS,
+        ),
+        (
+            [
+                minhash.MinhashDedupCluster(
+                    folders["buckets"], folders["clusters"], save_cluster_id=True
+                )
+            ],
+            1,
+        ),
     ]
     for number, (pipeline, tasks) in enumerate(steps):
         logs = str(output / "logs" / str(number))
-        LocalPipelineExecutor(pipeline=pipeline, tasks=tasks, workers=1, logging_dir=logs).run()
+        LocalPipelineExecutor(
+            pipeline=pipeline, tasks=tasks, workers=1, logging_dir=logs
+        ).run()
     pairs = (output / "clusters" / "000000.clusters").read_bytes()
     return dict(struct.iter_unpack("<2I", pairs))
 
 
 def judge(source: Path) -> list[dict[str, str]]:
-    """Return for each document the filters that it does not pass, each with the reason."""
+    """Return for each document the filters that it does not pass, each with the
+    reason.
+    """
     filters: dict[str, Any] = {
         "gopher_repetition": GopherRepetitionFilter(),
         "gopher_quality": GopherQualityFilter(),
@@ -100,7 +125,9 @@ def main(mode: str, source: str, output: str, words: str) -> None:
     folder = Path(output)
     folder.mkdir(parents=True, exist_ok=True)
     if mode == "minhash":
-        (folder / "clusters.json").write_text(json.dumps(deduplicate(Path(source), folder)))
+        (folder / "clusters.json").write_text(
+            json.dumps(deduplicate(Path(source), folder))
+        )
     else:
         (folder / "verdicts.json").write_text(json.dumps(judge(Path(source))))
 

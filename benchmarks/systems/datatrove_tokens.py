@@ -1,6 +1,8 @@
-"""datatrove, as its examples/tokenize_c4.py shows it: JsonlReader, DocumentTokenizer, then the merger.
+"""datatrove, as its examples/tokenize_c4.py shows it: JsonlReader, DocumentTokenizer,
+then the merger.
 
-The local executor in place of the Slurm one, a task per input file, N of them at a time.
+The local executor in place of the Slurm one, a task per input file, N of them at a
+time.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ from benchmarks.systems.arguments import Arguments, parse
 
 
 def main(job: Arguments) -> None:
-    """Writes `tokenized/` (a file per task, shuffled) and `merged/` (the shuffled whole)."""
+    """Writes `tokenized/` (a file per task, shuffled) and `merged/` (the shuffled
+    whole).
+    """
     tokenized, merged = str(job.output / "tokenized"), str(job.output / "merged")
     tokenize = LocalPipelineExecutor(
         pipeline=[
@@ -31,7 +35,9 @@ def main(job: Arguments) -> None:
     )
     merge = LocalPipelineExecutor(
         pipeline=[
-            DocumentTokenizerMerger(input_folder=tokenized, output_folder=merged, save_filename="bench")
+            DocumentTokenizerMerger(
+                input_folder=tokenized, output_folder=merged, save_filename="bench"
+            )
         ],
         tasks=1,
         logging_dir=str(job.output / "logs" / "merge"),

@@ -1,4 +1,6 @@
-"""Reading JSON Lines as cheaply as was found, for the bare loops: pyarrow's parser on blocks of whole lines."""
+"""Reading JSON Lines as cheaply as was found, for the bare loops: pyarrow's parser
+on blocks of whole lines.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ BLOCK = 16 << 20  # bytes
 
 
 def read_texts(paths: Sequence[Path]) -> Iterator[pa.LargeStringArray]:
-    """Yield the texts of files in order, those of about :data:`BLOCK` bytes at a time."""
+    """Yield the texts of files in order, those of about :data:`BLOCK` bytes at a
+    time.
+    """
     for block in _blocks(paths):
         yield _parse(block)
 
@@ -40,6 +44,8 @@ def _parse(block: bytes) -> pa.LargeStringArray:
     table = pj.read_json(
         pa.BufferReader(block),
         read_options=pj.ReadOptions(use_threads=False, block_size=max(len(block), 1)),
-        parse_options=pj.ParseOptions(explicit_schema=pa.schema([("text", pa.large_string())])),
+        parse_options=pj.ParseOptions(
+            explicit_schema=pa.schema([("text", pa.large_string())])
+        ),
     )
     return table["text"].combine_chunks()

@@ -1,9 +1,12 @@
-"""What nobody can beat by much: rows of the packed shards in the order they are stored, nothing shuffled.
+"""What nobody can beat by much: rows of the packed shards in the order they are stored,
+nothing shuffled.
 
-``memmap`` alone is shuffled: rows of a memory map of 16-bit ids, nothing compressed and nothing checked.
-``parquet``: pyarrow, row group by row group, `input_ids` alone, checksums verified, batches copied together as a
-trainer would need them. ``pages``: the pages of `input_ids` alone, read, checked, decompressed and copied to a batch.
-``zstd``: pages of 32-bit ids of the same size, decompressed and copied to a batch. ``copy``: batches copied.
+``memmap`` alone is shuffled: rows of a memory map of 16-bit ids, nothing compressed and
+nothing checked. ``parquet``: pyarrow, row group by row group, `input_ids` alone,
+checksums verified, batches copied together as a trainer would need them. ``pages``: the
+pages of `input_ids` alone, read, checked, decompressed and copied to a batch. ``zstd``:
+pages of 32-bit ids of the same size, decompressed and copied to a batch. ``copy``:
+batches copied.
 """
 
 from __future__ import annotations
@@ -25,9 +28,13 @@ from tokenlake.runtime.reading.pages import pages_of
 def parquet(folder: Path) -> Iterator[Any]:
     """Yield int32[n, 2048] of each row group."""
     for path in sorted(folder.glob("*.parquet")):
-        with pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
+        with pq.ParquetFile(
+            path, page_checksum_verification=True, pre_buffer=False
+        ) as file:
             for group in range(file.num_row_groups):
-                table: Any = file.read_row_group(group, columns=["input_ids"], use_threads=False)
+                table: Any = file.read_row_group(
+                    group, columns=["input_ids"], use_threads=False
+                )
                 for chunk in table.column(0).chunks:
                     yield chunk.flatten().to_numpy().reshape(-1, LENGTH)
 
@@ -39,7 +46,9 @@ def pages(folder: Path) -> Iterator[Any]:
         with path.open("rb", buffering=0) as file:
             for group in range(metadata.num_row_groups):
                 column = metadata.row_group(group).column(0)
-                data = os.pread(file.fileno(), column.total_compressed_size, chunk_start(column))
+                data = os.pread(
+                    file.fileno(), column.total_compressed_size, chunk_start(column)
+                )
                 for page in pages_of(memoryview(data), column.num_values, 32):
                     yield page.numbers.reshape(-1, LENGTH)
 
@@ -72,7 +81,9 @@ SOURCES: Final[dict[str, Callable[[Path], Iterator[Any]]]] = {
 
 
 def mapped(folder: Path, epoch: int) -> Iterator[Any]:
-    """Yield int32[256, 2048] of random rows of the one file of 16-bit ids, fewer rows at the end."""
+    """Yield int32[256, 2048] of random rows of the one file of 16-bit ids, fewer
+    rows at the end.
+    """
     rows = np.memmap(folder / "rows.u16", np.uint16, "r").reshape(-1, LENGTH)
     order = np.random.default_rng(epoch).permutation(len(rows))
     for begin in range(0, len(order), BATCH):
@@ -101,7 +112,11 @@ def main() -> None:
     folder = Path(given.data)
     for epoch in range(given.passes):
         shuffled = given.variant == "memmap"
-        for batch in mapped(folder, epoch) if shuffled else batches(SOURCES[given.variant](folder)):
+        for batch in (
+            mapped(folder, epoch)
+            if shuffled
+            else batches(SOURCES[given.variant](folder))
+        ):
             sink.take(batch)
     sink.finish()
 

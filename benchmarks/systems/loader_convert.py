@@ -1,6 +1,8 @@
-"""The same rows in a peer's own format: ``FORMAT FOLDER_OF_IDS TARGET``. Nothing here is measured.
+"""The same rows in a peer's own format: ``FORMAT FOLDER_OF_IDS TARGET``. Nothing here
+is measured.
 
-Comes from files of raw ids, and with imports of its own format alone: a peer may live in another environment.
+Comes from files of raw ids, and with imports of its own format alone: a peer may live
+in another environment.
 """
 
 from __future__ import annotations
@@ -20,9 +22,14 @@ PAGE: Final = 128  # rows of a page of 1 MiB
 
 def parquet(source: list[Path], target: Path) -> None:
     """Plain rows as any writer makes them: one list column, zstd."""
-    pa, pq = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    pa, pq = (
+        importlib.import_module("pyarrow"),
+        importlib.import_module("pyarrow.parquet"),
+    )
     for path in source:
-        rows = pa.ListArray.from_arrays(_offsets(path), pa.array(_ids(path).reshape(-1)))
+        rows = pa.ListArray.from_arrays(
+            _offsets(path), pa.array(_ids(path).reshape(-1))
+        )
         table = pa.table({"input_ids": rows})
         pq.write_table(
             table,
@@ -34,10 +41,14 @@ def parquet(source: list[Path], target: Path) -> None:
 
 
 def arrayrecord(source: list[Path], target: Path) -> None:
-    """One record a row, groups of one as Grain asks for random access, its default compression."""
+    """One record a row, groups of one as Grain asks for random access, its default
+    compression.
+    """
     module = importlib.import_module("array_record.python.array_record_module")
     for path in source:
-        writer = module.ArrayRecordWriter(str(target / f"{path.stem}.arrayrecord"), "group_size:1")
+        writer = module.ArrayRecordWriter(
+            str(target / f"{path.stem}.arrayrecord"), "group_size:1"
+        )
         for row in _ids(path):
             writer.write(row.tobytes())
         writer.close()
@@ -47,9 +58,14 @@ def datasets(source: list[Path], target: Path) -> None:
     """Arrow files, rows of one length."""
     hf, pa = importlib.import_module("datasets"), importlib.import_module("pyarrow")
     hf.disable_progress_bars()
-    arrays = [pa.FixedSizeListArray.from_arrays(pa.array(_ids(path).reshape(-1)), LENGTH) for path in source]
+    arrays = [
+        pa.FixedSizeListArray.from_arrays(pa.array(_ids(path).reshape(-1)), LENGTH)
+        for path in source
+    ]
     tables = [pa.table({"input_ids": array}) for array in arrays]
-    hf.Dataset(pa.concat_tables(tables)).save_to_disk(str(target), num_shards=len(source))
+    hf.Dataset(pa.concat_tables(tables)).save_to_disk(
+        str(target), num_shards=len(source)
+    )
 
 
 def litdata(source: list[Path], target: Path) -> None:
@@ -83,20 +99,27 @@ def mds(source: list[Path], target: Path) -> None:
 
 
 def zstd(source: list[Path], target: Path) -> None:
-    """Blocks the size of a Parquet page at the level of our own, and their compressed sizes."""
+    """Blocks the size of a Parquet page at the level of our own, and their
+    compressed sizes.
+    """
     codec: Any = importlib.import_module("pyarrow").Codec("zstd", compression_level=3)
     for path in source:
         ids = _ids(path)
         blocks = [
-            codec.compress(ids[at : at + PAGE].tobytes(), asbytes=True) for at in range(0, len(ids), PAGE)
+            codec.compress(ids[at : at + PAGE].tobytes(), asbytes=True)
+            for at in range(0, len(ids), PAGE)
         ]
         (target / f"{path.stem}.zstd").write_bytes(b"".join(blocks))
         plain = [ids[at : at + PAGE].nbytes for at in range(0, len(ids), PAGE)]
-        np.save(target / f"{path.stem}.npy", np.array([list(map(len, blocks)), plain]).T)
+        np.save(
+            target / f"{path.stem}.npy", np.array([list(map(len, blocks)), plain]).T
+        )
 
 
 def uint16(source: list[Path], target: Path) -> None:
-    """All rows in one file of 16-bit ids, the layout of nanoGPT's and Megatron's data."""
+    """All rows in one file of 16-bit ids, the layout of nanoGPT's and Megatron's
+    data.
+    """
     with (target / "rows.u16").open("wb") as file:
         for path in source:
             ids = _ids(path)

@@ -1,7 +1,9 @@
-"""Grain: the Parquet pipeline and ArrayRecord, each as its documentation has a shuffled epoch.
+"""Grain: the Parquet pipeline and ArrayRecord, each as its documentation has a shuffled
+epoch.
 
-Parquet can only be read in order, so its users shuffle files, interleave them and shuffle a window; ArrayRecord has
-random access and a global shuffle. One process: Grain's workers would be billed alike, and copy each batch once more.
+Parquet can only be read in order, so its users shuffle files, interleave them and
+shuffle a window; ArrayRecord has random access and a global shuffle. One process:
+Grain's workers would be billed alike, and copy each batch once more.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ def parquet(folder: Path, epoch: int) -> Iterable[Any]:
 
 
 def stored(folder: Path, epoch: int) -> Iterable[Any]:
-    """Yield the same batches unshuffled: files interleaved as ParquetIterDataset does by itself."""
+    """Yield the same batches unshuffled: files interleaved as ParquetIterDataset
+    does by itself.
+    """
     files = sorted(map(str, folder.glob("*.parquet")))
     return ge.ParquetIterDataset(files).batch(BATCH, drop_remainder=False)
 
@@ -41,7 +45,9 @@ def _file(path: str) -> Any:
 
 def arrayrecord(folder: Path, epoch: int) -> Iterable[Any]:
     """Yield batches of ids."""
-    source = grain.sources.ArrayRecordDataSource(sorted(map(str, folder.glob("*.arrayrecord"))))
+    source = grain.sources.ArrayRecordDataSource(
+        sorted(map(str, folder.glob("*.arrayrecord")))
+    )
     rows = grain.MapDataset.source(source).seed(epoch).shuffle().map(_ids)
     return rows.batch(BATCH, drop_remainder=False).to_iter_dataset()
 

@@ -1,4 +1,5 @@
-"""One moment of a loader in a fresh process, imports done: ``states|open|first|resume|train`` and its arguments.
+"""One moment of a loader in a fresh process, imports done:
+``states|open|first|resume|train`` and its arguments.
 
 Prints one JSON line: seconds by the clock on the wall, or the states.
 """
@@ -33,7 +34,9 @@ def states(store: str, name: str, *steps: str) -> dict[str, Any]:
 
 
 def opened(store: str, name: str) -> dict[str, float]:
-    """Return the seconds that opening takes; the first row is read, to show that it is open."""
+    """Return the seconds that opening takes; the first row is read, to show that it
+    is open.
+    """
     began = time.perf_counter()
     dataset = tl.open(store, name)
     seconds = time.perf_counter() - began
@@ -42,7 +45,9 @@ def opened(store: str, name: str) -> dict[str, float]:
 
 
 def _waited(batches: Iterator[Any], loader: Any, began: float) -> dict[str, float]:
-    """Return the seconds until the next batch is there, and the row groups that were decoded by then."""
+    """Return the seconds until the next batch is there, and the row groups that were
+    decoded by then.
+    """
     next(batches)
     seconds = time.perf_counter() - began
     return {"seconds": seconds, "groups": loader.decoded.groups}
@@ -53,7 +58,8 @@ def first(store: str, name: str) -> dict[str, float]:
     dataset = tl.open(store, name)
     began = time.perf_counter()
     with tl.DataLoader(dataset, BATCH, seed=0) as loader:
-        batches = iter(loader)  # held on to until the loader is closed, which then waits for its threads
+        # Held on to until the loader is closed, which then waits for its threads.
+        batches = iter(loader)
         return _waited(batches, loader, began)
 
 
@@ -63,12 +69,15 @@ def resume(store: str, name: str, path: str, step: str) -> dict[str, float]:
     with loader_of(store, name) as loader:
         began = time.perf_counter()
         loader.set_state(state)
-        batches = iter(loader)  # held on to until the loader is closed, which then waits for its threads
+        # Held on to until the loader is closed, which then waits for its threads.
+        batches = iter(loader)
         return _waited(batches, loader, began)
 
 
 def train(store: str, name: str, step_seconds: str) -> dict[str, float]:
-    """Return how long an epoch takes behind its first batch, with a pause for each step, and how much was waited."""
+    """Return how long an epoch takes behind its first batch, with a pause for each
+    step, and how much was waited.
+    """
     began = time.perf_counter()
     with tl.DataLoader(tl.open(f"{store}/{name}"), BATCH, seed=0, epochs=1) as loader:
         batches = iter(loader)
@@ -78,7 +87,12 @@ def train(store: str, name: str, step_seconds: str) -> dict[str, float]:
             time.sleep(float(step_seconds))
         after, seconds = loader.metrics(), time.perf_counter() - first
     waited = after.wait_seconds - before.wait_seconds
-    return {"first": first - began, "seconds": seconds, "waited": waited, "batches": after.batches}
+    return {
+        "first": first - began,
+        "seconds": seconds,
+        "waited": waited,
+        "batches": after.batches,
+    }
 
 
 _ACTIONS: Final[dict[str, Callable[..., Any]]] = {

@@ -1,4 +1,6 @@
-"""litdata: chunks of tokens, uncompressed, shuffled, through its own DataLoader in this process."""
+"""litdata: chunks of tokens, uncompressed, shuffled, through its own DataLoader in
+this process.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,11 @@ def main() -> None:
     given = arguments()
     sink = Sink(given.order)
     rows = litdata.StreamingDataset(
-        given.data, item_loader=litdata.TokensLoader(LENGTH), shuffle=True, seed=0, drop_last=False
+        given.data,
+        item_loader=litdata.TokensLoader(LENGTH),
+        shuffle=True,
+        seed=0,
+        drop_last=False,
     )
     loader: Any = litdata.StreamingDataLoader(rows, batch_size=BATCH, num_workers=0)
     for _ in range(given.passes):

@@ -1,4 +1,6 @@
-"""MosaicML streaming: MDS shards, uncompressed, shuffled by its default algorithm, through torch's DataLoader."""
+"""MosaicML streaming: MDS shards, uncompressed, shuffled by its default algorithm,
+through torch's DataLoader.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ def main() -> None:
     given = arguments()
     clean_stale_shared_memory()
     sink = Sink(given.order)
-    rows = StreamingDataset(local=given.data, shuffle=True, batch_size=BATCH, shuffle_seed=0)
+    rows = StreamingDataset(
+        local=given.data, shuffle=True, batch_size=BATCH, shuffle_seed=0
+    )
     loader: Any = DataLoader(rows, batch_size=BATCH, num_workers=0)
     for _ in range(given.passes):
         for batch in loader:

@@ -1,4 +1,6 @@
-"""Epochs of a stored dataset, packed or padded by buckets: ``STORE NAME PASSES BUCKETS``, one JSON line."""
+"""Epochs of a stored dataset, packed or padded by buckets: ``STORE NAME PASSES
+BUCKETS``, one JSON line.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ def main() -> None:
     options: dict[str, Any] = {"epochs": int(passes), "seed": 0}
     mask = "segment_ids"
     if data.kind != "packed":
-        options["padding"], mask = tl.BatchPadding(buckets=int(buckets), multiple=8), "attention_mask"
+        options["padding"], mask = (
+            tl.BatchPadding(buckets=int(buckets), multiple=8),
+            "attention_mask",
+        )
     rows = ids = cells = 0
     for batch in tl.DataLoader(data, BATCH, **options):
         rows += len(batch[mask])

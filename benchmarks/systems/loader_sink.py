@@ -1,7 +1,9 @@
-"""What every loader's batches go into: touches each token once, and knows in the end whether all were there.
+"""What every loader's batches go into: touches each token once, and knows in the end
+whether all were there.
 
-Only numpy: peers run in environments of their own. The sum is over the batch as 64-bit words, modulo 2^64: whole rows
-in any order give the same, a row lost, repeated or changed another one.
+Only numpy: peers run in environments of their own. The sum is over the batch as 64-bit
+words, modulo 2^64: whole rows in any order give the same, a row lost, repeated or
+changed another one.
 """
 
 from __future__ import annotations
@@ -19,12 +21,16 @@ BATCH, LENGTH = 256, 2048
 
 
 def arguments() -> argparse.Namespace:
-    """Return the command line that all systems have: DATA PASSES [--order FILE] and what one alone knows."""
+    """Return the command line that all systems have: DATA PASSES [--order FILE] and
+    what one alone knows.
+    """
     parser = argparse.ArgumentParser()
     parser.add_argument("data", help="what the conversion wrote for this system")
     parser.add_argument("passes", type=int, help="epochs, each shuffled anew")
     parser.add_argument(
-        "--order", type=Path, help="write the words of each row in delivered order here (.npy)"
+        "--order",
+        type=Path,
+        help="write the words of each row in delivered order here (.npy)",
     )
     parser.add_argument("--variant", default="", help="of systems that have several")
     return parser.parse_args()
@@ -41,9 +47,17 @@ class Sink:
         self._began = time.process_time()
 
     def take(self, ids: Any) -> None:
-        """Count and sum a batch; TypeError if it is none that a trainer could take as it is."""
-        if ids.dtype != np.int32 or ids.shape[1:] != (LENGTH,) or not ids.flags.c_contiguous:
-            raise TypeError(f"a batch of {ids.dtype}{ids.shape}; expected contiguous int32[n, {LENGTH}]")
+        """Count and sum a batch; TypeError if it is none that a trainer could take
+        as it is.
+        """
+        if (
+            ids.dtype != np.int32
+            or ids.shape[1:] != (LENGTH,)
+            or not ids.flags.c_contiguous
+        ):
+            raise TypeError(
+                f"a batch of {ids.dtype}{ids.shape}; expected contiguous int32[n, {LENGTH}]"
+            )
         words = ids.view(np.uint64)
         if self._order is not None:
             self._keys.append(words.sum(axis=1, dtype=np.uint64))

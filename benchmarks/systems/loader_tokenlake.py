@@ -1,4 +1,6 @@
-"""Tokenlake's loader: from the zstd shards of a version, globally shuffled, numpy on the host or JAX arrays."""
+"""Tokenlake's loader: from the zstd shards of a version, globally shuffled, numpy on
+the host or JAX arrays.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ COLUMNS: Final = {
 
 
 def opened(store: Path, variant: str, passes: int = 1) -> Any:
-    """Return the dataset, or a mixture of as many rows as so many epochs of the dataset have."""
+    """Return the dataset, or a mixture of as many rows as so many epochs of the
+    dataset have.
+    """
     if not variant.startswith("mixture"):
         return tl.open(store, "large" if variant == "large" else "corpus")
     sources = {name: tl.open(store, name) for name in SOURCES}
@@ -31,7 +35,9 @@ def opened(store: Path, variant: str, passes: int = 1) -> Any:
 
 
 def main() -> None:
-    """Deliver the epochs; on JAX a batch is read back, which copies nothing on the CPU."""
+    """Deliver the epochs; on JAX a batch is read back, which copies nothing on the
+    CPU.
+    """
     given = arguments()
     sink = Sink(given.order)
     more: dict[str, Any] = {}
@@ -39,9 +45,12 @@ def main() -> None:
         jax = __import__("jax")
         more["sharding"] = jax.sharding.SingleDeviceSharding(jax.devices("cpu")[0])
     if given.variant == "decoded":
-        more["cache_bytes"] = 64 << 20  # as with a large dataset: no epoch finds what another has decoded
+        # As with a large dataset: no epoch finds what another has decoded.
+        more["cache_bytes"] = 64 << 20
     data = opened(Path(given.data), given.variant, given.passes)
-    left = data.rows if given.variant.startswith("mixture") else len(data) * given.passes
+    left = (
+        data.rows if given.variant.startswith("mixture") else len(data) * given.passes
+    )
     loader = tl.DataLoader(
         data,
         BATCH,
@@ -51,7 +60,8 @@ def main() -> None:
         **more,
     )
     for batch in loader:
-        ids = np.asarray(batch["input_ids"])[:left]  # on devices the last batch is filled up with padding
+        # On devices the last batch is filled up with padding.
+        ids = np.asarray(batch["input_ids"])[:left]
         sink.take(ids)
         left -= len(ids)
     sink.finish(groups=loader.decoded.groups)

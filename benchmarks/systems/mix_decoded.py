@@ -1,4 +1,6 @@
-"""The units of a mixture built in this process: ``CONFIG``, one JSON line of rows decoded and rows written."""
+"""The units of a mixture built in this process: ``CONFIG``, one JSON line of rows
+decoded and rows written.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,19 @@ def main(config: dict[str, Any]) -> None:
     decoded = rows = 0
     for index in session.pending:
         told: list[dict[str, Any]] = []
-        job = session.plan.job(session.plan.units[index], session.plan.store, layout, NO_ENGINE)
-        record = UnitRecord.from_bytes(pool.run(job, told.append).encode(), f"the record of unit {index}")
-        decoded, rows = decoded + told[-1]["decoded_rows"], rows + record.account.rows_read
-    print(json.dumps({"decoded": decoded, "rows": rows, "units": len(session.plan.units)}))
+        job = session.plan.job(
+            session.plan.units[index], session.plan.store, layout, NO_ENGINE
+        )
+        record = UnitRecord.from_bytes(
+            pool.run(job, told.append).encode(), f"the record of unit {index}"
+        )
+        decoded, rows = (
+            decoded + told[-1]["decoded_rows"],
+            rows + record.account.rows_read,
+        )
+    print(
+        json.dumps({"decoded": decoded, "rows": rows, "units": len(session.plan.units)})
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""Reading one text column, all of it: python -m benchmarks.systems.readers READER FORMAT PATH.
+"""Reading one text column, all of it: python -m benchmarks.systems.readers READER
+FORMAT PATH.
 
-Prints rows and bytes of text, which must agree. One thread each, and each peer by the cheapest way that
-was found; none of them checks anything that Tokenlake's reader does not.
+Prints rows and bytes of text, which must agree. One thread each, and each peer by the
+cheapest way that was found; none of them checks anything that Tokenlake's reader does
+not.
 """
 
 from __future__ import annotations
@@ -57,7 +59,9 @@ def polars(kind: str, path: str) -> Counts:
     }
     column = pl.col("text")
     frame = (
-        scans[kind]().select(rows=column.len(), size=column.str.len_bytes().sum()).collect(engine="streaming")
+        scans[kind]()
+        .select(rows=column.len(), size=column.str.len_bytes().sum())
+        .collect(engine="streaming")
     )
     return frame["rows"][0], frame["size"][0]
 
@@ -73,7 +77,9 @@ def duckdb(kind: str, path: str) -> Counts:
         "csv": f"read_csv('{path}', all_varchar=true, header=true, max_line_size=67108864, parallel=false)",
     }
     connection = engine.connect(config={"threads": 1})
-    row = connection.execute(f"select count(text), sum(strlen(text)) from {tables[kind]}").fetchone()
+    row = connection.execute(
+        f"select count(text), sum(strlen(text)) from {tables[kind]}"
+    ).fetchone()
     assert row is not None
     return row[0], int(row[1])
 
@@ -88,7 +94,9 @@ def pyarrow(kind: str, path: str) -> Counts:
     pa.set_cpu_count(1)
     schema = pa.schema([("text", pa.large_string())])
     if kind == "jsonl":
-        parse = pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+        parse = pj.ParseOptions(
+            explicit_schema=schema, unexpected_field_behavior="ignore"
+        )
         read = pj.ReadOptions(use_threads=False, block_size=16 << 20)
         batches = pj.open_json(path, read_options=read, parse_options=parse)
     elif kind == "csv":
@@ -96,7 +104,9 @@ def pyarrow(kind: str, path: str) -> Counts:
             path,
             read_options=pc.ReadOptions(use_threads=False, block_size=16 << 20),
             parse_options=pc.ParseOptions(newlines_in_values=True),
-            convert_options=pc.ConvertOptions(include_columns=["text"], column_types=schema),
+            convert_options=pc.ConvertOptions(
+                include_columns=["text"], column_types=schema
+            ),
         )
     else:
         batches = pq.ParquetFile(path).iter_batches(columns=["text"], use_threads=False)

@@ -1,7 +1,9 @@
-"""A bucket on loopback that answers late: ``FOLDER MILLISECONDS``, where each folder in FOLDER is a bucket.
+"""A bucket on loopback that answers late: ``FOLDER MILLISECONDS``, where each folder in
+FOLDER is a bucket.
 
-It speaks as much of S3 as a reader asks: HEAD, GET with ranges, and listings of up to a page. It prints its port and
-ends when its standard input does. ``GET /?requests`` says how many requests there were, itself left out.
+It speaks as much of S3 as a reader asks: HEAD, GET with ranges, and listings of up to a
+page. It prints its port and ends when its standard input does. ``GET /?requests`` says
+how many requests there were, itself left out.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ class Bucket(BaseHTTPRequestHandler):
         time.sleep(self.seconds)
         path = self.root / unquote(url.path).lstrip("/")
         if "list-type" in query:
-            return self._answer(200, _listing(path, query["prefix"][0], query.get("delimiter", [""])[0]))
+            return self._answer(
+                200, _listing(path, query["prefix"][0], query.get("delimiter", [""])[0])
+            )
         if not path.is_file():
             return self._answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
         return self._object(path)
@@ -59,11 +63,20 @@ class Bucket(BaseHTTPRequestHandler):
             file.seek(begin)
             body = file.read(end - begin)
         span = {"Content-Range": f"bytes {begin}-{end - 1}/{size}"} if found else {}
-        self._answer(206 if found else 200, body, {"ETag": _etag(path), "Last-Modified": _DATE, **span})
+        self._answer(
+            206 if found else 200,
+            body,
+            {"ETag": _etag(path), "Last-Modified": _DATE, **span},
+        )
 
-    def _answer(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+    def _answer(
+        self, status: int, body: bytes, headers: dict[str, str] | None = None
+    ) -> None:
         self.send_response(status)
-        for name, value in {**(headers or {}), "Content-Length": str(len(body))}.items():
+        for name, value in {
+            **(headers or {}),
+            "Content-Length": str(len(body)),
+        }.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
@@ -75,16 +88,28 @@ def _etag(path: Path) -> str:
 
 
 def _listing(bucket: Path, prefix: str, delimiter: str) -> bytes:
-    files = sorted(str(path.relative_to(bucket)) for path in bucket.rglob("*") if path.is_file())
+    files = sorted(
+        str(path.relative_to(bucket)) for path in bucket.rglob("*") if path.is_file()
+    )
     keys = [key for key in files if key.startswith(prefix)]
-    inside = {key: key[len(prefix) :].partition(delimiter)[1] if delimiter else "" for key in keys}
-    folders = {prefix + key[len(prefix) :].partition(delimiter)[0] + delimiter for key in keys if inside[key]}
+    inside = {
+        key: key[len(prefix) :].partition(delimiter)[1] if delimiter else ""
+        for key in keys
+    }
+    folders = {
+        prefix + key[len(prefix) :].partition(delimiter)[0] + delimiter
+        for key in keys
+        if inside[key]
+    }
     found = "".join(
         f"<Contents><Key>{key}</Key><Size>{(bucket / key).stat().st_size}</Size><ETag>{_etag(bucket / key)}</ETag>"
         "<LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents>"
         for key in keys
         if not inside[key]
-    ) + "".join(f"<CommonPrefixes><Prefix>{folder}</Prefix></CommonPrefixes>" for folder in sorted(folders))
+    ) + "".join(
+        f"<CommonPrefixes><Prefix>{folder}</Prefix></CommonPrefixes>"
+        for folder in sorted(folders)
+    )
     return f"<ListBucketResult><IsTruncated>false</IsTruncated>{found}</ListBucketResult>".encode()
 
 

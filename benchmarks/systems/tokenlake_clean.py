@@ -1,4 +1,6 @@
-"""Tokenlake's cleaning of a folder of JSON Lines, near duplicates alone. Arguments: INPUT OUTPUT WORKERS."""
+"""Tokenlake's cleaning of a folder of JSON Lines, near duplicates alone. Arguments:
+INPUT OUTPUT WORKERS.
+"""
 
 from __future__ import annotations
 

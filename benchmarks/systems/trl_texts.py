@@ -1,10 +1,12 @@
-"""Conversations and prompts to ids and masks as trainers do it: `datasets.map`, a row or a thousand at a time.
+"""Conversations and prompts to ids and masks as trainers do it: `datasets.map`, a row
+or a thousand at a time.
 
-``KIND ROWS INPUT TOKENIZER OUTPUT`` with KIND chat or prompt, and ROWS the rows of a call. A trainer's own preparation
-renders and tokenizes each row by itself: `apply_chat_template(..., return_assistant_tokens_mask=True)` for
-conversations; for prompts the prompt alone and the prompt with its completion, whose additional ids are what is
-learned. With many rows a call, the tokenizer gets all of them at once. Nothing is packed: that is less work than
-Tokenlake does.
+``KIND ROWS INPUT TOKENIZER OUTPUT`` with KIND chat or prompt, and ROWS the rows of a
+call. A trainer's own preparation renders and tokenizes each row by itself:
+`apply_chat_template(..., return_assistant_tokens_mask=True)` for conversations; for
+prompts the prompt alone and the prompt with its completion, whose additional ids are
+what is learned. With many rows a call, the tokenizer gets all of them at once. Nothing
+is packed: that is less work than Tokenlake does.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ def of_prompt(tokenizer: Any) -> Callable[[Rows], Rows]:
     """The function mapped over prompts with a completion, one at a time."""
 
     def prepare(row: Rows) -> Rows:
-        prompt = TEMPLATE.format(instruction=row["instruction"], input=row["input"], output="")
+        prompt = TEMPLATE.format(
+            instruction=row["instruction"], input=row["input"], output=""
+        )
         first = tokenizer(prompt)["input_ids"]
         whole = tokenizer(prompt + row["output"] + tokenizer.eos_token)["input_ids"]
         return {"input_ids": whole, "mask": _mask(first, whole)}
@@ -52,7 +56,10 @@ def of_prompts(tokenizer: Any) -> Callable[[Rows], Rows]:
 
     def prepare(rows: Rows) -> Rows:
         given = zip(rows["instruction"], rows["input"], strict=True)
-        prompts = [TEMPLATE.format(instruction=asked, input=text, output="") for asked, text in given]
+        prompts = [
+            TEMPLATE.format(instruction=asked, input=text, output="")
+            for asked, text in given
+        ]
         ends = (output + tokenizer.eos_token for output in rows["output"])
         wholes = [prompt + end for prompt, end in zip(prompts, ends, strict=True)]
         first, whole = tokenizer(prompts)["input_ids"], tokenizer(wholes)["input_ids"]
@@ -66,18 +73,25 @@ def _mask(prompt: list[int], whole: list[int]) -> list[int]:
 
 
 PREPARE: Final = {
-    "chat": {False: of_chat, True: of_chat},  # a template is applied to one conversation or to a list of them
+    # A template is applied to one conversation or to a list of them.
+    "chat": {False: of_chat, True: of_chat},
     "prompt": {False: of_prompt, True: of_prompts},
 }
 
 
 def main(kind: str, rows: str, source: str, tokenizer: str, output: str) -> None:
-    """Writes `train.parquet`; the Arrow cache goes below the output too, so that every run starts cold."""
+    """Writes `train.parquet`; the Arrow cache goes below the output too, so that
+    every run starts cold.
+    """
     many = int(rows) > 1
     prepare = PREPARE[kind][many](AutoTokenizer.from_pretrained(tokenizer))
     files = sorted(map(str, Path(source).glob("*.jsonl")))
-    dataset = load_dataset("json", data_files=files, split="train", cache_dir=f"{output}/cache")
-    mapped = dataset.map(prepare, batched=many, batch_size=int(rows), remove_columns=dataset.column_names)
+    dataset = load_dataset(
+        "json", data_files=files, split="train", cache_dir=f"{output}/cache"
+    )
+    mapped = dataset.map(
+        prepare, batched=many, batch_size=int(rows), remove_columns=dataset.column_names
+    )
     mapped.to_parquet(f"{output}/train.parquet")
 
 

@@ -1,6 +1,8 @@
-"""What verification cannot do without, done barely: ``sha256|pyarrow FOLDER``, for all shards of a folder.
+"""What verification cannot do without, done barely: ``sha256|pyarrow FOLDER``, for all
+shards of a folder.
 
-``sha256``: of the bytes of each file. ``pyarrow``: every row group decoded, all columns, checksums verified.
+``sha256``: of the bytes of each file. ``pyarrow``: every row group decoded, all
+columns, checksums verified.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ def sha256(path: Path) -> None:
 
 def pyarrow(path: Path) -> None:
     """Decode a file."""
-    with pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
+    with pq.ParquetFile(
+        path, page_checksum_verification=True, pre_buffer=False
+    ) as file:
         for group in range(file.num_row_groups):
             file.read_row_group(group, use_threads=False)
 

@@ -1,7 +1,9 @@
-"""What one worker process spends on each part of a build: ``CONFIG REQUEST``, printed as JSON.
+"""What one worker process spends on each part of a build: ``CONFIG REQUEST``, printed
+as JSON.
 
-REQUEST is ``gate``: choose the engine, then build some units; or ``warm``: load what the units are likely to need.
-Times are CPU seconds of this process, which does one thing at a time.
+REQUEST is ``gate``: choose the engine, then build some units; or ``warm``: load what
+the units are likely to need. Times are CPU seconds of this process, which does one
+thing at a time.
 """
 
 from __future__ import annotations
@@ -36,9 +38,13 @@ def main(config: dict[str, Any], request: str) -> dict[str, Any]:
     plan, layout = session.plan, session._layout
     workbench = Workbench()
     if request == "warm":
-        parts["warm"], _ = timed(lambda: workbench.warm(plan.warm_job(plan.units[0], layout)))
+        parts["warm"], _ = timed(
+            lambda: workbench.warm(plan.warm_job(plan.units[0], layout))
+        )
         return parts
-    parts["gate"], verdict = timed(lambda: workbench.run(plan.engine_job(plan.units[0], layout), _ignore))
+    parts["gate"], verdict = timed(
+        lambda: workbench.run(plan.engine_job(plan.units[0], layout), _ignore)
+    )
     units: list[tuple[int, float]] = []
     for unit in plan.units[:_UNITS]:
         job = plan.job(unit, plan.store, layout, verdict["engine"])

@@ -1,4 +1,6 @@
-"""``python -m docs.recording``: build a dataset of Python's own modules, press Ctrl-C, resume, and write the film."""
+"""``python -m docs.recording``: build a dataset of Python's own modules, press
+Ctrl-C, resume, and write the film.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ COMMANDS: Final = (
 )
 """Arguments of each command, and the progress at which Ctrl-C is pressed."""
 
-TITLE: Final = "A build that is interrupted by Ctrl-C, resumed by the same command, and verified"
+TITLE: Final = (
+    "A build that is interrupted by Ctrl-C, resumed by the same command, and verified"
+)
 
 
 def main() -> None:
@@ -51,7 +55,9 @@ def main() -> None:
             for output in session.run(arguments.split(), interrupt_at=interrupt_at):
                 screen.write(output.text)
                 frames.append(Frame(output.time, screen.shown()))
-    TARGET.write_text(svg_of(thinned(frames, least=0.12, most=1.5), COLUMNS, ROWS, TITLE), "utf-8")
+    TARGET.write_text(
+        svg_of(thinned(frames, least=0.12, most=1.5), COLUMNS, ROWS, TITLE), "utf-8"
+    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,11 @@
-"""Screens of a terminal as an animated SVG: a film of frames that moves behind a window, by CSS alone.
+"""Screens of a terminal as an animated SVG: a film of frames that moves behind a
+window, by CSS alone.
 
-1. Equal rows are drawn once, in ``<defs>``; a frame refers to them. Most rows of two neighbouring frames are equal.
+1. Equal rows are drawn once, in ``<defs>``; a frame refers to them. Most rows of two
+   neighbouring frames are equal.
 2. Frame i is drawn at height i * H, where H is the height of the window.
-3. The film is moved by -i * H at the time at which frame i begins, without a transition.
+3. The film is moved by -i * H at the time at which frame i begins, without a
+   transition.
 
 With a system that asks for reduced motion, the last frame stands still.
 """
@@ -94,7 +97,9 @@ def svg_of(frames: list[Frame], columns: int, rows: int, title: str) -> str:
         for index, frame in enumerate(frames)
     ]
     last = -(len(frames) - 1) * height
-    drawn = [f'<g id="r{number}">{_drawn(row)}</g>' for row, number in numbers.items() if row]
+    drawn = [
+        f'<g id="r{number}">{_drawn(row)}</g>' for row, number in numbers.items() if row
+    ]
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height + _HEAD}" width="{width}" '
@@ -108,7 +113,10 @@ def svg_of(frames: list[Frame], columns: int, rows: int, title: str) -> str:
             f"@media (prefers-reduced-motion:reduce){{.film{{animation:none;transform:translateY({last}px)}}}}",
             "</style>",
             f'<rect width="{width}" height="{height + _HEAD}" rx="8" fill="#161b22"/>',
-            *(f'<circle cx="{18 + 18 * dot}" cy="15" r="5" fill="#484f58"/>' for dot in range(3)),
+            *(
+                f'<circle cx="{18 + 18 * dot}" cy="15" r="5" fill="#484f58"/>'
+                for dot in range(3)
+            ),
             "<defs>",
             *drawn,
             "</defs>",
@@ -128,10 +136,14 @@ def _drawn(row: Row) -> str:
 
 def _drawn_run(run: Run) -> str:
     """Return a run as text of exactly its width, so that columns meet with any font."""
-    classes = " ".join(name for name, has in (("b", run.style.is_bold), ("d", run.style.is_dim)) if has)
+    classes = " ".join(
+        name for name, has in (("b", run.style.is_bold), ("d", run.style.is_dim)) if has
+    )
     attributes = [f'x="{_MARGIN + run.column * _CHARACTER:g}" y="13"']
     if len(run.text) > 1:
-        attributes.append(f'textLength="{len(run.text) * _CHARACTER:g}" lengthAdjust="spacingAndGlyphs"')
+        attributes.append(
+            f'textLength="{len(run.text) * _CHARACTER:g}" lengthAdjust="spacingAndGlyphs"'
+        )
     if classes:
         attributes.append(f'class="{classes}"')
     if run.style.colour:

@@ -1,7 +1,8 @@
-"""The screen of a terminal: the output of a program, with its escape sequences, becomes rows of styled text.
+"""The screen of a terminal: the output of a program, with its escape sequences, becomes
+rows of styled text.
 
-It knows the output of Tokenlake's command line: text, line breaks, movements of the cursor, erasing, and colours. Other
-sequences are skipped.
+It knows the output of Tokenlake's command line: text, line breaks, movements of the
+cursor, erasing, and colours. Other sequences are skipped.
 """
 
 from __future__ import annotations
@@ -11,13 +12,32 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 _SEQUENCE: Final = re.compile(
-    r"\x1b\[(?P<numbers>[0-9;:?<=>]*)[ -/]*(?P<letter>[@-~])"  # a control sequence: cursor, erasing, colours
+    # A control sequence: cursor, erasing, colours.
+    r"\x1b\[(?P<numbers>[0-9;:?<=>]*)[ -/]*(?P<letter>[@-~])"
     r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # a command to the window, such as its title
     r"|\x1b[^\[\]]"
 )
 _COLOURS: Final = (
-    *("#1b1f24", "#e5534b", "#57ab5a", "#c69026", "#539bf5", "#b083f0", "#39c5cf", "#adbac7"),
-    *("#768390", "#ff938a", "#8ddb8c", "#daaa3f", "#6cb6ff", "#dcbdfb", "#56d4dd", "#ffffff"),
+    *(
+        "#1b1f24",
+        "#e5534b",
+        "#57ab5a",
+        "#c69026",
+        "#539bf5",
+        "#b083f0",
+        "#39c5cf",
+        "#adbac7",
+    ),
+    *(
+        "#768390",
+        "#ff938a",
+        "#8ddb8c",
+        "#daaa3f",
+        "#6cb6ff",
+        "#dcbdfb",
+        "#56d4dd",
+        "#ffffff",
+    ),
 )
 """The 16 colours of a terminal with a dark background."""
 
@@ -68,7 +88,9 @@ class Screen:
         return [(" ", Style())] * self.columns
 
     def write(self, text: str) -> None:
-        """Show the output of a program; a sequence must not be cut between two calls."""
+        """Show the output of a program; a sequence must not be cut between two
+        calls.
+        """
         place = 0
         while place < len(text):
             sequence = _SEQUENCE.match(text, place)
@@ -127,7 +149,9 @@ class Screen:
                 self._cells[row] = self._empty_row()
 
     def _erase_in_row(self, mode: int) -> None:
-        """Erase from the cursor to the end of the row (mode 0), up to the cursor (1), or all of the row (2)."""
+        """Erase from the cursor to the end of the row (mode 0), up to the cursor
+        (1), or all of the row (2).
+        """
         first = self._column if mode == 0 else 0
         last = min(self._column + 1, self.columns) if mode == 1 else self.columns
         for column in range(first, last):
@@ -161,8 +185,8 @@ def styled(style: Style, values: list[int]) -> Style:
 
     Args:
         style: Style before.
-        values: Numbers of the sequence: 0 resets, 1 is bold, 2 dim, 22 neither, 30 to 37 and 90 to 97 are colours, and
-            ``38;5;n`` is colour n of 256.
+        values: Numbers of the sequence: 0 resets, 1 is bold, 2 dim, 22 neither, 30 to
+            37 and 90 to 97 are colours, and ``38;5;n`` is colour n of 256.
     """
     place = 0
     while place < len(values):
@@ -179,7 +203,11 @@ def styled(style: Style, values: list[int]) -> Style:
             style = replace(style, colour=_COLOURS[value - 30])
         elif 90 <= value <= 97:
             style = replace(style, colour=_COLOURS[value - 82])
-        elif value == 38 and values[place + 1 : place + 2] == [5] and place + 2 < len(values):
+        elif (
+            value == 38
+            and values[place + 1 : place + 2] == [5]
+            and place + 2 < len(values)
+        ):
             style = replace(style, colour=colour_of_256(values[place + 2]))
             place += 2
         elif value == 39:
@@ -189,7 +217,9 @@ def styled(style: Style, values: list[int]) -> Style:
 
 
 def colour_of_256(number: int) -> str:
-    """Return a colour of the palette of 256: 16 named ones, a cube of 6 x 6 x 6, and 24 shades of grey."""
+    """Return a colour of the palette of 256: 16 named ones, a cube of 6 x 6 x 6, and
+    24 shades of grey.
+    """
     number = min(number, 255)
     if number < 16:
         return _COLOURS[number]

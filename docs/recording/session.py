@@ -23,7 +23,9 @@ _INTERRUPTED: Final = 130
 
 _TYPING_SECONDS: Final = 0.06
 _REACTION_SECONDS: Final = 0.4
-"""Time between the progress at which Ctrl-C is pressed and the key, so that the progress can be seen."""
+"""Time between the progress at which Ctrl-C is pressed and the key, so that the
+progress can be seen.
+"""
 
 _TURN_SECONDS: Final = 0.05
 _READ_BYTES: Final = 65_536
@@ -54,8 +56,8 @@ class Session:
 
         Args:
             arguments: Arguments of `tokenlake`.
-            interrupt_at: Regular expression; when the output matches, Ctrl-C is pressed. Empty: the command ends by
-                itself.
+            interrupt_at: Regular expression; when the output matches, Ctrl-C is
+                pressed. Empty: the command ends by itself.
 
         Raises:
             RuntimeError: The command failed, or was to be interrupted and was not.
@@ -64,7 +66,9 @@ class Session:
         process, terminal = pty.fork()
         if process == 0:
             os.chdir(self._folder)
-            os.environ.update(TERM="xterm-256color", COLUMNS=str(self._columns), LINES=str(self._rows))
+            os.environ.update(
+                TERM="xterm-256color", COLUMNS=str(self._columns), LINES=str(self._rows)
+            )
             os.execv(sys.executable, [sys.executable, "-m", "tokenlake", *arguments])
         size = struct.pack("HHHH", self._rows, self._columns, 0, 0)
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, size)
@@ -76,7 +80,9 @@ class Session:
         code = os.waitstatus_to_exitcode(status)
         expected = _INTERRUPTED if interrupt_at else 0
         if code != expected:
-            raise RuntimeError(f"tokenlake {' '.join(arguments)}: got exit code {code}, expected {expected}")
+            raise RuntimeError(
+                f"tokenlake {' '.join(arguments)}: got exit code {code}, expected {expected}"
+            )
 
     def _typed(self, command: str) -> Iterator[Output]:
         """Yield a prompt and the letters of a command."""
@@ -103,7 +109,8 @@ class Session:
                 continue
             try:
                 received = os.read(terminal, _READ_BYTES)
-            except OSError:  # the program has ended, and with it the other side of the terminal
+            # The program has ended, and with it the other side of the terminal.
+            except OSError:
                 return
             if not received:
                 return

@@ -1,7 +1,10 @@
-"""The Prefect flows of Tokenlake: ``tokenize``, ``mix``, ``clean``, ``verify``, ``push`` and ``work``.
+"""The Prefect flows of Tokenlake: ``tokenize``, ``mix``, ``clean``, ``verify``,
+``push`` and ``work``.
 
-A module is named like its flow, and deployments name both: ``tokenlake_flows.tokenize:tokenize``. A flow is a graph of
-tasks of :mod:`tokenlake_tasks`; the work itself is in the library. :func:`tokenlake_flows.launch.launch` runs
-`tokenize` or `mix` for a command, with a Prefect server of the run's own. Importing this package, or
-``tokenlake_flows.launch``, does not import Prefect.
+A module is named like its flow, and deployments name both:
+``tokenlake_flows.tokenize:tokenize``. A flow is a graph of tasks of
+:mod:`tokenlake_tasks`; the work itself is in the library.
+:func:`tokenlake_flows.launch.launch` runs `tokenize` or `mix` for a command, with a
+Prefect server of the run's own. Importing this package, or ``tokenlake_flows.launch``,
+does not import Prefect.
 """

@@ -1,4 +1,6 @@
-"""How the flows `tokenize` and `mix` run their graphs: with an engine, progress, and a state that says how it ended."""
+"""How the flows `tokenize` and `mix` run their graphs: with an engine, progress, and
+a state that says how it ended.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +41,14 @@ def run_build(
     executor: str | None,
     work_runs: int | None,
 ) -> Summary | State[Any]:
-    """Run a graph with the engine that a command has made ready, or with one for the parameters of a deployment's run.
+    """Run a graph with the engine that a command has made ready, or with one for the
+    parameters of a deployment's run.
 
     Args:
         flow: Name of the flow.
         graph: Its tasks.
-        request: Returns the configuration that the parameters describe; takes `report` and `bounds`.
+        request: Returns the configuration that the parameters describe; takes `report`
+            and `bounds`.
         workers: Worker processes. 0 or None: one per core.
         executor: Where units run. Empty or None: on this machine.
         work_runs: Number of runs of `work/units` to start. 0 or None: none.
@@ -58,7 +62,8 @@ def run_build(
                 config = request(report=get_run_logger().info, bounds=bounds)
                 require_flow(flow, config)
                 bounds.require(check_paths, config)
-                # The number of worker processes is that of each run that is started. This run has none.
+                # The number of worker processes is that of each run that is started.
+                # This run has none.
                 waits_for_others = executor == "store" and bool(work_runs)
                 own_workers = None if waits_for_others else workers
                 name = cast("ExecutorName | None", executor or None)
@@ -75,7 +80,9 @@ def run_build(
         return final_state(error)
 
 
-def _helped(engine: LocalEngine, work_runs: int, workers: int) -> AbstractContextManager[object]:
+def _helped(
+    engine: LocalEngine, work_runs: int, workers: int
+) -> AbstractContextManager[object]:
     """Have runs of `work/units` build for an engine that waits for others."""
     if not work_runs or engine.is_part:
         return nullcontext()

@@ -20,8 +20,8 @@ _LOOK_SECONDS: Final = 1.5
 def cancellable(engine: LocalEngine) -> Generator[None]:
     """Cancel ``engine`` when the flow run is cancelled on the server.
 
-    A worker ends a deployment's run by signal; a run started by a command has no such guard and
-    looks for itself.
+    A worker ends a deployment's run by signal; a run started by a command has no such
+    guard and looks for itself.
     """
     context = FlowRunContext.get()
     run = context.flow_run if context is not None else None
@@ -31,10 +31,12 @@ def cancellable(engine: LocalEngine) -> Generator[None]:
     done, own = threading.Event(), run.id
 
     def watch() -> None:
-        # No client before the first look: a run that ends at once takes its server with it.
+        # No client before the first look: a run that ends at once takes its server with
+        # it.
         while not done.wait(_LOOK_SECONDS):
             state = None
-            # The server may be gone for a moment; the flow's own calls decide whether that is fatal.
+            # The server may be gone for a moment; the flow's own calls decide whether
+            # that is fatal.
             with suppress(Exception), get_client(sync_client=True) as client:
                 state = client.read_flow_run(own).state
             if state is not None and (state.is_cancelling() or state.is_cancelled()):

@@ -19,10 +19,20 @@ from tokenlake_flows.parameters import Config, Count, Files, Text, Texts
 from tokenlake_flows.states import final_state
 from tokenlake_tasks.blocks import load_blocks
 from tokenlake_tasks.bounds import bounds_of_run
-from tokenlake_tasks.clean import Cleaned, plan_cleaning, publish_account, sign_units, write_list
+from tokenlake_tasks.clean import (
+    Cleaned,
+    plan_cleaning,
+    publish_account,
+    sign_units,
+    write_list,
+)
 
 
-@flow(name="clean", flow_run_name=run_name(partial(requested_name, DEFAULT)), persist_result=False)
+@flow(
+    name="clean",
+    flow_run_name=run_name(partial(requested_name, DEFAULT)),
+    persist_result=False,
+)
 def clean(
     config: Config = "",
     data_files: Files = "",
@@ -47,7 +57,9 @@ def clean(
         given = [*([f"clean.output={output}"] if output else ()), *(overrides or ())]
         bounds = bounds_of_run()
         log = get_run_logger().info
-        request = resolve_request(config, data_files, None, store, name, given, log, bounds=bounds)
+        request = resolve_request(
+            config, data_files, None, store, name, given, log, bounds=bounds
+        )
         bounds.require(check_cleaning, request)
         provide_blocks(load_blocks(referenced_blocks(request)))
         cleaning = plan_cleaning(request)

@@ -1,4 +1,6 @@
-"""One run of `tokenize` or `mix` for a command that has imported Prefect; see :mod:`tokenlake_flows.launch`."""
+"""One run of `tokenize` or `mix` for a command that has imported Prefect; see
+:mod:`tokenlake_flows.launch`.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ def run_flow(
     """Run the configuration's flow; see :func:`tokenlake_flows.launch.launch`.
 
     Args:
-        served: waits for a server of the run's own, and returns what settings access it; None: the configured one.
+        served: waits for a server of the run's own, and returns what settings access
+            it; None: the configured one.
         on_engine: gets the engine of the run, which can be cancelled from then on.
     """
     request = resolve_request(config, overrides=overrides)
@@ -48,7 +51,9 @@ def run_flow(
     watch = on_event or ignore
     watch(BuildRequested(request.observability))
     with ExitStack() as stack:
-        engine = stack.enter_context(LocalEngine(request, workers=workers, executor=executor, on_event=watch))
+        engine = stack.enter_context(
+            LocalEngine(request, workers=workers, executor=executor, on_event=watch)
+        )
         if on_engine is not None:
             on_engine(engine)
         if served is not None:
@@ -58,7 +63,12 @@ def run_flow(
         stack.enter_context(prepared(engine))
         stored = dict(config) if isinstance(config, Mapping) else config
         try:
-            state = run(config=stored, workers=workers, overrides=tuple(overrides), return_state=True)
+            state = run(
+                config=stored,
+                workers=workers,
+                overrides=tuple(overrides),
+                return_state=True,
+            )
         except httpx.TransportError as cause:
             raise TokenlakeError(
                 f"the Prefect server {PREFECT_API_URL.value()} stopped answering ({cause}); finished units are kept, "
@@ -67,7 +77,10 @@ def run_flow(
         if served is not None:
             # What was built is there, whatever becomes of the records.
             watch(Phase("saving the records of the run, ending Prefect", "flow"))
-            with suppress(httpx.HTTPError, ObjectNotFound), get_client(sync_client=True) as client:
+            with (
+                suppress(httpx.HTTPError, ObjectNotFound),
+                get_client(sync_client=True) as client,
+            ):
                 drain(state, client)
                 forget_old_runs(client)
         result_of_flow(state)
@@ -76,22 +89,30 @@ def run_flow(
 
 @contextmanager
 def _connected_to(access: Mapping[str, str]) -> Generator[None]:
-    """Have Prefect use a server, also in a process that has read its settings before the server was there.
+    """Have Prefect use a server, also in a process that has read its settings before
+    the server was there.
 
-    The settings are copied and not read again, because files of the working directory must not change them.
+    The settings are copied and not read again, because files of the working directory
+    must not change them.
     """
     context = get_settings_context()
-    update = {"url": access["PREFECT_API_URL"], "auth_string": SecretStr(access["PREFECT_API_AUTH_STRING"])}
-    settings = context.settings.model_copy(update={"api": context.settings.api.model_copy(update=update)})
+    update = {
+        "url": access["PREFECT_API_URL"],
+        "auth_string": SecretStr(access["PREFECT_API_AUTH_STRING"]),
+    }
+    settings = context.settings.model_copy(
+        update={"api": context.settings.api.model_copy(update=update)}
+    )
     with SettingsContext(profile=context.profile, settings=settings):
         yield
 
 
 def _forget_services() -> None:
-    """Remove Prefect's services from the callbacks that the interpreter waits for at exit.
+    """Remove Prefect's services from the callbacks that the interpreter waits for at
+    exit.
 
-    A forked process, such as a worker of PyTorch's data loader, does not have their threads. The wait would fail there,
-    and the process would end with exit code 1.
+    A forked process, such as a worker of PyTorch's data loader, does not have their
+    threads. The wait would fail there, and the process would end with exit code 1.
     """
     callbacks: list[Any] = getattr(threading, "_threading_atexits", [])
     others: list[Any] = []

@@ -17,18 +17,23 @@ if TYPE_CHECKING:
     from tokenlake.runs.engine import LocalEngine
 
 _CANCELLING: Final = "\ncancelling; press Ctrl-C again to end at once\n"
-_ENDED: Final = "\nended; finished units are kept, and the same command resumes the run\n"
-_WORD_SECONDS: Final = 1.0  # that the end of the process waits for the cancellation to be recorded
+_ENDED: Final = (
+    "\nended; finished units are kept, and the same command resumes the run\n"
+)
+# That the end of the process waits for the cancellation to be recorded.
+_WORD_SECONDS: Final = 1.0
 _SHOW_CURSOR: Final = "\x1b[?25h"  # which progress bars hide
 
 
 @final
 class Interrupts:
-    """What Ctrl-C does during a run: the first cancels, which a server can delay; the second ends this process.
+    """What Ctrl-C does during a run: the first cancels, which a server can delay; the
+    second ends this process.
 
-    The exception that Python raises for Ctrl-C can be lost: an import that runs a callback, or C code of a library that
-    calls Python, may swallow it or make another of it. So the message comes from the handler itself, the engine is
-    told to cancel, and :attr:`has_begun` remembers it.
+    The exception that Python raises for Ctrl-C can be lost: an import that runs a
+    callback, or C code of a library that calls Python, may swallow it or make another
+    of it. So the message comes from the handler itself, the engine is told to cancel,
+    and :attr:`has_begun` remembers it.
 
     Attributes:
         server: server that ends with this process; None as long as there is none.
@@ -50,7 +55,9 @@ class Interrupts:
 
     @contextmanager
     def deferred(self) -> Generator[None]:
-        """Have Ctrl-C raise its exception at the end of the context, not inside of it."""
+        """Have Ctrl-C raise its exception at the end of the context, not inside of
+        it.
+        """
         self._is_deferred = True
         try:
             yield
@@ -61,9 +68,14 @@ class Interrupts:
 
     @contextmanager
     def handled(self) -> Generator[None]:
-        """Answer Ctrl-C for as long as the context lasts, unless whoever called sees to it."""
+        """Answer Ctrl-C for as long as the context lasts, unless whoever called sees
+        to it.
+        """
         ours = threading.current_thread() is threading.main_thread()
-        if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        if (
+            not ours
+            or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+        ):
             yield
             return
         signal.signal(signal.SIGINT, self._cancel)
@@ -74,14 +86,18 @@ class Interrupts:
 
     def _cancel(self, number: int, frame: object) -> None:
         if self.has_begun:
-            # A signal that arrives while this handler still answers the first one belongs to it.
+            # A signal that arrives while this handler still answers the first one
+            # belongs to it.
             return
         self.has_begun = True
         if self._engine is not None:
             # Not here: this thread may hold the locks that it takes.
-            cancelling = threading.Thread(target=self._engine.cancel, name="cancel", daemon=True)
+            cancelling = threading.Thread(
+                target=self._engine.cancel, name="cancel", daemon=True
+            )
             cancelling.start()
-            # Set once it has started: the second Ctrl-C joins it, and a thread that has not started cannot be joined.
+            # Set once it has started: the second Ctrl-C joins it, and a thread that has
+            # not started cannot be joined.
             self._cancelling = cancelling
         # The message promises that Ctrl-C ends at once from now on, so it comes last.
         signal.signal(signal.SIGINT, self._end)
@@ -94,9 +110,11 @@ class Interrupts:
             if self.server is not None:
                 self.server.kill()
             if self._cancelling is not None:
-                # It records that the build was cancelled. It may wait for a lock that this thread holds.
+                # It records that the build was cancelled. It may wait for a lock that
+                # this thread holds.
                 self._cancelling.join(_WORD_SECONDS)
             os.write(2, f"{_SHOW_CURSOR if os.isatty(2) else ''}{_ENDED}".encode())
         finally:
-            # The workers end with their parent. Nothing else may be waited for: threads of Prefect's least of all.
+            # The workers end with their parent. Nothing else may be waited for: threads
+            # of Prefect's least of all.
             os._exit(termination.exit_code(CancelledError.exit_code))

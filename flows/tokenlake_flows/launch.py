@@ -1,9 +1,10 @@
 """One run of a flow from a command: fast to its first unit, and nothing left behind.
 
-The order is the point. Where the version is there already, nothing is started. Else the server starts at once, in a
-process of its own, unless one runs already. It takes seconds; while it starts, this process imports Prefect, starts the
-workers and plans, and the flow then finds everything ready. So Prefect must not be imported here; its own temporary
-server would start only with the first flow, and would be waited for.
+The order is the point. Where the version is there already, nothing is started. Else the
+server starts at once, in a process of its own, unless one runs already. It takes
+seconds; while it starts, this process imports Prefect, starts the workers and plans,
+and the flow then finds everything ready. So Prefect must not be imported here; its own
+temporary server would start only with the first flow, and would be waited for.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
     from tokenlake.etl.executors import ExecutorName
     from tokenlake.etl.runner import BuildResult
 
-_RESUMES: Final = "cancelled; finished units are kept, and the same command resumes the run"
+_RESUMES: Final = (
+    "cancelled; finished units are kept, and the same command resumes the run"
+)
 
 
 def launch(
@@ -40,13 +43,15 @@ def launch(
     executor: ExecutorName | None = None,
     on_start: Callable[[], None] | None = None,
 ) -> BuildResult:
-    """Run the flow that a configuration is for, `tokenize` or `mix`, and return what it built.
+    """Run the flow that a configuration is for, `tokenize` or `mix`, and return what it
+    built.
 
-    A version that is there already is found without a flow, unless a server is configured, which is to have a record of
-    every run. Call it from the main thread.
+    A version that is there already is found without a flow, unless a server is
+    configured, which is to have a record of every run. Call it from the main thread.
 
     Args:
-        config: path of a YAML file, name of one in ``deployments/``, or a mapping; None: the demo.
+        config: path of a YAML file, name of one in ``deployments/``, or a mapping;
+            None: the demo.
         overrides: ``key=value`` texts.
         workers: worker processes; None: one per core.
         on_event: told everything that happens, from several threads.
@@ -54,15 +59,22 @@ def launch(
         on_start: told that there will be a flow, before Prefect starts.
 
     Raises:
-        CancelledError: Ctrl-C, or the run was cancelled on the server. It can be resumed.
+        CancelledError: Ctrl-C, or the run was cancelled on the server. It can be
+            resumed.
         TokenlakeError: what the run failed with.
     """
-    settings = {key: value for key, value in CLIENT_SETTINGS.items() if key not in os.environ}
+    settings = {
+        key: value for key, value in CLIENT_SETTINGS.items() if key not in os.environ
+    }
     interrupts = Interrupts()
     try:
         with interrupts.handled():
             url = configured_api_url()
-            if url is None and isinstance(config, str) and (found := _finished(config, overrides, on_event)):
+            if (
+                url is None
+                and isinstance(config, str)
+                and (found := _finished(config, overrides, on_event))
+            ):
                 return found
             if url is None:
                 require_prefect_home()
@@ -75,22 +87,36 @@ def launch(
                     import_prefect()
                     from tokenlake_flows.command import run_flow
                 served = None if server is None else server.wait
-                return run_flow(served, config, overrides, workers, on_event, executor, interrupts.set_engine)
+                return run_flow(
+                    served,
+                    config,
+                    overrides,
+                    workers,
+                    on_event,
+                    executor,
+                    interrupts.set_engine,
+                )
     except KeyboardInterrupt:
         raise CancelledError(_RESUMES) from None
     except Exception:
-        # The exception of a Ctrl-C becomes another one where it falls into a callback of C code.
+        # The exception of a Ctrl-C becomes another one where it falls into a callback
+        # of C code.
         if interrupts.has_begun:
             raise CancelledError(_RESUMES) from None
         raise
 
 
-def _finished(config: str, overrides: Sequence[str], on_event: Watcher | None) -> BuildResult | None:
-    """What was built before by the configuration of a file; None where a flow must look."""
+def _finished(
+    config: str, overrides: Sequence[str], on_event: Watcher | None
+) -> BuildResult | None:
+    """What was built before by the configuration of a file; None where a flow must
+    look.
+    """
     with _no_collection():
         from tokenlake.config.load import load_config
         from tokenlake.etl.run_log import asked_before
-    # The name of a packaged configuration, no version yet, or an error that is the flow's to tell.
+    # The name of a packaged configuration, no version yet, or an error that is the
+    # flow's to tell.
     with suppress(TokenlakeError):
         request = load_config(config, overrides)
         if asked_before(request):
@@ -103,8 +129,12 @@ def _finished(config: str, overrides: Sequence[str], on_event: Watcher | None) -
 
 
 @contextmanager
-def _server(url: str | None, interrupts: Interrupts) -> Generator[EmbeddedServer | None]:
-    """A server of our own for as long as the context lasts; None where one is configured."""
+def _server(
+    url: str | None, interrupts: Interrupts
+) -> Generator[EmbeddedServer | None]:
+    """A server of our own for as long as the context lasts; None where one is
+    configured.
+    """
     if url is not None:
         yield None
         return
@@ -119,7 +149,9 @@ def _server(url: str | None, interrupts: Interrupts) -> Generator[EmbeddedServer
 
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Generator[None]:
-    """Environment variables that are as before afterwards: a second run must not take this one's for the user's."""
+    """Environment variables that are as before afterwards: a second run must not
+    take this one's for the user's.
+    """
     before = {key: os.environ.get(key) for key in values}
     os.environ.update(values)
     try:
@@ -133,7 +165,9 @@ def _environment(values: Mapping[str, str]) -> Generator[None]:
 
 @contextmanager
 def _no_collection() -> Generator[None]:
-    """Imports make many objects and no garbage; looking for it meanwhile costs a tenth of the time."""
+    """Imports make many objects and no garbage; looking for it meanwhile costs a
+    tenth of the time.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,6 @@
-"""The flow `mix`: sources are mixed by weight into a new, verified version of a dataset."""
+"""The flow `mix`: sources are mixed by weight into a new, verified version of a
+dataset.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,12 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 
 from tokenlake.runs.engine import LocalEngine
-from tokenlake.runs.request import DEFAULT_MIXTURE, requested_name, resolve_request, stage_values
+from tokenlake.runs.request import (
+    DEFAULT_MIXTURE,
+    requested_name,
+    resolve_request,
+    stage_values,
+)
 from tokenlake_flows.builds import run_build
 from tokenlake_flows.names import run_name
 from tokenlake_flows.parameters import (
@@ -31,7 +38,11 @@ from tokenlake_flows.tokenize import build_version, tokenize
 from tokenlake_tasks.summary import Summary
 
 
-@flow(name="mix", flow_run_name=run_name(partial(requested_name, DEFAULT_MIXTURE)), persist_result=False)
+@flow(
+    name="mix",
+    flow_run_name=run_name(partial(requested_name, DEFAULT_MIXTURE)),
+    persist_result=False,
+)
 def mix(
     config: Config = "",
     data_files: FilesBySource = None,
@@ -75,13 +86,34 @@ def mix(
         "tokenizer_engine", tokenizer_engine, "tokenizer_backend", tokenizer_backend
     )
     executor = present_value("engine", engine, "executor", executor)
-    values = [*stage_values(seq_length, strategy, tokenizer_backend, splits), *(overrides or ())]
-    request = partial(resolve_request, config, data_files, tokenizer, output, name, values, weights=weights)
-    return run_build("mix", build_mixture, request, workers=workers, executor=executor, work_runs=work_runs)
+    values = [
+        *stage_values(seq_length, strategy, tokenizer_backend, splits),
+        *(overrides or ()),
+    ]
+    request = partial(
+        resolve_request,
+        config,
+        data_files,
+        tokenizer,
+        output,
+        name,
+        values,
+        weights=weights,
+    )
+    return run_build(
+        "mix",
+        build_mixture,
+        request,
+        workers=workers,
+        executor=executor,
+        work_runs=work_runs,
+    )
 
 
 def build_mixture(engine: LocalEngine) -> Summary:
-    """Tokenize the sources that are text, each in a flow run of its own, then build the mixture."""
+    """Tokenize the sources that are text, each in a flow run of its own, then build
+    the mixture.
+    """
     tokenized: list[State[Any]] = []
     for part in engine.parts():
         config = part.config.model_dump(mode="json", exclude_unset=True)

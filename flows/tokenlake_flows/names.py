@@ -1,4 +1,6 @@
-"""The name of a flow run: what it builds. It replaces the name that the run was created with."""
+"""The name of a flow run: what it builds. It replaces the name that the run was
+created with.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Messages about failed runs and damaged versions: automations of the server that call a webhook.
+"""Messages about failed runs and damaged versions: automations of the server that call
+a webhook.
 
-``python -m tokenlake_flows.notifications https://hooks.example.org/tokenlake`` creates both, or changes those that
-are there. It needs a server, and no worker: the server itself sends them.
+``python -m tokenlake_flows.notifications https://hooks.example.org/tokenlake`` creates
+both, or changes those that are there. It needs a server, and no worker: the server
+itself sends them.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ def notify(url: str) -> list[str]:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         got = f"one that begins with {parts.scheme}:" if parts.scheme else "not a text"
-        raise ConfigError(f"the URL of the webhook: got {got}, expected https://HOST/PATH")
+        raise ConfigError(
+            f"the URL of the webhook: got {got}, expected https://HOST/PATH"
+        )
     if configured_api_url() is None:
         raise ConfigError(
             "no Prefect server is configured: set PREFECT_API_URL, such as http://127.0.0.1:4200/api"
@@ -64,7 +68,9 @@ def main(arguments: list[str]) -> int:
         return 0
     try:
         if len(arguments) != 1:
-            raise ConfigError('expected one argument, the URL of a webhook that takes {"text": ...}')
+            raise ConfigError(
+                'expected one argument, the URL of a webhook that takes {"text": ...}'
+            )
         sys.stdout.write(f"created {', '.join(notify(arguments[0]))}\n")
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")

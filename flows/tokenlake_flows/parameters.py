@@ -13,7 +13,8 @@ from tokenlake.config.stages import PackStageConfig, TokenizeStageConfig
 from tokenlake.etl.executors import EXECUTOR_NAMES
 from tokenlake.runs.request import known_configurations
 
-# None is accepted, too. The schemas leave it out, so that the form which starts a run has plain fields.
+# None is accepted, too. The schemas leave it out, so that the form which starts a run
+# has plain fields.
 
 _TEXTS = {"type": "array", "items": {"type": "string"}}
 _FILES = {"anyOf": [{"type": "string"}, _TEXTS]}
@@ -26,7 +27,9 @@ def _by_name(values: dict[str, Any]) -> Any:
 
 Text: TypeAlias = Annotated[str | None, WithJsonSchema({"type": "string"})]
 Texts: TypeAlias = Annotated[Sequence[str] | None, WithJsonSchema(_TEXTS)]
-Count: TypeAlias = Annotated[int | None, WithJsonSchema({"type": "integer", "minimum": 0})]
+Count: TypeAlias = Annotated[
+    int | None, WithJsonSchema({"type": "integer", "minimum": 0})
+]
 Files: TypeAlias = Annotated[str | Sequence[str] | None, WithJsonSchema(_FILES)]
 _CONFIGS = {
     "anyOf": [
@@ -36,7 +39,9 @@ _CONFIGS = {
     ]
 }
 Config: TypeAlias = Annotated[str | dict[str, Any] | None, WithJsonSchema(_CONFIGS)]
-Splits: TypeAlias = Annotated[Mapping[str, float] | None, _by_name({**_SHARE, "maximum": 1})]
+Splits: TypeAlias = Annotated[
+    Mapping[str, float] | None, _by_name({**_SHARE, "maximum": 1})
+]
 
 
 def _one_of(section: type[BaseModel], key: str) -> Any:
@@ -46,10 +51,18 @@ def _one_of(section: type[BaseModel], key: str) -> Any:
 
 
 Strategy: TypeAlias = Annotated[str | None, _one_of(PackStageConfig, "strategy")]
-TokenizerBackend: TypeAlias = Annotated[str | None, _one_of(TokenizeStageConfig, "tokenizer_backend")]
-Options: TypeAlias = Annotated[Mapping[str, Any] | None, WithJsonSchema({"type": "object"})]
-Executor: TypeAlias = Annotated[str | None, WithJsonSchema({"type": "string", "enum": ["", *EXECUTOR_NAMES]})]
-FilesBySource: TypeAlias = Annotated[Mapping[str, str | Sequence[str]] | None, _by_name(_FILES)]
+TokenizerBackend: TypeAlias = Annotated[
+    str | None, _one_of(TokenizeStageConfig, "tokenizer_backend")
+]
+Options: TypeAlias = Annotated[
+    Mapping[str, Any] | None, WithJsonSchema({"type": "object"})
+]
+Executor: TypeAlias = Annotated[
+    str | None, WithJsonSchema({"type": "string", "enum": ["", *EXECUTOR_NAMES]})
+]
+FilesBySource: TypeAlias = Annotated[
+    Mapping[str, str | Sequence[str]] | None, _by_name(_FILES)
+]
 Weights: TypeAlias = Annotated[Mapping[str, float] | None, _by_name(_SHARE)]
 Reference: TypeAlias = Annotated[
     Mapping[str, str] | None,
@@ -57,14 +70,18 @@ Reference: TypeAlias = Annotated[
 ]
 
 
-def present_value(former_name: str, former_value: str | None, name: str, value: str | None) -> str | None:
-    """Return the value of a parameter that may be given by its former name, which the log of the run mentions.
+def present_value(
+    former_name: str, former_value: str | None, name: str, value: str | None
+) -> str | None:
+    """Return the value of a parameter that may be given by its former name, which the
+    log of the run mentions.
 
     Args:
         former_name: Former name of the parameter.
         former_value: Value under that name; empty or None if it is not given.
         name: Name of the parameter.
-        value: Value of the parameter, which takes precedence; empty or None if it is not given.
+        value: Value of the parameter, which takes precedence; empty or None if it is
+            not given.
     """
     if former_value:
         get_run_logger().warning(renaming_note(former_name, name))

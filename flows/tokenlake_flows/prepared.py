@@ -8,8 +8,9 @@ from contextvars import ContextVar
 
 from tokenlake.runs.engine import LocalEngine
 
-# Parameters of a flow must be JSON, so an engine cannot be one. A context variable holds it for the one call that is
-# made with it; every other run finds none and starts its own.
+# Parameters of a flow must be JSON, so an engine cannot be one. A context variable
+# holds it for the one call that is made with it; every other run finds none and starts
+# its own.
 _PREPARED: ContextVar[LocalEngine | None] = ContextVar("tokenlake_engine", default=None)
 
 

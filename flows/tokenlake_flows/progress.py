@@ -29,14 +29,17 @@ EVERY_SECONDS: Final = 10.0
 def progress_shown(engine: LocalEngine, key: str) -> Generator[None]:
     """Keep a progress artifact of the flow run up to date while ``engine`` builds.
 
-    The builds of a mixture's sources have no artifact of their own: that of the mixture includes them.
+    The builds of a mixture's sources have no artifact of their own: that of the mixture
+    includes them.
     """
     if engine.is_part:
         yield
         return
     tallies = engine.tallies
     ended = threading.Event()
-    artifact = create_progress_artifact(0.0, key=key, description=progress_line(tallies))
+    artifact = create_progress_artifact(
+        0.0, key=key, description=progress_line(tallies)
+    )
     assert isinstance(artifact, UUID)
 
     def update() -> None:
@@ -67,8 +70,8 @@ def progress_shown(engine: LocalEngine, key: str) -> Generator[None]:
 def progress_line(tallies: RunTallies, prefix: str = "") -> str:
     """Return one line about the progress of a run.
 
-    For example ``books v3: 45%, 7 of 9 units, 3.12 M tokens, 21.4 MB/s, 12 s left; tokenize takes 71% of the workers'
-    time``.
+    For example ``books v3: 45%, 7 of 9 units, 3.12 M tokens, 21.4 MB/s, 12 s left;
+    tokenize takes 71% of the workers' time``.
 
     Args:
         tallies: Counts of the builds of the run.
@@ -88,10 +91,16 @@ def progress_line(tallies: RunTallies, prefix: str = "") -> str:
 
 
 def _update_artifact(
-    client: SyncPrefectClient, artifact: UUID, tallies: RunTallies, prefix: str = "", reason: str = ""
+    client: SyncPrefectClient,
+    artifact: UUID,
+    tallies: RunTallies,
+    prefix: str = "",
+    reason: str = "",
 ) -> None:
     # The server may be unreachable for a moment, and nothing depends on an update.
     with suppress(httpx.HTTPError, ObjectNotFound):
         description = f"{progress_line(tallies, prefix)}{reason}"
-        update = ArtifactUpdate(data=round(100 * tallies.share, 1), description=description)
+        update = ArtifactUpdate(
+            data=round(100 * tallies.share, 1), description=description
+        )
         client.update_artifact(artifact, update)

@@ -20,9 +20,18 @@ from tokenlake_tasks.push import check_reference
 from tokenlake_tasks.push import push as push_version
 
 
-@flow(name="push", flow_run_name=run_name("{name} to {repo}".format_map), persist_result=False)
+@flow(
+    name="push",
+    flow_run_name=run_name("{name} to {repo}".format_map),
+    persist_result=False,
+)
 def push(
-    name: str, repo: str, store: Text = "", revision: Text = "", token: Reference = None, strict: bool = True
+    name: str,
+    repo: str,
+    store: Text = "",
+    revision: Text = "",
+    token: Reference = None,
+    strict: bool = True,
 ) -> dict[str, Any] | State[Any]:
     """Upload a version to a private dataset repository on the Hugging Face Hub. A version that is already there is not uploaded again. For a public repository, run `tokenlake push --public` yourself.
 
@@ -42,6 +51,8 @@ def push(
         reference = check_reference(token)
         bounds.require(policy.check_reference, reference)
         dataset, version = Catalog(open_store(address)).resolve(name)
-        return push_version(address, dataset, version, repo, revision or "main", reference, strict).to_json()
+        return push_version(
+            address, dataset, version, repo, revision or "main", reference, strict
+        ).to_json()
     except (KeyboardInterrupt, TokenlakeError) as error:
         return final_state(error)

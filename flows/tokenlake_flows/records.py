@@ -1,4 +1,6 @@
-"""Records of runs on the server of a command: flushed before the server stops, and deleted when they are old."""
+"""Records of runs on the server of a command: flushed before the server stops, and
+deleted when they are old.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ _DRAIN_SECONDS: Final = 3.0
 """Longest time for the records of a finished run to reach the database."""
 
 KEPT_RUNS: Final = 100
-"""Number of finished runs that the database of an embedded server keeps. Each has up to 276 task runs of 20 kB."""
+"""Number of finished runs that the database of an embedded server keeps. Each has up
+to 276 task runs of 20 kB.
+"""
 
 _FORGOTTEN_AT_ONCE: Final = 10
 """Largest number of old runs that one run deletes."""
@@ -29,7 +33,9 @@ _POLL_SECONDS: Final = 0.15
 
 
 def drain(state: State[Any], client: SyncPrefectClient) -> None:
-    """Send the last events and logs of a run to the server, and wait until the server has written them."""
+    """Send the last events and logs of a run to the server, and wait until the
+    server has written them.
+    """
     EventsWorker.drain_all(timeout=_DRAIN_SECONDS)
     APILogHandler().flush()
     flow_run = state.state_details.flow_run_id
@@ -39,8 +45,11 @@ def drain(state: State[Any], client: SyncPrefectClient) -> None:
     count_before = -1
     while time.monotonic() < deadline:
         task_runs = _task_runs(flow_run, client)
-        is_final = all(run.state is not None and run.state.is_final() for run in task_runs)
-        # Records arrive one by one: two equal counts in a row mean that no more are on their way.
+        is_final = all(
+            run.state is not None and run.state.is_final() for run in task_runs
+        )
+        # Records arrive one by one: two equal counts in a row mean that no more are on
+        # their way.
         if is_final and len(task_runs) == count_before:
             return
         count_before = len(task_runs)
@@ -50,19 +59,31 @@ def drain(state: State[Any], client: SyncPrefectClient) -> None:
 def _task_runs(flow_run: UUID, client: SyncPrefectClient) -> list[TaskRun]:
     """Return the task runs of a flow run and of the flow runs below it."""
     parent = filters.FlowRunFilterParentFlowRunId(any_=[flow_run])
-    children = client.read_flow_runs(flow_run_filter=filters.FlowRunFilter(parent_flow_run_id=parent))
+    children = client.read_flow_runs(
+        flow_run_filter=filters.FlowRunFilter(parent_flow_run_id=parent)
+    )
     ids = filters.FlowRunFilterId(any_=[flow_run, *(child.id for child in children)])
     return client.read_task_runs(flow_run_filter=filters.FlowRunFilter(id=ids))
 
 
 def forget_old_runs(client: SyncPrefectClient, kept: int = KEPT_RUNS) -> None:
-    """Delete our oldest finished runs beyond the newest ``kept``, a few at a time; runs of deployments stay."""
-    ours = filters.FlowFilter(name=filters.FlowFilterName(any_=[tokenize.name, mix.name]))
+    """Delete our oldest finished runs beyond the newest ``kept``, a few at a time;
+    runs of deployments stay.
+    """
+    ours = filters.FlowFilter(
+        name=filters.FlowFilterName(any_=[tokenize.name, mix.name])
+    )
     finished = filters.FlowRunFilter(
-        state=filters.FlowRunFilterState(type=filters.FlowRunFilterStateType(any_=list(TERMINAL_STATES))),
+        state=filters.FlowRunFilterState(
+            type=filters.FlowRunFilterStateType(any_=list(TERMINAL_STATES))
+        ),
         deployment_id=filters.FlowRunFilterDeploymentId(is_null_=True),
     )
-    page: dict[str, Any] = {"sort": FlowRunSort.END_TIME_DESC, "offset": kept, "limit": _FORGOTTEN_AT_ONCE}
+    page: dict[str, Any] = {
+        "sort": FlowRunSort.END_TIME_DESC,
+        "offset": kept,
+        "limit": _FORGOTTEN_AT_ONCE,
+    }
     old = client.read_flow_runs(flow_filter=ours, flow_run_filter=finished, **page)
     for run in old:
         # Another project's flow may have the same name, but not these parameters.

@@ -1,4 +1,5 @@
-"""Flows for deployments whose configuration leaves something open: the form marks it as required.
+"""Flows for deployments whose configuration leaves something open: the form marks it as
+required.
 
 The form that starts a run is made of a flow's signature, and a deployment cannot change it. So a deployment that needs
 an input names a flow of its own here. It has the name, the code and the parameters of the flow that it is made of, and
@@ -23,7 +24,8 @@ from tokenlake_flows.tokenize import tokenize
 
 
 def requiring(whole: Flow[..., Any], *names: str) -> Flow[..., Any]:
-    """Return a flow that does what another one does, and has no default for some parameters.
+    """Return a flow that does what another one does, and has no default for some
+    parameters.
 
     Args:
         whole: The flow.

@@ -26,14 +26,16 @@ _STOP_SECONDS: Final = 8.0  # for a server to end before it is killed
 _MOST_STARTS: Final = 4  # of a server in one run
 CHECK_SECONDS = 5.0  # between two health checks
 ANSWER_SECONDS = 10.0  # for the answer to one
-_MOST_MISSED: Final = 3  # checks in a row that nobody answers before a server is taken for frozen, and killed
+# Checks in a row that nobody answers before a server is taken for frozen, and killed.
+_MOST_MISSED: Final = 3
 
 #: Settings of Prefect that its client and our own server share; what the user has set stays.
 CLIENT_SETTINGS: Final = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": str(int(STARTUP_SECONDS)),
-    # Progress bars own the terminal; everything still goes to the run's log on the server.
+    # Progress bars own the terminal; everything still goes to the run's log on the
+    # server.
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
 }
 _SERVER_SETTINGS: Final = {
@@ -54,11 +56,13 @@ _SERVER_SETTINGS: Final = {
 
 @final
 class EmbeddedServer:
-    """A Prefect server on loopback that ends when this process does, however that happens.
+    """A Prefect server on loopback that ends when this process does, however that
+    happens.
 
-    A server that dies, or no longer answers, is replaced on the same socket: a run of hours must not fail, or
-    hang on its last events, because the machine was short of memory for a moment. Other users of the machine
-    reach the socket, too; a password that is drawn for each run keeps them out.
+    A server that dies, or no longer answers, is replaced on the same socket: a run of
+    hours must not fail, or hang on its last events, because the machine was short of
+    memory for a moment. Other users of the machine reach the socket, too; a password
+    that is drawn for each run keeps them out.
 
     Attributes:
         api_url: address of its API.
@@ -69,7 +73,10 @@ class EmbeddedServer:
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.api_url = f"http://127.0.0.1:{self._listening.getsockname()[1]}/api"
         self._password = f"tokenlake:{secrets.token_urlsafe(32)}"
-        self.access = {"PREFECT_API_URL": self.api_url, "PREFECT_API_AUTH_STRING": self._password}
+        self.access = {
+            "PREFECT_API_URL": self.api_url,
+            "PREFECT_API_AUTH_STRING": self._password,
+        }
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the server
         self._starts_left = _MOST_STARTS
         self._came_up = self._stopping = False
@@ -83,23 +90,32 @@ class EmbeddedServer:
         """Return :attr:`access` when the server answers.
 
         Raises:
-            TokenlakeError: it ended instead, or did not answer in time; with the end of its output.
+            TokenlakeError: it ended instead, or did not answer in time; with the end of
+                its output.
         """
         self._settled.wait()
         if not self._came_up:
             self._end()
             self._log.seek(0)
-            output = self._log.read().decode(errors="replace")[-4000:].strip() or "(nothing)"
-            raise TokenlakeError(f"the embedded Prefect server did not start; its output ends:\n{output}")
+            output = (
+                self._log.read().decode(errors="replace")[-4000:].strip() or "(nothing)"
+            )
+            raise TokenlakeError(
+                f"the embedded Prefect server did not start; its output ends:\n{output}"
+            )
         return self.access
 
     def stop(self) -> None:
-        """End the server politely, and after some seconds anyway; one that is still starting, at once."""
+        """End the server politely, and after some seconds anyway; one that is still
+        starting, at once.
+        """
         if not self._came_up:
-            # It is importing Prefect and holds nothing yet, and it would take seconds to notice that it is to end.
+            # It is importing Prefect and holds nothing yet, and it would take seconds
+            # to notice that it is to end.
             self.kill()
             self._process.wait()
-            # Where nobody listens any more, the question for its health is answered at once: there is no server.
+            # Where nobody listens any more, the question for its health is answered at
+            # once: there is no server.
             self._listening.close()
         self._end()
         self._log.close()
@@ -114,7 +130,11 @@ class EmbeddedServer:
         environment = {
             **_SERVER_SETTINGS,
             **CLIENT_SETTINGS,
-            **{key: value for key, value in os.environ.items() if key != "PREFECT_API_URL"},
+            **{
+                key: value
+                for key, value in os.environ.items()
+                if key != "PREFECT_API_URL"
+            },
             # The server's own messages matter only when it fails.
             "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "NOTSET",
             # Not on the command line, which everybody on the machine can read.
@@ -122,7 +142,13 @@ class EmbeddedServer:
             "PYTHONPATH": _python_path(),
         }
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", "tokenlake_flows.server_process", str(self._listening.fileno())],
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "tokenlake_flows.server_process",
+                str(self._listening.fileno()),
+            ],
             stdin=subprocess.PIPE,
             stdout=self._log,
             stderr=self._log,
@@ -133,10 +159,13 @@ class EmbeddedServer:
         )
 
     def _watch(self) -> None:
-        """Check the server's health until the end; replace a server that died or does not answer."""
+        """Check the server's health until the end; replace a server that died or
+        does not answer.
+        """
 
         def answers() -> bool:
-            # Until the server is up, the request waits in the socket's queue: it is answered at once then.
+            # Until the server is up, the request waits in the socket's queue: it is
+            # answered at once then.
             with suppress(OSError):
                 return is_healthy(self.api_url, ANSWER_SECONDS)
             return False
@@ -157,10 +186,13 @@ class EmbeddedServer:
             else:
                 missed_checks += 1
                 # A server that starts gets more time than one that answered before.
-                most_missed = _MOST_MISSED if is_up else STARTUP_SECONDS / ANSWER_SECONDS
+                most_missed = (
+                    _MOST_MISSED if is_up else STARTUP_SECONDS / ANSWER_SECONDS
+                )
                 if missed_checks >= most_missed:
                     self._process.kill()
-        # Requests that wait in the queue of the socket are refused, so that their senders learn that no server runs.
+        # Requests that wait in the queue of the socket are refused, so that their
+        # senders learn that no server runs.
         self._listening.close()
         self._settled.set()
 
@@ -172,7 +204,9 @@ class EmbeddedServer:
         return True
 
     def _start_again(self) -> bool:
-        """Replace the server that ended, unless nobody needs it or it said itself that it cannot start."""
+        """Replace the server that ended, unless nobody needs it or it said itself
+        that it cannot start.
+        """
         with self._lock:
             refuses = self._process.returncode > 0 and not self._came_up
             if self._stopping or refuses or not self._starts_left:
@@ -197,7 +231,11 @@ def _close_input(process: subprocess.Popen[bytes]) -> None:
 
 
 def _python_path() -> str:
-    """Return where this package and the library are, followed by the entries of the user's environment."""
-    packages = [str(Path(file).resolve().parents[1]) for file in (__file__, errors.__file__)]
+    """Return where this package and the library are, followed by the entries of the
+    user's environment.
+    """
+    packages = [
+        str(Path(file).resolve().parents[1]) for file in (__file__, errors.__file__)
+    ]
     given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     return os.pathsep.join(dict.fromkeys([*packages, *given]))

@@ -23,16 +23,19 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def serve() -> None:
-    """Serve on the socket whose descriptor is the only argument: the parent opened it, so no port is raced for.
+    """Serve on the socket whose descriptor is the only argument: the parent opened it,
+    so no port is raced for.
 
-    The process lives exactly as long as its standard input: the parent holds the other end, and the kernel closes it
-    however the parent ends. On Linux the kernel also kills the process then, should it be stopped or stuck.
+    The process lives exactly as long as its standard input: the parent holds the other
+    end, and the kernel closes it however the parent ends. On Linux the kernel also
+    kills the process then, should it be stopped or stuck.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.umask(0o077)  # the database holds Secret blocks, and their key
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    # Imports make millions of objects and no garbage; collecting meanwhile costs a tenth of the start.
+    # Imports make millions of objects and no garbage; collecting meanwhile costs a
+    # tenth of the start.
     gc.disable()
     # Here and not above: these take seconds, in which the parent may already have gone.
     import_prefect()
@@ -51,33 +54,52 @@ def serve() -> None:
 
     app = create_app()
     close_pages(app)
-    # Prefect lets pages of every origin read its answers, and answers to every name: here no browser calls.
-    app.user_middleware = [one for one in app.user_middleware if one.cls is not CORSMiddleware]
+    # Prefect lets pages of every origin read its answers, and answers to every name:
+    # here no browser calls.
+    app.user_middleware = [
+        one for one in app.user_middleware if one.cls is not CORSMiddleware
+    ]
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1"])
-    config = uvicorn.Config(app, log_level="error", lifespan="on", timeout_graceful_shutdown=2)
+    config = uvicorn.Config(
+        app, log_level="error", lifespan="on", timeout_graceful_shutdown=2
+    )
     Server(config).run(sockets=[socket.socket(fileno=int(sys.argv[1]))])
 
 
 def close_pages(app: Any) -> None:
-    """Leave of Prefect's server the API alone, without the pages that describe it to whoever asks.
+    """Leave of Prefect's server the API alone, without the pages that describe it to
+    whoever asks.
 
-    FastAPI serves ``/docs``, ``/redoc`` and ``/openapi.json`` in each application; the outer ones ask for no password.
+    FastAPI serves ``/docs``, ``/redoc`` and ``/openapi.json`` in each application; the
+    outer ones ask for no password.
 
     Args:
-        app: The application of ``create_app``; the API is mounted in it by the name ``api``.
+        app: The application of ``create_app``; the API is mounted in it by the name
+            ``api``.
     """
-    app.router.routes[:] = [route for route in app.router.routes if getattr(route, "name", "") == "api"]
+    app.router.routes[:] = [
+        route for route in app.router.routes if getattr(route, "name", "") == "api"
+    ]
     for mount in app.router.routes:
         api = mount.app
-        pages = {api.docs_url, api.redoc_url, api.openapi_url, api.swagger_ui_oauth2_redirect_url}
+        pages = {
+            api.docs_url,
+            api.redoc_url,
+            api.openapi_url,
+            api.swagger_ui_oauth2_redirect_url,
+        }
         api.router.routes[:] = [
-            route for route in api.router.routes if getattr(route, "path", "") not in pages
+            route
+            for route in api.router.routes
+            if getattr(route, "path", "") not in pages
         ]
 
 
 @contextmanager
 def _alone(home: Path) -> Generator[None]:
-    """Hold the home's lock: two servers that migrate one new database at a time both fail."""
+    """Hold the home's lock: two servers that migrate one new database at a time both
+    fail.
+    """
     home.mkdir(parents=True, exist_ok=True)
     with (home / "tokenlake-server.lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -85,7 +107,8 @@ def _alone(home: Path) -> Generator[None]:
 
 
 def _end_with_parent() -> None:
-    # Not through sys.stdin: its lock, held by a thread, makes an interpreter that wants to end abort.
+    # Not through sys.stdin: its lock, held by a thread, makes an interpreter that wants
+    # to end abort.
     while os.read(0, 1024):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,8 +1,10 @@
-"""Prefect's settings: the server that they name, found without importing Prefect, and the import itself.
+"""Prefect's settings: the server that they name, found without importing Prefect, and
+the import itself.
 
-Settings come from the environment and the user's profile. Prefect itself also reads `.env`, prefect.toml and
-pyproject.toml of the working directory, which may hold anybody's data, and one of the settings names a file that says
-what code to run. :func:`import_prefect` keeps Prefect from reading these files.
+Settings come from the environment and the user's profile. Prefect itself also reads
+`.env`, prefect.toml and pyproject.toml of the working directory, which may hold
+anybody's data, and one of the settings names a file that says what code to run.
+:func:`import_prefect` keeps Prefect from reading these files.
 """
 
 from __future__ import annotations
@@ -26,9 +28,11 @@ _ANSWER_SECONDS: Final = 5.0
 
 
 def configured_api_url() -> str | None:
-    """The server that the environment or the active profile names, found without importing Prefect.
+    """The server that the environment or the active profile names, found without
+    importing Prefect.
 
-    Prefect takes a second to import; whether a server of our own must be started has to be known before.
+    Prefect takes a second to import; whether a server of our own must be started has to
+    be known before.
 
     Raises:
         ConfigError: it is named but does not answer.
@@ -79,7 +83,9 @@ def _expanded(path: str) -> str:
 def profiles_path() -> Path:
     """The file of the user's profiles, where there is one."""
     path = os.environ.get("PREFECT_PROFILES_PATH")
-    return Path(_expanded(path)).absolute() if path else prefect_home() / "profiles.toml"
+    return (
+        Path(_expanded(path)).absolute() if path else prefect_home() / "profiles.toml"
+    )
 
 
 def require_prefect_home() -> None:
@@ -91,7 +97,8 @@ def require_prefect_home() -> None:
     home = prefect_home()
     try:
         home.mkdir(parents=True, exist_ok=True)
-        # Whether a file can be made says only an attempt: permissions do not know of file systems that are read-only.
+        # Whether a file can be made says only an attempt: permissions do not know of
+        # file systems that are read-only.
         with tempfile.TemporaryFile(dir=home):
             pass
     except OSError as error:
@@ -103,10 +110,11 @@ def require_prefect_home() -> None:
 
 
 def import_prefect() -> None:
-    """Import Prefect in an empty folder, so that no file of the working directory configures it.
+    """Import Prefect in an empty folder, so that no file of the working directory
+    configures it.
 
-    The first import reads the settings, once for the whole process. A process that has imported Prefect before keeps
-    its settings.
+    The first import reads the settings, once for the whole process. A process that has
+    imported Prefect before keeps its settings.
     """
     here = Path.cwd()
     with TemporaryDirectory() as empty:
@@ -132,7 +140,11 @@ def is_healthy(api_url: str, seconds: float) -> bool:
         OSError: nobody answers.
     """
     url = urlsplit(api_url)
-    connect = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
+    connect = (
+        http.client.HTTPSConnection
+        if url.scheme == "https"
+        else http.client.HTTPConnection
+    )
     connection = connect(url.hostname or "", url.port, timeout=seconds)
     try:
         connection.request("GET", f"{url.path.rstrip('/')}/health")

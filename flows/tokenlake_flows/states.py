@@ -32,7 +32,8 @@ def result_of_flow(state: State[Any]) -> Any:
 
 
 def show_failure(name: str, error: TokenlakeError) -> None:
-    """Publish why a run failed as an artifact of it: the page of a run shows its artifacts, not its logs, first.
+    """Publish why a run failed as an artifact of it: the page of a run shows its
+    artifacts, not its logs, first.
 
     Args:
         name: Name of the build, for the key of the artifact.
@@ -45,16 +46,22 @@ def show_failure(name: str, error: TokenlakeError) -> None:
     ]
     if remedy:
         lines.append(f"```text\n{scrub(remedy)}\n```\n")
-    lines.append("Finished units are kept: a run with the same parameters resumes the build.")
+    lines.append(
+        "Finished units are kept: a run with the same parameters resumes the build."
+    )
     # The server may be what failed; the state of the run says the same.
     with suppress(httpx.HTTPError):
         create_markdown_artifact(
-            "\n".join(lines), key=artifact_key("failure", name), description=f"{name} failed"
+            "\n".join(lines),
+            key=artifact_key("failure", name),
+            description=f"{name} failed",
         )
 
 
 def final_state(error: KeyboardInterrupt | TokenlakeError) -> State[Any]:
-    """The state of a run that ended with ``error``, which is said in one message and no traceback."""
+    """The state of a run that ended with ``error``, which is said in one message and
+    no traceback.
+    """
     if isinstance(error, KeyboardInterrupt | CancelledError):
         message = "Cancelled. Finished units are kept, and a run with the same parameters resumes the build."
         get_run_logger().info(message)
@@ -69,10 +76,11 @@ _MISTAKES: Final = (TokenlakeError, ParameterTypeError)
 
 
 def _plain(record: logging.LogRecord) -> bool:
-    """A logging filter for what Prefect itself says when a task raises, and when a deployment's run has failed.
+    """A logging filter for what Prefect itself says when a task raises, and when a
+    deployment's run has failed.
 
-    A task that fails on purpose says so in its message. How a flow ended is in its log already, when its process ends
-    with the same error.
+    A task that fails on purpose says so in its message. How a flow ended is in its log
+    already, when its process ends with the same error.
     """
     if record.exc_info and isinstance(record.exc_info[1], _MISTAKES):
         if record.name == "prefect.flow_runs":

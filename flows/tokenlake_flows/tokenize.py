@@ -10,7 +10,12 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 
 from tokenlake.runs.engine import LocalEngine
-from tokenlake.runs.request import DEFAULT, requested_name, resolve_request, stage_values
+from tokenlake.runs.request import (
+    DEFAULT,
+    requested_name,
+    resolve_request,
+    stage_values,
+)
 from tokenlake_flows.builds import run_build
 from tokenlake_flows.names import call_run, run_name
 from tokenlake_flows.parameters import (
@@ -34,7 +39,11 @@ from tokenlake_tasks.retries import submitted
 from tokenlake_tasks.summary import Summary
 
 
-@flow(name="tokenize", flow_run_name=run_name(partial(requested_name, DEFAULT)), persist_result=False)
+@flow(
+    name="tokenize",
+    flow_run_name=run_name(partial(requested_name, DEFAULT)),
+    persist_result=False,
+)
 def tokenize(
     config: Config = "",
     data_files: Files = "",
@@ -75,15 +84,26 @@ def tokenize(
         "tokenizer_engine", tokenizer_engine, "tokenizer_backend", tokenizer_backend
     )
     executor = present_value("engine", engine, "executor", executor)
-    values = [*stage_values(seq_length, strategy, tokenizer_backend, splits), *(overrides or ())]
-    request = partial(resolve_request, config, data_files, tokenizer, output, name, values)
+    values = [
+        *stage_values(seq_length, strategy, tokenizer_backend, splits),
+        *(overrides or ()),
+    ]
+    request = partial(
+        resolve_request, config, data_files, tokenizer, output, name, values
+    )
     return run_build(
-        "tokenize", build_version, request, workers=workers, executor=executor, work_runs=work_runs
+        "tokenize",
+        build_version,
+        request,
+        workers=workers,
+        executor=executor,
+        work_runs=work_runs,
     )
 
 
 def build_version(engine: LocalEngine, after: Sequence[Any] = ()) -> Summary:
-    """Plan, build all units (load, tokenize or mix, pack, save), commit, export, report.
+    """Plan, build all units (load, tokenize or mix, pack, save), commit, export,
+    report.
 
     Args:
         after: What must be done before, for the arrows of the graph.

@@ -17,7 +17,11 @@ from tokenlake_flows.names import run_name
 from tokenlake_flows.parameters import Count, Text, Texts
 from tokenlake_flows.states import final_state
 from tokenlake_tasks.bounds import bounds_of_run
-from tokenlake_tasks.verify import committed_versions, publish_findings, require_undamaged
+from tokenlake_tasks.verify import (
+    committed_versions,
+    publish_findings,
+    require_undamaged,
+)
 from tokenlake_tasks.verify import verify as verify_version
 
 Verified: TypeAlias = dict[str, Any]
@@ -48,9 +52,15 @@ def verify(
         versions = committed_versions(Catalog(opened), names or ())
         threads = workers or available_cpus()
         # One after the other: each takes all threads.
-        reports = [verify_version(opened, dataset, version, deep, threads) for dataset, version in versions]
+        reports = [
+            verify_version(opened, dataset, version, deep, threads)
+            for dataset, version in versions
+        ]
         publish_findings(reports)
         require_undamaged(reports)
-        return {"versions": len(reports), "bytes": sum(report.bytes for report in reports)}
+        return {
+            "versions": len(reports),
+            "bytes": sum(report.bytes for report in reports),
+        }
     except (KeyboardInterrupt, TokenlakeError) as error:
         return final_state(error)

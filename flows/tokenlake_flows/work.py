@@ -62,7 +62,9 @@ def work(
                 pool,
                 share=part,
                 patience=patience,
-                on_unit=lambda record, seconds: log(f"unit {record.unit:05d}: {numbers.duration(seconds)}"),
+                on_unit=lambda record, seconds: log(
+                    f"unit {record.unit:05d}: {numbers.duration(seconds)}"
+                ),
                 worker=flow_run.id,
                 allow=partial(bounds.require, check_job),
             )

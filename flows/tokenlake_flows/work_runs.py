@@ -1,10 +1,13 @@
-"""Runs of the deployment `work/units`, which build the units that another run waits for.
+"""Runs of the deployment `work/units`, which build the units that another run waits
+for.
 
-The run that plans a build keeps a number of these runs going until no unit is left. It starts, checks and replaces
-them. Prefect's server notices a run that crashed, but keeps showing a run as running after its machine is gone.
-Therefore each run reports in the store that it is alive (:mod:`tokenlake.etl.shared_plan`). A run that is silent for
-too long counts as lost. The other runs build its units in any case; its replacement only restores the number of runs.
-If the run that plans is killed, its work runs continue, and the next run with the same parameters takes them over.
+The run that plans a build keeps a number of these runs going until no unit is left. It
+starts, checks and replaces them. Prefect's server notices a run that crashed, but keeps
+showing a run as running after its machine is gone. Therefore each run reports in the
+store that it is alive (:mod:`tokenlake.etl.shared_plan`). A run that is silent for too
+long counts as lost. The other runs build its units in any case; its replacement only
+restores the number of runs. If the run that plans is killed, its work runs continue,
+and the next run with the same parameters takes them over.
 """
 
 from __future__ import annotations
@@ -39,28 +42,39 @@ _CHECK_SECONDS: Final = 3.0
 """Seconds between two checks of the runs."""
 
 _PLAN_WAIT: Final = "10m"
-"""Longest wait of a run for the plan, which exists unless a new plan is about to replace it."""
+"""Longest wait of a run for the plan, which exists unless a new plan is about to
+replace it.
+"""
 
 _MOST_FAILED: Final = 3
-"""Number of replacements of each run, without a unit built meanwhile, after which the build ends."""
+"""Number of replacements of each run, without a unit built meanwhile, after which
+the build ends.
+"""
 
 _SLOW_START: Final = 60.0
 """Seconds without any run in the state Running, after which a line is logged."""
 
-_ACTIVE: Final = (StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED)
+_ACTIVE: Final = (
+    StateType.SCHEDULED,
+    StateType.PENDING,
+    StateType.RUNNING,
+    StateType.PAUSED,
+)
 
 Log = Callable[[str], None]
 
 
 @final
 class WorkRuns:
-    """Keeps a number of runs of the deployment going while a run waits for its units; a context manager.
+    """Keeps a number of runs of the deployment going while a run waits for its units; a
+    context manager.
 
     Args:
         pool: Pool that the run waits with.
         count: Number of runs.
         workers: Number of worker processes in each run. 0: one per core.
-        log: Function that logs a line. It is called for each run that starts or is lost.
+        log: Function that logs a line. It is called for each run that starts or is
+            lost.
     """
 
     def __init__(self, pool: StorePool, count: int, workers: int, log: Log) -> None:
@@ -74,13 +88,15 @@ class WorkRuns:
         self._running_since: dict[UUID, float] = {}
         # The build whose units the runs build.
         self._build: Awaited | None = None
-        # Runs that ended since a unit was last built, and the number of units that were left then.
+        # Runs that ended since a unit was last built, and the number of units that were
+        # left then.
         self._failed_runs = 0
         self._fewest_left = 0
         # When the runs of this build were first needed; infinity once one of them runs.
         self._needed_since = 0.0
         self._closed = threading.Event()
-        # Runs that the thread starts are children of the current run: the thread needs its context.
+        # Runs that the thread starts are children of the current run: the thread needs
+        # its context.
         run_in_context = contextvars.copy_context().run
         self._thread = threading.Thread(
             target=run_in_context, args=(self._watch,), name="work-runs", daemon=True
@@ -93,12 +109,17 @@ class WorkRuns:
     def __exit__(self, kind: type[BaseException] | None, *ignored: object) -> None:
         self._closed.set()
         self._thread.join()
-        with suppress(httpx.HTTPError, PrefectException), get_client(sync_client=True) as client:
+        with (
+            suppress(httpx.HTTPError, PrefectException),
+            get_client(sync_client=True) as client,
+        ):
             for run in self._read_runs(client):
                 self._end_run(client, run, failed=kind is not None)
 
     def _watch(self) -> None:
-        """Check the runs until the end; an error that no check can overcome ends the build."""
+        """Check the runs until the end; an error that no check can overcome ends the
+        build.
+        """
         while not self._closed.wait(_CHECK_SECONDS):
             awaited = self._pool.awaited()
             if awaited is None or not awaited.left:
@@ -117,11 +138,15 @@ class WorkRuns:
                 self._pool.give_up(error)
                 return
             except (httpx.HTTPError, PrefectException):
-                # The server may be unreachable for a moment. The calls of the flow decide whether that is fatal.
+                # The server may be unreachable for a moment. The calls of the flow
+                # decide whether that is fatal.
                 continue
             except Exception as error:
-                # Without a watcher the run would wait for ever for workers that nobody replaces.
-                self._pool.give_up(WorkerError(f"runs of {DEPLOYMENT} cannot be watched: {error!r}"))
+                # Without a watcher the run would wait for ever for workers that nobody
+                # replaces.
+                self._pool.give_up(
+                    WorkerError(f"runs of {DEPLOYMENT} cannot be watched: {error!r}")
+                )
                 return
 
     def _check_runs(self, client: SyncPrefectClient, awaited: Awaited) -> None:
@@ -141,7 +166,11 @@ class WorkRuns:
             self._failed_runs = 0
             self._fewest_left = awaited.left
 
-        active = [run for run in self._read_runs(client) if self._is_active(client, run, awaited)]
+        active = [
+            run
+            for run in self._read_runs(client)
+            if self._is_active(client, run, awaited)
+        ]
         self._runs = {run.id for run in active}
         if any(run.state_type == StateType.RUNNING for run in active):
             self._needed_since = math.inf
@@ -156,12 +185,16 @@ class WorkRuns:
             self._start_run(share, awaited)
 
     def _find_runs(self, client: SyncPrefectClient, awaited: Awaited) -> list[FlowRun]:
-        """Return the active runs that an earlier, killed run of the same build started."""
+        """Return the active runs that an earlier, killed run of the same build
+        started.
+        """
         deployment = client.read_deployment_by_name(DEPLOYMENT).id
         active = client.read_flow_runs(
             flow_run_filter=filters.FlowRunFilter(
                 deployment_id=filters.FlowRunFilterDeploymentId(any_=[deployment]),
-                state=filters.FlowRunFilterState(type=filters.FlowRunFilterStateType(any_=list(_ACTIVE))),
+                state=filters.FlowRunFilterState(
+                    type=filters.FlowRunFilterStateType(any_=list(_ACTIVE))
+                ),
             )
         )
         expected = self._parameters(0, awaited)
@@ -172,7 +205,9 @@ class WorkRuns:
             if is_same_name and is_same_store:
                 runs.append(run)
         if runs:
-            self._log(f"{numbers.plural(len(runs), 'run')} of {DEPLOYMENT} already work on this build")
+            self._log(
+                f"{numbers.plural(len(runs), 'run')} of {DEPLOYMENT} already work on this build"
+            )
         return runs
 
     def _read_runs(self, client: SyncPrefectClient) -> list[FlowRun]:
@@ -182,8 +217,12 @@ class WorkRuns:
         ids = filters.FlowRunFilterId(any_=list(self._runs))
         return client.read_flow_runs(flow_run_filter=filters.FlowRunFilter(id=ids))
 
-    def _is_active(self, client: SyncPrefectClient, run: FlowRun, awaited: Awaited) -> bool:
-        """Return whether a run builds units or will do so. A lost run is marked as crashed."""
+    def _is_active(
+        self, client: SyncPrefectClient, run: FlowRun, awaited: Awaited
+    ) -> bool:
+        """Return whether a run builds units or will do so. A lost run is marked as
+        crashed.
+        """
         if run.state_type not in _ACTIVE:
             message = run.state.message if run.state is not None else None
             reason = f": {message}" if message else ""
@@ -193,13 +232,18 @@ class WorkRuns:
         if run.state_type != StateType.RUNNING:
             return True
 
-        # A run without a sign of life yet counts from the moment it was first seen running.
+        # A run without a sign of life yet counts from the moment it was first seen
+        # running.
         now = time.monotonic()
         running_seconds = now - self._running_since.setdefault(run.id, now)
-        silent_seconds = min(awaited.heard.get(str(run.id), running_seconds), running_seconds)
+        silent_seconds = min(
+            awaited.heard.get(str(run.id), running_seconds), running_seconds
+        )
         if silent_seconds < 2 * lease_seconds():
             return True
-        message = f"no sign of life for {silent_seconds:.0f} seconds; others build its units"
+        message = (
+            f"no sign of life for {silent_seconds:.0f} seconds; others build its units"
+        )
         client.set_flow_run_state(run.id, Crashed(message=message), force=True)
         self._log(f"{run.name} is lost: {message}")
         self._count_failure(f": {message}")
@@ -235,9 +279,15 @@ class WorkRuns:
             "wait": _PLAN_WAIT,
         }
 
-    def _end_run(self, client: SyncPrefectClient, run: FlowRun, *, failed: bool) -> None:
-        """End a run that is not needed any more. A run that builds sees a commit by itself."""
+    def _end_run(
+        self, client: SyncPrefectClient, run: FlowRun, *, failed: bool
+    ) -> None:
+        """End a run that is not needed any more. A run that builds sees a commit by
+        itself.
+        """
         if run.state_type in (StateType.SCHEDULED, StateType.PENDING):
-            client.set_flow_run_state(run.id, Cancelled(message="the version is committed"), force=True)
+            client.set_flow_run_state(
+                run.id, Cancelled(message="the version is committed"), force=True
+            )
         elif run.state_type == StateType.RUNNING and failed:
             client.set_flow_run_state(run.id, Cancelling())

@@ -1,7 +1,8 @@
 """Tokenlake: raw text to versioned, verified, packed token datasets.
 
-Names are imported on first use, so that ``import tokenlake`` costs a trainer nothing of the build side. The names of
-:mod:`tokenlake.easydel` work here, too, without being listed.
+Names are imported on first use, so that ``import tokenlake`` costs a trainer nothing of
+the build side. The names of :mod:`tokenlake.easydel` work here, too, without being
+listed.
 """
 
 from __future__ import annotations

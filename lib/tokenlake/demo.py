@@ -1,15 +1,18 @@
-"""The tour: ``python -m tokenlake.demo [DIRECTORY] [--no-prefect]``. `make demo` runs it.
+"""The tour: ``python -m tokenlake.demo [DIRECTORY] [--no-prefect]``. `make demo` runs
+it.
 
-It makes a small real corpus that every machine with Python has, and a tokenizer trained on it, then runs the commands a
-user would type, each shown before it runs. Nothing is downloaded.
+It makes a small real corpus that every machine with Python has, and a tokenizer trained
+on it, then runs the commands a user would type, each shown before it runs. Nothing is
+downloaded.
 
-``code`` is the standard library's own modules, copied as they are: text files, each one document.
-``prose`` is documentation: the reference manual behind ``help()``, the descriptions of installed distributions
-(``manuals.jsonl.zst``) and the docstrings of the standard library and of installed packages (``docstrings.parquet``, a
-row per module), gathered until there are :data:`PROSE_BYTES` of it.
+``code`` is the standard library's own modules, copied as they are: text files, each one
+document. ``prose`` is documentation: the reference manual behind ``help()``, the
+descriptions of installed distributions (``manuals.jsonl.zst``) and the docstrings of
+the standard library and of installed packages (``docstrings.parquet``, a row per
+module), gathered until there are :data:`PROSE_BYTES` of it.
 
-For one Python and one set of installed packages the corpus is the same byte for byte. The flows use these functions
-when they are given no data.
+For one Python and one set of installed packages the corpus is the same byte for byte.
+The flows use these functions when they are given no data.
 """
 
 from __future__ import annotations
@@ -41,10 +44,22 @@ from tokenlake.etl.tokenizers.training import train_bpe
 PROSE_BYTES: Final = 10_000_000
 """Where gathering docstrings stops; manuals come first and are taken whole."""
 _FORMAT = 3
-_SKIPPED_FOLDERS = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"})
+_SKIPPED_FOLDERS = frozenset(
+    {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
+)
 
-# Rich in docstrings and installed wherever Tokenlake's etl extra is; the others follow by name.
-_FIRST_PACKAGES = ("polars", "numpy", "huggingface_hub", "prefect", "pyarrow", "sqlalchemy", "fsspec", "rich")
+# Rich in docstrings and installed wherever Tokenlake's etl extra is; the others follow
+# by name.
+_FIRST_PACKAGES = (
+    "polars",
+    "numpy",
+    "huggingface_hub",
+    "prefect",
+    "pyarrow",
+    "sqlalchemy",
+    "fsspec",
+    "rich",
+)
 _SMALLEST_TEXT = 200
 _LARGEST_MODULE = 1_000_000
 Report: TypeAlias = Callable[[str], None]
@@ -59,13 +74,16 @@ def quiet(line: str) -> None:
     """Report nothing."""
 
 
-def ensure_corpus(directory: str | os.PathLike[str], report: Report = quiet) -> dict[str, Path]:
+def ensure_corpus(
+    directory: str | os.PathLike[str], report: Report = quiet
+) -> dict[str, Path]:
     """Write the demo's corpus below ``directory`` unless it is there.
 
     A stamp written last says that the corpus is whole; with it present nothing is done.
 
     Returns:
-        The folder of each source: ``code`` (text files), ``prose`` (JSONL with zstd, and Parquet).
+        The folder of each source: ``code`` (text files), ``prose`` (JSONL with zstd,
+        and Parquet).
     """
     root = Path(directory).resolve() / "corpus"
     folders = {name: root / name for name in ("code", "prose")}
@@ -100,9 +118,19 @@ def _write_prose(folder: Path) -> None:
             break
     with pa.CompressedOutputStream(str(folder / "manuals.jsonl.zst"), "zstd") as stream:
         for origin, text in manuals:
-            stream.write(json.dumps({"origin": origin, "text": text}, ensure_ascii=False).encode() + b"\n")
+            stream.write(
+                json.dumps(
+                    {"origin": origin, "text": text}, ensure_ascii=False
+                ).encode()
+                + b"\n"
+            )
     columns = {"origin": [o for o, _ in docstrings], "text": [t for _, t in docstrings]}
-    pq.write_table(pa.table(columns), folder / "docstrings.parquet", row_group_size=64, compression="zstd")
+    pq.write_table(
+        pa.table(columns),
+        folder / "docstrings.parquet",
+        row_group_size=64,
+        compression="zstd",
+    )
 
 
 def _unique(documents: Iterable[Document]) -> Iterator[Document]:
@@ -117,7 +145,9 @@ def _unique(documents: Iterable[Document]) -> Iterator[Document]:
 
 
 def _manual_topics() -> list[Document]:
-    """The chapters of the language reference that ``help('topics')`` shows; some builds leave them out."""
+    """The chapters of the language reference that ``help('topics')`` shows; some
+    builds leave them out.
+    """
     try:
         from pydoc_data import topics  # optional: some builds of Python leave it out
     except ImportError:
@@ -126,13 +156,24 @@ def _manual_topics() -> list[Document]:
 
 
 def _descriptions() -> Iterator[Document]:
-    """The long descriptions in METADATA: its body, or the older header field; broken text is left out."""
-    found = {dist.name.lower(): dist for dist in importlib.metadata.distributions() if dist.name}
+    """The long descriptions in METADATA: its body, or the older header field; broken
+    text is left out.
+    """
+    found = {
+        dist.name.lower(): dist
+        for dist in importlib.metadata.distributions()
+        if dist.name
+    }
     for name, dist in sorted(found.items()):
         metadata: Any = dist.metadata  # an email.message.Message, whose type says less
         body = metadata.get_payload()
-        text = body if isinstance(body, str) and body.strip() else str(metadata.get("Description", ""))
-        if not re.search("[\ud800-\udfff]", text):  # surrogates: the METADATA was not UTF-8
+        text = (
+            body
+            if isinstance(body, str) and body.strip()
+            else str(metadata.get("Description", ""))
+        )
+        # Surrogates: the METADATA was not UTF-8.
+        if not re.search("[\ud800-\udfff]", text):
             yield f"{name}/description", text
 
 
@@ -143,26 +184,35 @@ def _docstring_pages() -> Iterator[Document]:
     library = Path(sysconfig.get_path("stdlib"))
     for root, folder in [(library, library), *((packages, f) for f in folders)]:
         for module in _modules(folder):
-            name = ".".join(module.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+            name = ".".join(
+                module.relative_to(root).with_suffix("").parts
+            ).removesuffix(".__init__")
             yield name, _docstrings(module, name)
 
 
 def _docstrings(module: Path, name: str) -> str:
-    """All docstrings of a module as one page: a heading with the qualified name, then the text."""
+    """All docstrings of a module as one page: a heading with the qualified name,
+    then the text.
+    """
     source = _utf8(module)
     if not source or len(source) > _LARGEST_MODULE or b'"""' not in source:
         return ""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # old escapes in other people's code are not our message
+            # Old escapes in other people's code are not our message.
+            warnings.simplefilter("ignore")
             tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
         return ""
-    return "\n\n".join(f"{heading}\n\n{text}" for heading, text in _documented(tree, name))
+    return "\n\n".join(
+        f"{heading}\n\n{text}" for heading, text in _documented(tree, name)
+    )
 
 
 def _documented(node: ast.AST, name: str) -> Iterator[Document]:
-    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+    if isinstance(
+        node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    ):
         if text := ast.get_docstring(node):
             yield name, text
         if isinstance(node, ast.Module | ast.ClassDef):
@@ -171,12 +221,18 @@ def _documented(node: ast.AST, name: str) -> Iterator[Document]:
 
 
 def _modules(folder: Path) -> list[Path]:
-    found = (p for p in folder.rglob("*.py") if not _SKIPPED_FOLDERS & set(p.relative_to(folder).parts[:-1]))
+    found = (
+        p
+        for p in folder.rglob("*.py")
+        if not _SKIPPED_FOLDERS & set(p.relative_to(folder).parts[:-1])
+    )
     return sorted(found, key=lambda path: path.as_posix())
 
 
 def _utf8(path: Path) -> bytes | None:
-    """The file's bytes if they are text in UTF-8 without NUL (tables generated for codecs are not)."""
+    """The file's bytes if they are text in UTF-8 without NUL (tables generated for
+    codecs are not).
+    """
     try:
         data = path.read_bytes()
         data.decode()
@@ -186,9 +242,12 @@ def _utf8(path: Path) -> bytes | None:
 
 
 def ensure_tokenizer(
-    directory: str | os.PathLike[str], corpus: Mapping[str, Path], report: Report = quiet
+    directory: str | os.PathLike[str],
+    corpus: Mapping[str, Path],
+    report: Report = quiet,
 ) -> Path:
-    """Train a byte-level BPE of 8,192 ids on a sample of ``corpus`` unless ``directory`` has one.
+    """Train a byte-level BPE of 8,192 ids on a sample of ``corpus`` unless
+    ``directory`` has one.
 
     Returns:
         The tokenizer's folder.
@@ -200,7 +259,9 @@ def ensure_tokenizer(
     trained = train_bpe(_sample(corpus), VOCABULARY, name="demo")
     folder.mkdir(parents=True, exist_ok=True)
     # tokenizer.json last: its presence says that the folder is whole
-    for name, data in sorted(trained.files.items(), key=lambda item: item[0] == "tokenizer.json"):
+    for name, data in sorted(
+        trained.files.items(), key=lambda item: item[0] == "tokenizer.json"
+    ):
         partial = folder / f"{name}.partial"
         partial.write_bytes(data)
         partial.replace(folder / name)
@@ -210,22 +271,32 @@ def ensure_tokenizer(
 def demo_settings(
     directory: str | os.PathLike[str], report: Report = quiet, *, trained: bool = True
 ) -> dict[str, Any]:
-    """Return the demo's configuration, as a person would write it in YAML; corpus and tokenizer are made where missing.
+    """Return the demo's configuration, as a person would write it in YAML; corpus and
+    tokenizer are made where missing.
 
     Args:
         trained: with a tokenizer of its own, which takes some seconds to train.
     """
     root = Path(directory).resolve()
     corpus = ensure_corpus(root, report)
-    tokenizer = {"default_tokenizer": str(ensure_tokenizer(root, corpus, report))} if trained else {}
+    tokenizer = (
+        {"default_tokenizer": str(ensure_tokenizer(root, corpus, report))}
+        if trained
+        else {}
+    )
     return {
         "name": "demo",
         "datasets": [
-            {"name": "code", "data_files": str(corpus["code"] / "**" / "*.py"), "type": "txt"},
+            {
+                "name": "code",
+                "data_files": str(corpus["code"] / "**" / "*.py"),
+                "type": "txt",
+            },
             {"name": "prose", "data_files": str(corpus["prose"])},
         ],
         **tokenizer,
-        # small units: the demo is small, and there should be something to watch and to resume
+        # small units: the demo is small, and there should be something to watch and to
+        # resume
         "source": {"unit_size": "2MiB", "splits": {"train": 0.98, "validation": 0.02}},
         "pack": {"enabled": True, "seq_length": 1024},
         "save": {"output_dir": str(root / "artifacts")},
@@ -233,9 +304,16 @@ def demo_settings(
 
 
 def _sample(corpus: Mapping[str, Path]) -> Iterator[str]:
-    """Beginnings of texts, an equal share of bytes from each source, spread over all of it."""
-    code = [path.read_text(encoding="utf-8") for path in sorted(corpus["code"].rglob("*.py"))]
-    prose = pq.read_table(corpus["prose"] / "docstrings.parquet", columns=["text"])["text"].to_pylist()
+    """Beginnings of texts, an equal share of bytes from each source, spread over all
+    of it.
+    """
+    code = [
+        path.read_text(encoding="utf-8")
+        for path in sorted(corpus["code"].rglob("*.py"))
+    ]
+    prose = pq.read_table(corpus["prose"] / "docstrings.parquet", columns=["text"])[
+        "text"
+    ].to_pylist()
     for texts in (code, list(map(str, prose))):
         total = sum(min(len(text), _SAMPLE_PER_TEXT) for text in texts)
         step = max(1, round(total / (_SAMPLE_BYTES // 2)))
@@ -273,7 +351,8 @@ def main(arguments: Sequence[str]) -> int:
             run = [sys.executable, "-P", "-m", "tokenlake", *command]
             code = subprocess.run(run, check=False).returncode
         except KeyboardInterrupt:
-            return 130  # the command got the same Ctrl-C and has said what there is to say
+            # The command got the same Ctrl-C and has said what there is to say.
+            return 130
         if code:
             return code
     _say(f"""

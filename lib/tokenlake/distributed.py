@@ -19,24 +19,32 @@ _OF_RAY: Final = ("RayPreprocessor", "RayTokenizeWorker", "tokenize_with_ray")
 
 
 def parallel_process_shards(
-    source: ShardedDataSource, process_fn: Callable[[list[Row]], list[Row]], num_workers: int = 4
+    source: ShardedDataSource,
+    process_fn: Callable[[list[Row]], list[Row]],
+    num_workers: int = 4,
 ) -> Iterator[Row]:
-    """Return what a function makes of the rows of each shard, in the order of the shards.
+    """Return what a function makes of the rows of each shard, in the order of the
+    shards.
 
     Args:
-        source: its shards lie in memory whole, up to ``2 * num_workers`` of them at a time.
-        process_fn: from the rows of a shard to any rows; threads of this process call it side by side.
+        source: its shards lie in memory whole, up to ``2 * num_workers`` of them at a
+            time.
+        process_fn: from the rows of a shard to any rows; threads of this process call
+            it side by side.
         num_workers: how many threads.
 
     Raises:
-        ConfigError: `num_workers` is no whole number from 1 on. Whatever `process_fn` raises comes in its place.
+        ConfigError: `num_workers` is no whole number from 1 on. Whatever `process_fn`
+            raises comes in its place.
     """
     workers = whole_number("num_workers", num_workers, 1)
 
     def made(shard: str) -> list[Row]:
         return process_fn(list(source.open_shard(shard)))
 
-    return chain.from_iterable(Prefetched(iter(source.shard_names), made, workers=workers, ahead=workers))
+    return chain.from_iterable(
+        Prefetched(iter(source.shard_names), made, workers=workers, ahead=workers)
+    )
 
 
 def __getattr__(name: str) -> Any:

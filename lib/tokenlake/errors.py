@@ -25,12 +25,13 @@
     │   └── CancelledError             the build was asked to stop; the state is resumable
     └── DivergedError                  training: the loss is no finite number any more
 
-Every message says what is wrong, what was found, what was expected and how to put it right, with the
-location (``file:line``) where there is one. Errors cross process boundaries as JSON
-(:func:`to_json`, :func:`from_json`): a class is rebuilt by its name, a message stays as it was.
+Every message says what is wrong, what was found, what was expected and how to put it
+right, with the location (``file:line``) where there is one. Errors cross process
+boundaries as JSON (:func:`to_json`, :func:`from_json`): a class is rebuilt by its name,
+a message stays as it was.
 
-No error repeats the credentials of a URL, wherever somebody wrote one: a message outlives the terminal, in the logs and
-in the database of whoever orchestrates.
+No error repeats the credentials of a URL, wherever somebody wrote one: a message
+outlives the terminal, in the logs and in the database of whoever orchestrates.
 """
 
 from __future__ import annotations
@@ -44,28 +45,39 @@ SIGNED: Final = re.compile(
     r"|(^|[_-])key($|[_-])|apikey|key-?id$|^auth|^se$|^sv$|^hdnea$|^hmac$",
     re.IGNORECASE,
 )
-"""Names in a query that stand for a signature or a key: of S3, GCS, Azure, CloudFront, and the usual others."""
+"""Names in a query that stand for a signature or a key: of S3, GCS, Azure,
+CloudFront, and the usual others.
+"""
 
 # One slash is enough: a path library may have eaten the other.
 _PASSWORD: Final = re.compile(
-    r"(\b[a-z][a-z0-9+.-]*:/{1,2})[^\s/'\"<>@]*:[^\s/'\"<>@]*@|(\bhttps?:/{1,2})[^\s/'\"<>@]+@", re.IGNORECASE
+    r"(\b[a-z][a-z0-9+.-]*:/{1,2})[^\s/'\"<>@]*:[^\s/'\"<>@]*@|(\bhttps?:/{1,2})[^\s/'\"<>@]+@",
+    re.IGNORECASE,
 )
 # Not only behind a scheme: servers repeat the path and the query of a request.
-_QUERY: Final = re.compile(r"\?[^\s?=\"<>]+=[^\s\"<>]*|(?<=[^\s?\"<>])\?[^\s?=\"<>]{8,}")
+_QUERY: Final = re.compile(
+    r"\?[^\s?=\"<>]+=[^\s\"<>]*|(?<=[^\s?\"<>])\?[^\s?=\"<>]{8,}"
+)
 _NAME: Final = re.compile(r"([^?&;=]+)=")
 # What ends the sentence around a URL; within a query it is a part of the query.
 _AROUND: Final = "'),.;:!]}`"
 
 
 def without_credentials(text: str, *, every_query: bool = False) -> str:
-    """Return `text` without passwords in URLs, and without queries that hold a signature, however they are quoted.
+    """Return `text` without passwords in URLs, and without queries that hold a
+    signature, however they are quoted.
 
     Args:
-        every_query: without any query: in the message of another library it may be a secret under any name.
+        every_query: without any query: in the message of another library it may be a
+            secret under any name.
     """
     if "@" in text:
         text = _PASSWORD.sub(lambda found: f"{found[1] or found[2]}...@", text)
-    return _QUERY.sub(lambda found: _shortened(found[0], every_query), text) if "?" in text else text
+    return (
+        _QUERY.sub(lambda found: _shortened(found[0], every_query), text)
+        if "?" in text
+        else text
+    )
 
 
 def _shortened(query: str, always: bool) -> str:
@@ -85,9 +97,10 @@ class TokenlakeError(Exception):
     """Root of all deliberate errors.
 
     Args:
-        message: Message for people: problem, value found, value expected, fix and place. Credentials of URLs are
-            removed.
-        details: JSON-able facts for programs, such as ``file``, ``line``, ``expected`` and ``got``.
+        message: Message for people: problem, value found, value expected, fix and
+            place. Credentials of URLs are removed.
+        details: JSON-able facts for programs, such as ``file``, ``line``, ``expected``
+            and ``got``.
 
     Attributes:
         details: The details, by name.
@@ -106,11 +119,15 @@ class TokenlakeError(Exception):
 
     def __init__(self, message: str, **details: Any) -> None:
         super().__init__(_cleaned(message))
-        self.details: dict[str, Any] = {name: _cleaned(value) for name, value in details.items()}
+        self.details: dict[str, Any] = {
+            name: _cleaned(value) for name, value in details.items()
+        }
 
     @property
     def field_path(self) -> str | None:
-        """Place in a configuration or a row, such as ``prompt.template``; None if the error has none."""
+        """Place in a configuration or a row, such as ``prompt.template``; None if
+        the error has none.
+        """
         return self.details.get("field_path")
 
     @property
@@ -172,11 +189,14 @@ class SourceNotFoundError(SourceError):
 
 
 class DamagedFileError(SourceError):
-    """A file as a whole cannot be trusted (cut, corrupted, wrong format); never quarantined."""
+    """A file as a whole cannot be trusted (cut, corrupted, wrong format); never
+    quarantined.
+    """
 
 
 class UnsuitableFileError(DamagedFileError):
-    """A file is whole, but not what is expected: another format, encoding, column or type; never quarantined.
+    """A file is whole, but not what is expected: another format, encoding, column or
+    type; never quarantined.
 
     It is handled wherever damaged files are.
     """
@@ -210,7 +230,9 @@ class EngineMismatchError(TokenizerError):
 
 
 class TemplateMismatchError(TokenizerError):
-    """A conversation rendered together with others differs from the result of its chat template."""
+    """A conversation rendered together with others differs from the result of its
+    chat template.
+    """
 
 
 class StoreError(TokenlakeError):
@@ -242,7 +264,9 @@ class WorkerError(TokenlakeError):
 
 
 class WorkerDiedError(WorkerError):
-    """A worker process ended without an answer (killed, out of memory); a retry may succeed."""
+    """A worker process ended without an answer (killed, out of memory); a retry may
+    succeed.
+    """
 
 
 class CancelledError(WorkerError):
@@ -266,8 +290,14 @@ _BY_NAME: Final = _tree(TokenlakeError)
 
 
 def to_json(error: TokenlakeError) -> dict[str, Any]:
-    """Return ``{"type", "message", "details"}``, enough for :func:`from_json` to rebuild the error."""
-    return {"type": type(error).__name__, "message": str(error), "details": error.details}
+    """Return ``{"type", "message", "details"}``, enough for :func:`from_json` to
+    rebuild the error.
+    """
+    return {
+        "type": type(error).__name__,
+        "message": str(error),
+        "details": error.details,
+    }
 
 
 def from_json(data: dict[str, Any]) -> TokenlakeError:

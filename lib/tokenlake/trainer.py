@@ -1,4 +1,6 @@
-"""The names of `tokenlake.runtime.trainer`, under the path that docs/trainer.md gives."""
+"""The names of `tokenlake.runtime.trainer`, under the path that docs/trainer.md
+gives.
+"""
 
 from tokenlake.base.lazy_names import lazy_package
 

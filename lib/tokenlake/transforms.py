@@ -1,4 +1,6 @@
-"""Transforms, packers and mixtures, under the path that the seed documents import them from."""
+"""Transforms, packers and mixtures, under the path that the seed documents import
+them from.
+"""
 
 from tokenlake.base.lazy_names import naming_extra
 from tokenlake.base.lazy_names import public_name as __getattr__  # noqa: F401

@@ -9,7 +9,8 @@ with naming_extra("tokenlake.utils", "etl"):
 
 
 def glob_files(pattern: str, recursive: bool = True) -> list[str]:
-    """Return the files of a pattern, sorted; errors as :func:`tokenlake.expand_data_files`.
+    """Return the files of a pattern, sorted; errors as
+    :func:`tokenlake.expand_data_files`.
 
     Args:
         pattern: a glob, path or URL.
@@ -19,6 +20,8 @@ def glob_files(pattern: str, recursive: bool = True) -> list[str]:
 
 
 def infer_builder_from_ext(path: str) -> str | None:
-    """Return the type of a file by its extension, such as ``json``; None if that says none."""
+    """Return the type of a file by its extension, such as ``json``; None if that
+    says none.
+    """
     found = DatasetType.infer_from_path(path)
     return None if found is None else str(found)

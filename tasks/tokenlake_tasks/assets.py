@@ -1,7 +1,8 @@
 """Datasets as Prefect knows them: assets with their lineage, and keys of artifacts.
 
-Each version of a dataset is one materialization of its asset. Upstream are assets, too: the folders, patterns and
-repositories of its inputs, and the datasets of its parent versions.
+Each version of a dataset is one materialization of its asset. Upstream are assets, too:
+the folders, patterns and repositories of its inputs, and the datasets of its parent
+versions.
 """
 
 from __future__ import annotations
@@ -26,11 +27,14 @@ _LONGEST: Final = 512
 """Largest number of characters in the key of an asset."""
 
 _MOST_INPUTS: Final = 16
-"""Largest number of assets for the inputs of one source. Beyond it, the folders of the files are the assets."""
+"""Largest number of assets for the inputs of one source. Beyond it, the folders of
+the files are the assets.
+"""
 
 
 def artifact_key(kind: str, dataset: str) -> str:
-    """Return the key of an artifact, which may hold lower-case letters, digits and dashes only.
+    """Return the key of an artifact, which may hold lower-case letters, digits and
+    dashes only.
 
     >>> artifact_key("tokens", "web.v2_clean")
     'tokens-web-v2-clean'
@@ -39,7 +43,8 @@ def artifact_key(kind: str, dataset: str) -> str:
 
 
 def asset_key(address: str) -> str:
-    """Return the key of a path or URL, without password and query, and with ``_`` for characters that are not allowed.
+    """Return the key of a path or URL, without password and query, and with ``_`` for
+    characters that are not allowed.
 
     >>> asset_key("s3://me:secret@lake/raw data/a.jsonl?signature=x")
     's3://lake/raw_data/a.jsonl'
@@ -54,16 +59,24 @@ def asset_key(address: str) -> str:
             path = path.expanduser()
         key = f"file://{path.absolute().as_posix()}"
     key = _REFUSED.sub("_", key)
-    return key if len(key) <= _LONGEST else f"{key[: _LONGEST - 17]}-{fingerprint(key)[:16]}"
+    return (
+        key
+        if len(key) <= _LONGEST
+        else f"{key[: _LONGEST - 17]}-{fingerprint(key)[:16]}"
+    )
 
 
 def dataset_asset(store: str, dataset: str) -> Asset:
     """Return the asset of a dataset."""
-    return Asset(key=asset_key(f"{store}/{dataset}"), properties=AssetProperties(name=dataset))
+    return Asset(
+        key=asset_key(f"{store}/{dataset}"), properties=AssetProperties(name=dataset)
+    )
 
 
 def upstream_assets(store: str, plan: Plan) -> list[Asset]:
-    """Return the assets that a build reads: the inputs of its texts, and the datasets of its parents."""
+    """Return the assets that a build reads: the inputs of its texts, and the
+    datasets of its parents.
+    """
     assets: dict[str, Asset] = {}
     for source in plan.build.sources:
         for root in input_roots(source.data_files, source.type or ""):
@@ -76,7 +89,8 @@ def upstream_assets(store: str, plan: Plan) -> list[Asset]:
 
 
 def input_roots(patterns: Iterable[str], kind: str = "") -> list[str]:
-    """Return the places of inputs: files and folders as named; for a pattern, the folder before its first wildcard.
+    """Return the places of inputs: files and folders as named; for a pattern, the
+    folder before its first wildcard.
 
     >>> input_roots(["raw/*.jsonl", "raw/2024/**/a.csv", "b.csv"])
     ['raw', 'raw/2024', 'b.csv']

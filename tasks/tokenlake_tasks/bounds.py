@@ -1,4 +1,6 @@
-"""What the current run may reach: the run of a deployment is bounded by its worker's environment."""
+"""What the current run may reach: the run of a deployment is bounded by its worker's
+environment.
+"""
 
 from __future__ import annotations
 
@@ -10,5 +12,7 @@ from tokenlake.runs.policy import UNBOUNDED, Bounds
 
 
 def bounds_of_run() -> Bounds:
-    """Return the bounds of the current flow run; a run that a command started has none."""
+    """Return the bounds of the current flow run; a run that a command started has
+    none.
+    """
     return UNBOUNDED if deployment.id is None else Bounds(os.environ)

@@ -19,12 +19,15 @@ from tokenlake_tasks.run_log import log_of
 
 
 @retried("build", lambda parameters: group_name(parameters["units"]))
-def build(engine: LocalEngine, units: Sequence[int]) -> dict[str, int | float] | State[Any]:
+def build(
+    engine: LocalEngine, units: Sequence[int]
+) -> dict[str, int | float] | State[Any]:
     """Build a group of units, and record the steps of each try."""
     try:
         return engine.build(units, log_of(engine))
     except CancelledError as error:
-        # A state and not an exception: a cancelled run is no failure and needs no traceback.
+        # A state and not an exception: a cancelled run is no failure and needs no
+        # traceback.
         return Cancelled(message=str(error))
     finally:
         record_steps(engine.step_runs(units))
@@ -35,7 +38,8 @@ Built: TypeAlias = PrefectFuture[dict[str, int | float] | State[Any]]
 
 
 def build_all(engine: LocalEngine, after: Sequence[Any] = ()) -> list[Built]:
-    """Submit all groups of units, a few at a time, until every unit is built; return their futures.
+    """Submit all groups of units, a few at a time, until every unit is built; return
+    their futures.
 
     Args:
         after: What must be done before, for the arrows of the run's graph.
@@ -58,7 +62,9 @@ def build_all(engine: LocalEngine, after: Sequence[Any] = ()) -> list[Built]:
         for index, units in enumerate(groups):
             if index >= at_once:
                 wait()
-            task = build.with_options(tags=[f"source:{name}" for name in engine.sources_of(units)])
+            task = build.with_options(
+                tags=[f"source:{name}" for name in engine.sources_of(units)]
+            )
             built.append(submitted(task, engine, units, after=after))
             built[-1].add_done_callback(finished.put)
         for _ in groups[-at_once:]:

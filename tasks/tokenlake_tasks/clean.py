@@ -1,4 +1,6 @@
-"""The tasks of the flow `clean`: plan, signatures, the list of excluded documents, and its audit."""
+"""The tasks of the flow `clean`: plan, signatures, the list of excluded documents,
+and its audit.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,11 @@ def plan_cleaning(config: PipelineConfig) -> Cleaning:
     """List the inputs, and see which units have signatures already."""
     cleaning = Cleaning(config)
     log = get_run_logger()
-    log.info("%s, %d to read", numbers.plural(len(cleaning.units), "unit"), len(cleaning.pending))
+    log.info(
+        "%s, %d to read",
+        numbers.plural(len(cleaning.units), "unit"),
+        len(cleaning.pending),
+    )
     for line in cleaning.notes:
         log.warning("%s", line)
     return cleaning
@@ -56,7 +62,12 @@ def publish_account(name: str, result: CleanResult) -> None:
 def account_page(result: CleanResult) -> str:
     """Return what is left out, as Markdown."""
     account = result.account
-    rows = [{"reason": reason, "rows": count} for reason, count in sorted(account.filtered.items())]
+    rows = [
+        {"reason": reason, "rows": count}
+        for reason, count in sorted(account.filtered.items())
+    ]
     kept = f"{account.kept:,} of {numbers.plural(account.rows_read, 'row')} kept."
     table = to_markdown(Table.of(_REASONS, rows))
-    return f"# Cleaning\n\n{kept} List of excluded documents: `{result.output}`\n\n{table}"
+    return (
+        f"# Cleaning\n\n{kept} List of excluded documents: `{result.output}`\n\n{table}"
+    )

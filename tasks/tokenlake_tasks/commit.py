@@ -22,14 +22,18 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-def _materializing(**options: Any) -> Callable[[Callable[_P, _R]], MaterializingTask[_P, _R]]:
+def _materializing(
+    **options: Any,
+) -> Callable[[Callable[_P, _R]], MaterializingTask[_P, _R]]:
     """A task with assets, which are not known before there is a plan."""
     return lambda function: MaterializingTask(function, assets=(), **options)
 
 
 @retried("commit", "commit", make=_materializing)
 def commit(engine: LocalEngine) -> Summary:
-    """Make the version visible and return its summary; a version that was there already is found again."""
+    """Make the version visible and return its summary; a version that was there
+    already is found again.
+    """
     was_committed = engine.session().found_committed
     result = engine.commit(this_run())
     summary = summarize(result)
@@ -44,7 +48,9 @@ def commit(engine: LocalEngine) -> Summary:
     return summary
 
 
-def submit_commit(engine: LocalEngine, after: Sequence[Any] = ()) -> PrefectFuture[Summary]:
+def submit_commit(
+    engine: LocalEngine, after: Sequence[Any] = ()
+) -> PrefectFuture[Summary]:
     """Submit the task `commit` with the assets of the build, which the plan names.
 
     A version that was there already materializes nothing and emits no event.
@@ -58,6 +64,7 @@ def submit_commit(engine: LocalEngine, after: Sequence[Any] = ()) -> PrefectFutu
     store = open_store(session.plan.store).url
     with_options: Any = commit.with_options  # its types do not have assets
     task = with_options(
-        assets=[dataset_asset(store, session.dataset)], asset_deps=upstream_assets(store, session.plan)
+        assets=[dataset_asset(store, session.dataset)],
+        asset_deps=upstream_assets(store, session.plan),
     )
     return submitted(task, engine, after=after)

@@ -1,4 +1,6 @@
-"""Events about versions of datasets, which automations of a Prefect server can wait for."""
+"""Events about versions of datasets, which automations of a Prefect server can wait
+for.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ PUSHED: Final = "tokenlake.version.pushed"
 
 
 def facts_of(store: str, manifest: Manifest) -> dict[str, Any]:
-    """Return the payload of the event of a committed version, which is JSON and holds no secret."""
+    """Return the payload of the event of a committed version, which is JSON and
+    holds no secret.
+    """
     totals = manifest.totals
     return {
         **version_facts(store, manifest.dataset, manifest.version),
@@ -29,17 +33,28 @@ def facts_of(store: str, manifest: Manifest) -> dict[str, Any]:
         "files": totals.files,
         "bytes": totals.bytes,
         "splits": {name: split.rows for name, split in manifest.splits.items()},
-        "parents": [f"{parent.dataset}@v{parent.version}" for parent in manifest.parents],
+        "parents": [
+            f"{parent.dataset}@v{parent.version}" for parent in manifest.parents
+        ],
     }
 
 
 def version_facts(store: str, dataset: str, version: int) -> dict[str, Any]:
-    """Return the facts that identify a version. Their names are parameters of the flows, too."""
-    return {"dataset": dataset, "version": version, "name": f"{dataset}@v{version}", "store": store}
+    """Return the facts that identify a version. Their names are parameters of the
+    flows, too.
+    """
+    return {
+        "dataset": dataset,
+        "version": version,
+        "name": f"{dataset}@v{version}",
+        "store": store,
+    }
 
 
 def emit(event: str, facts: Mapping[str, Any]) -> None:
-    """Emit an event about a version. Prefect adds the run, its deployment and their tags."""
+    """Emit an event about a version. Prefect adds the run, its deployment and their
+    tags.
+    """
     dataset = facts["dataset"]
     store = facts["store"]
     labels = {
@@ -49,5 +64,8 @@ def emit(event: str, facts: Mapping[str, Any]) -> None:
         "tokenlake.version": str(facts["version"]),
         "tokenlake.store": store,
     }
-    asset = {"prefect.resource.id": dataset_asset(store, dataset).key, "prefect.resource.role": "asset"}
+    asset = {
+        "prefect.resource.id": dataset_asset(store, dataset).key,
+        "prefect.resource.role": "asset",
+    }
     emit_event(event, labels, related=[asset], payload=dict(facts))

@@ -18,13 +18,29 @@ from tokenlake_tasks.retries import is_worth_another_push, retried
 
 @retried("push-version", "{dataset} v{version} to {repo}", is_worth_another_push)
 def push(
-    store: str, dataset: str, version: int, repo: str, branch: str, token: Mapping[str, str], strict: bool
+    store: str,
+    dataset: str,
+    version: int,
+    repo: str,
+    branch: str,
+    token: Mapping[str, str],
+    strict: bool,
 ) -> PushReport:
-    """Publish one version in a private repository; another try sends what is missing."""
+    """Publish one version in a private repository; another try sends what is
+    missing.
+    """
     name = f"{dataset}@v{version}"
-    report = push_to_hub(store, repo, name=name, revision=branch, token=token_of(token), strict=strict)
+    report = push_to_hub(
+        store, repo, name=name, revision=branch, token=token_of(token), strict=strict
+    )
     log = get_run_logger()
-    log.info("%s: %s at %s, %s", report.outcome, report.tag, report.url, numbers.size(report.bytes))
+    log.info(
+        "%s: %s at %s, %s",
+        report.outcome,
+        report.tag,
+        report.url,
+        numbers.size(report.bytes),
+    )
     for finding in report.findings:
         log.warning("looks like a secret: %s", finding)
     facts = version_facts(open_store(store).url, dataset, version)
@@ -33,10 +49,12 @@ def push(
 
 
 def check_reference(token: Mapping[str, str] | None) -> dict[str, str]:
-    """Return a checked reference to a token. An empty one stands for the worker's own token.
+    """Return a checked reference to a token. An empty one stands for the worker's own
+    token.
 
     Raises:
-        ConfigError: The value is not a reference. The message does not show it, because it may be the token itself.
+        ConfigError: The value is not a reference. The message does not show it, because
+            it may be the token itself.
     """
     reference = dict(token or {})
     is_reference = set(reference) in ({"env"}, {"block"}) and all(reference.values())

@@ -1,8 +1,10 @@
-"""Task runs for the steps of units, which are over when they are recorded: with their own begin and end.
+"""Task runs for the steps of units, which are over when they are recorded: with their
+own begin and end.
 
-Prefect times the task runs that it executes. The steps of a unit run in a worker process, block by block and in turn,
-so that Prefect cannot execute them. Their task runs are recorded as its own engine records those that it executes: one
-event for each state, with the time at which the state was reached.
+Prefect times the task runs that it executes. The steps of a unit run in a worker
+process, block by block and in turn, so that Prefect cannot execute them. Their task
+runs are recorded as its own engine records those that it executes: one event for each
+state, with the time at which the state was reached.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ STEP_TASKS: Final[Mapping[Stage, Task[..., Any]]] = {
 
 
 def record_steps(steps: Iterable[StepRun]) -> None:
-    """Record a task run for each step, below the current task run and one after the other."""
+    """Record a task run for each step, below the current task run and one after the
+    other.
+    """
     context = TaskRunContext.get()
     if context is None or context.task_run.flow_run_id is None:
         return
@@ -80,14 +84,20 @@ def _record(step: StepRun, parent: TaskRun, before: UUID | None) -> UUID:
     ended_run = TaskRun.model_validate(
         facts | {"state": final, "end_time": ended, "total_run_time": ended - began}
     )
-    event = emit_task_run_state_change_event(task_run=begun_run, initial_state=None, validated_state=running)
+    event = emit_task_run_state_change_event(
+        task_run=begun_run, initial_state=None, validated_state=running
+    )
     emit_task_run_state_change_event(
         task_run=ended_run, initial_state=running, validated_state=final, follows=event
     )
     return ended_run.id
 
 
-def _state(kind: StateType, reached: datetime, message: str | None = None) -> State[Any]:
+def _state(
+    kind: StateType, reached: datetime, message: str | None = None
+) -> State[Any]:
     """Return a state that was reached at a time."""
     name = kind.value.capitalize()
-    return State[Any].model_validate({"type": kind, "name": name, "message": message, "timestamp": reached})
+    return State[Any].model_validate(
+        {"type": kind, "name": name, "message": message, "timestamp": reached}
+    )

@@ -1,4 +1,6 @@
-"""The task `report`: the result of a build beside its run, and a report in the store."""
+"""The task `report`: the result of a build beside its run, and a report in the
+store.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ from tokenlake_tasks.retries import tried_once
 
 @tried_once("report")
 def report(engine: LocalEngine) -> None:
-    """Write the report of the version into the store, and publish the result as an artifact of the run."""
+    """Write the report of the version into the store, and publish the result as an
+    artifact of the run.
+    """
     result = engine.result()
     engine.begin("writing the report")
     store = open_store(engine.session().plan.store)
@@ -51,10 +55,13 @@ def report(engine: LocalEngine) -> None:
     )
 
 
-def _page(store: Store, result: BuildResult, built_units: Sequence[UnitFinished]) -> str:
+def _page(
+    store: Store, result: BuildResult, built_units: Sequence[UnitFinished]
+) -> str:
     """Return the result of a build as Markdown.
 
-    The page of a run shows it, and a browser opens no file from there: it holds the main tables of the report itself.
+    The page of a run shows it, and a browser opens no file from there: it holds the
+    main tables of the report itself.
 
     Args:
         store: Store that holds the version.
@@ -64,31 +71,52 @@ def _page(store: Store, result: BuildResult, built_units: Sequence[UnitFinished]
     manifest = result.manifest
     report_key = _written_report(store, manifest)
     main_figures, data_tables = _from_data(Catalog(store), manifest)
-    tables = [facts(main_figures), account_table(manifest), *about_sources(manifest), *data_tables]
+    tables = [
+        facts(main_figures),
+        account_table(manifest),
+        *about_sources(manifest),
+        *data_tables,
+    ]
     if len(manifest.splits) > 1:
         tables.append(splits_table(manifest))
-    tables.append(facts(_facts_of_run(store, result, report_key, built_units), "This run"))
+    tables.append(
+        facts(_facts_of_run(store, result, report_key, built_units), "This run")
+    )
     tables += time_tables(built_units)
 
-    notes = "".join(f"- {note}\n" for note in [*remarks(manifest.account), *result.notes])
-    return "\n".join([f"# {result.dataset} v{result.version}\n", *map(to_markdown, tables), notes])
+    notes = "".join(
+        f"- {note}\n" for note in [*remarks(manifest.account), *result.notes]
+    )
+    return "\n".join(
+        [f"# {result.dataset} v{result.version}\n", *map(to_markdown, tables), notes]
+    )
 
 
 def _written_report(store: Store, manifest: Manifest) -> str:
-    """Write the HTML report and return its key. A version is complete without one: "" if it fails."""
+    """Write the HTML report and return its key. A version is complete without one:
+    "" if it fails.
+    """
     try:
         return store_report(store, manifest)
     except TokenlakeError as error:
-        get_run_logger().warning("no report of this version was written: %s", scrub(str(error)))
+        get_run_logger().warning(
+            "no report of this version was written: %s", scrub(str(error))
+        )
         return ""
 
 
-def _from_data(catalog: Catalog, manifest: Manifest) -> tuple[list[tuple[str, str]], list[Table]]:
-    """Return the main figures, and the tables that take a look into the data or into other versions."""
+def _from_data(
+    catalog: Catalog, manifest: Manifest
+) -> tuple[list[tuple[str, str]], list[Table]]:
+    """Return the main figures, and the tables that take a look into the data or into
+    other versions.
+    """
     main_figures = [(str(name), str(value)) for name, value in headline(manifest).rows]
     tables: list[Table] = []
     if manifest.mixture is not None:
-        tables.append(mixed_text_table(manifest.mixture, text_accounts(catalog, manifest)))
+        tables.append(
+            mixed_text_table(manifest.mixture, text_accounts(catalog, manifest))
+        )
     # A run does not fail because its page has a table less.
     with suppress(TokenlakeError):
         share = loss_share(catalog.store, manifest)
@@ -100,7 +128,10 @@ def _from_data(catalog: Catalog, manifest: Manifest) -> tuple[list[tuple[str, st
 
 
 def _facts_of_run(
-    store: Store, result: BuildResult, report_key: str, built_units: Sequence[UnitFinished]
+    store: Store,
+    result: BuildResult,
+    report_key: str,
+    built_units: Sequence[UnitFinished],
 ) -> list[tuple[str, str]]:
     """Return the rows of the table "This run".
 
@@ -110,8 +141,14 @@ def _facts_of_run(
         report_key: Key of its report in the store; "" if there is none.
         built_units: Units that this run built itself.
     """
-    counts = {"built": result.units_built, "resumed": result.units_resumed, "reused": result.units_reused}
-    units = ", ".join(f"{numbers.count(count)} {state}" for state, count in counts.items() if count)
+    counts = {
+        "built": result.units_built,
+        "resumed": result.units_resumed,
+        "reused": result.units_reused,
+    }
+    units = ", ".join(
+        f"{numbers.count(count)} {state}" for state, count in counts.items() if count
+    )
     rows = [("units", units or "none: the same version already exists")]
     if result.units_built:
         text_bytes = sum(unit.record.account.text_bytes for unit in built_units)

@@ -20,16 +20,22 @@ _R = TypeVar("_R")
 
 
 def is_worth_a_retry(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
-    """Whether the same work may succeed next time: a worker died, or the store did not answer.
+    """Whether the same work may succeed next time: a worker died, or the store did not
+    answer.
 
-    An error that is raised on purpose, about the input, the configuration or a conflict, fails at once.
+    An error that is raised on purpose, about the input, the configuration or a
+    conflict, fails at once.
     """
     error = state.result(raise_on_failure=False)
     return isinstance(error, BaseException) and worth_a_retry(error)
 
 
-def is_worth_another_push(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
-    """Whether the same push may succeed next time: the Hub or the store could not be reached."""
+def is_worth_another_push(
+    task: Task[..., Any], run: TaskRun, state: State[Any]
+) -> bool:
+    """Whether the same push may succeed next time: the Hub or the store could not be
+    reached.
+    """
     error = state.result(raise_on_failure=False)
     return isinstance(error, SourceError) or is_worth_a_retry(task, run, state)
 
@@ -40,7 +46,9 @@ def retried(
     condition: Any = is_worth_a_retry,
     make: Callable[..., Any] = task,
 ) -> Callable[[Callable[_P, _R]], Task[_P, _R]]:
-    """Declare a task that is tried up to three times. Its result is not stored, because it may be unpickled later."""
+    """Declare a task that is tried up to three times. Its result is not stored,
+    because it may be unpickled later.
+    """
     return make(
         name=name,
         task_run_name=cast("Any", run_name),  # typed by Prefect as if it took nothing
@@ -55,14 +63,19 @@ def retried(
 
 def tried_once(name: str) -> Callable[[Callable[_P, _R]], Task[_P, _R]]:
     """Declare a task that is not tried again. Its result is not stored."""
-    return task(name=name, task_run_name=name, persist_result=False, cache_policy=NO_CACHE)
+    return task(
+        name=name, task_run_name=name, persist_result=False, cache_policy=NO_CACHE
+    )
 
 
-def submitted(task: Task[..., _R], *arguments: Any, after: Sequence[Any]) -> PrefectFuture[_R]:
+def submitted(
+    task: Task[..., _R], *arguments: Any, after: Sequence[Any]
+) -> PrefectFuture[_R]:
     """Submit a task that comes after others, as the arrows of the run's graph show.
 
     Args:
-        after: Futures, and states of flows. Not their results: Prefect draws wrong arrows between equal values.
+        after: Futures, and states of flows. Not their results: Prefect draws wrong
+            arrows between equal values.
     """
     submit: Any = task.submit  # its types do not have wait_for
     return submit(*arguments, wait_for=after)

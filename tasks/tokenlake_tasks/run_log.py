@@ -12,7 +12,9 @@ from tokenlake.runs.engine import LocalEngine
 
 
 def log_of(engine: LocalEngine, level: str = "INFO") -> Callable[[str], None]:
-    """Return what writes to the run's log; nothing is written where `observability.log_level` is above `level`."""
+    """Return what writes to the run's log; nothing is written where
+    `observability.log_level` is above `level`.
+    """
     logger: Any = get_run_logger()
     if engine.display.tells(level):
         return getattr(logger, level.lower())

@@ -10,9 +10,10 @@ from tokenlake_tasks.retries import tried_once
 
 @tried_once("save")
 def save(step: StepRun) -> dict[str, Any]:
-    """Write the Parquet files of units and publish them, from the worker processes that build them.
+    """Write the Parquet files of units and publish them, from the worker processes that
+    build them.
 
-    Its runs are recorded by :mod:`tokenlake_tasks.recorded_steps` when the step is over. It returns the figures of the
-    step, or raises its error.
+    Its runs are recorded by :mod:`tokenlake_tasks.recorded_steps` when the step is
+    over. It returns the figures of the step, or raises its error.
     """
     return step.outcome()

@@ -10,7 +10,15 @@ from tokenlake.etl.runner import BuildResult
 Summary: TypeAlias = dict[str, Any]
 """JSON-able: the version that was committed, and what this run did for it."""
 
-_OF_RESULT: Final = ("dataset", "version", "path", "status", "units_built", "units_resumed", "units_reused")
+_OF_RESULT: Final = (
+    "dataset",
+    "version",
+    "path",
+    "status",
+    "units_built",
+    "units_resumed",
+    "units_reused",
+)
 
 
 def summarize(result: BuildResult) -> Summary:

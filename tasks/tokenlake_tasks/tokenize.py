@@ -12,7 +12,7 @@ from tokenlake_tasks.retries import tried_once
 def tokenize(step: StepRun) -> dict[str, Any]:
     """Make token ids of the texts of units, in the worker processes that build them.
 
-    Its runs are recorded by :mod:`tokenlake_tasks.recorded_steps` when the step is over. It returns the figures of the
-    step, or raises its error.
+    Its runs are recorded by :mod:`tokenlake_tasks.recorded_steps` when the step is
+    over. It returns the figures of the step, or raises its error.
     """
     return step.outcome()

@@ -1,4 +1,6 @@
-"""A cache on disk: an entry is what was put, or a miss; whoever else writes, dies or damages it."""
+"""A cache on disk: an entry is what was put, or a miss; whoever else writes, dies or
+damages it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ from tokenlake.errors import ConfigError
 ARROW: Any = pa
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 CODECS = ("none", "gzip", "lz4", "zstd")
@@ -32,7 +36,9 @@ CODECS = ("none", "gzip", "lz4", "zstd")
 
 @settings(max_examples=20)
 @given(JSON | st.binary())
-def test_values_come_back_as_they_were(tmp_path_factory: pytest.TempPathFactory, value: Any):
+def test_values_come_back_as_they_were(
+    tmp_path_factory: pytest.TempPathFactory, value: Any
+):
     cache = DiskCache(tmp_path_factory.getbasetemp() / "values")
     cache.put("key", value)
     entry = cache.get("key")
@@ -45,19 +51,28 @@ def test_values_come_back_as_they_were(tmp_path_factory: pytest.TempPathFactory,
 @promise(157, 233)
 def test_arrays_and_tables_come_back_as_they_were(tmp_path: Path, codec: Any):
     cache = tl.DiskCache(cache_dir=tmp_path, compression=codec)
-    arrays = [np.arange(6).astype(kind).reshape(2, 3) for kind in ("<i4", ">f8", "?", "U3")]
+    arrays = [
+        np.arange(6).astype(kind).reshape(2, 3) for kind in ("<i4", ">f8", "?", "U3")
+    ]
     for array in [*arrays, np.zeros((0, 3)), np.array(5), np.zeros((2, 2)).T]:
         cache.put("array", array)
         found = cache.get("array")
         assert found is not None
         assert (found[0].dtype, found[0].tolist()) == (array.dtype, array.tolist())
         assert found[0].flags.writeable
-    row = {"text": "t", "input_ids": np.arange(4), "n": [1, {"a": None}], "mask": np.zeros(2, bool)}
+    row = {
+        "text": "t",
+        "input_ids": np.arange(4),
+        "n": [1, {"a": None}],
+        "mask": np.zeros(2, bool),
+    }
     cache.put("row", row)
     found = cache.get("row")
     assert found is not None
     assert list(found[0]) == list(row)
-    assert {k: v.tolist() if k in ("input_ids", "mask") else v for k, v in found[0].items()} == {
+    assert {
+        k: v.tolist() if k in ("input_ids", "mask") else v for k, v in found[0].items()
+    } == {
         **row,
         "input_ids": [0, 1, 2, 3],
         "mask": [False, False],
@@ -91,17 +106,22 @@ def test_other_values_are_errors(tmp_path: Path, value: Any, problem: str):
 @pytest.mark.parametrize("codec", CODECS)
 def test_every_flipped_byte_and_every_cut_is_a_miss(tmp_path: Path, codec: Any):
     cache = DiskCache(tmp_path, codec)
-    cache.put("key", {"ids": np.arange(30), "text": "abc"}, tl.CacheMetadata(config_hash="c"))
+    cache.put(
+        "key", {"ids": np.arange(30), "text": "abc"}, tl.CacheMetadata(config_hash="c")
+    )
     [path] = tmp_path.iterdir()
     data = path.read_bytes()
-    spoilt = [data[:at] + bytes([data[at] ^ 0x41]) + data[at + 1 :] for at in range(len(data))]
+    spoilt = [
+        data[:at] + bytes([data[at] ^ 0x41]) + data[at + 1 :] for at in range(len(data))
+    ]
     for bad in [*spoilt, *(data[:at] for at in range(0, len(data), 7)), data + b"x"]:
         path.write_bytes(bad)
         assert cache.get("key") is None
         assert not path.exists()  # removed, to be made anew
     path.write_bytes(data)
     assert cache.contains("key")
-    path.rename(path.with_name("0" * 64 + ".entry"))  # another key's entry is none of this
+    # Another key's entry is none of this.
+    path.rename(path.with_name("0" * 64 + ".entry"))
     assert not cache.contains("key")
 
 
@@ -118,11 +138,14 @@ def test_entries_expire_and_are_swept(tmp_path: Path):
     assert cache.get("b") == (2, None)
     now[0] += 100
     other = DiskCache(tmp_path, expiry_seconds=60, clock=lambda: now[0])
-    other.put("c", 3)  # the first one of a process looks for what nobody asks for any more
+    # The first one of a process looks for what nobody asks for any more.
+    other.put("c", 3)
     assert other.stats["size"] == 1
 
 
-def test_an_expired_entry_that_cannot_be_removed_is_a_miss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_expired_entry_that_cannot_be_removed_is_a_miss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     def refused(path: Path) -> None:
         raise PermissionError(path)
 
@@ -137,11 +160,16 @@ def test_an_expired_entry_that_cannot_be_removed_is_a_miss(tmp_path: Path, monke
 
 @settings(max_examples=40)
 @given(
-    st.lists(st.tuples(st.booleans(), st.sampled_from("abcde"), st.integers(0, 400)), max_size=25),
+    st.lists(
+        st.tuples(st.booleans(), st.sampled_from("abcde"), st.integers(0, 400)),
+        max_size=25,
+    ),
     st.integers(0, 1500),
 )
 def test_bytes_stay_below_the_limit_and_the_last_used_stay(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[bool, str, int]], most: int
+    tmp_path_factory: pytest.TempPathFactory,
+    steps: list[tuple[bool, str, int]],
+    most: int,
 ):
     folder, ticks = tmp_path_factory.mktemp("cache"), [1e9]
     cache = DiskCache(folder, max_bytes=most, clock=lambda: ticks[0])
@@ -184,7 +212,9 @@ def test_what_a_dead_process_left_is_swept(tmp_path: Path):
         (tmp_path / name).write_text("")
         os.utime(tmp_path / name, (time.time() - age, time.time() - age))
     DiskCache(tmp_path).put("key", 1)
-    assert sorted(path.name[:9] for path in tmp_path.iterdir() if path.name.startswith(".")) == [".part-new"]
+    assert sorted(
+        path.name[:9] for path in tmp_path.iterdir() if path.name.startswith(".")
+    ) == [".part-new"]
 
 
 WRITER = """
@@ -206,8 +236,13 @@ def writer(folder: Path, number: int, turns: int) -> subprocess.Popen[str]:
 
 
 @promise(233)
-def test_several_processes_share_a_folder_and_one_that_is_killed_leaves_nothing_bad(tmp_path: Path):
-    endless, others = writer(tmp_path, 0, 10**9), [writer(tmp_path, number, 25) for number in (1, 2)]
+def test_several_processes_share_a_folder_and_one_that_is_killed_leaves_nothing_bad(
+    tmp_path: Path,
+):
+    endless, others = (
+        writer(tmp_path, 0, 10**9),
+        [writer(tmp_path, number, 25) for number in (1, 2)],
+    )
     assert endless.stdout is not None
     assert endless.stdout.readline() == "ready\n"
     assert [other.wait() for other in others] == [0, 0]
@@ -224,7 +259,10 @@ def test_several_processes_share_a_folder_and_one_that_is_killed_leaves_nothing_
 
 
 def test_options_are_checked(tmp_path: Path):
-    with pytest.raises(ConfigError, match="compression: got 'snappy', must be one of none, gzip, lz4, zstd"):
+    with pytest.raises(
+        ConfigError,
+        match="compression: got 'snappy', must be one of none, gzip, lz4, zstd",
+    ):
         DiskCache(tmp_path, "snappy")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="expected 0 or more"):
         DiskCache(tmp_path, expiry_seconds=-1)

@@ -1,4 +1,6 @@
-"""Memory before disk: what either layer has is found, computed once, and made anew when it does not hold any more."""
+"""Memory before disk: what either layer has is found, computed once, and made anew
+when it does not hold any more.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ ARROW: Any = pa
 
 @promise(229, 156)
 def test_put_get_contains_invalidate(tmp_path: Path):
-    cache = tl.TreeCacheManager(cache_dir=tmp_path, memory_size=2, disk_expiry=86400, compression="zstd")
+    cache = tl.TreeCacheManager(
+        cache_dir=tmp_path, memory_size=2, disk_expiry=86400, compression="zstd"
+    )
     for number in range(5):
         cache.put(f"k{number}", {"input_ids": [number]})
     assert cache.stats["memory"]["size"] == 2
@@ -31,7 +35,11 @@ def test_put_get_contains_invalidate(tmp_path: Path):
     assert cache.stats["memory"]["hits"] == 1
     assert tl.TreeCacheManager(tmp_path).contains("k4")
     cache.invalidate("k0")
-    assert (cache.get("k0"), cache.contains("k0"), cache.contains("k1")) == (None, False, True)
+    assert (cache.get("k0"), cache.contains("k0"), cache.contains("k1")) == (
+        None,
+        False,
+        True,
+    )
     cache.invalidate()
     assert not cache.contains("k1")
     assert not list(tmp_path.iterdir())
@@ -48,7 +56,8 @@ def test_what_is_taken_up_into_memory_does_not_live_longer(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "layers", "kept"), [("memory", ["memory"], 0), ("disk", ["memory", "disk"], 1)]
+    ("kind", "layers", "kept"),
+    [("memory", ["memory"], 0), ("disk", ["memory", "disk"], 1)],
 )
 def test_one_layer_alone(tmp_path: Path, kind: Any, layers: list[str], kept: int):
     cache = tl.TreeCacheManager(tmp_path / "own", cache_type=kind)
@@ -83,7 +92,11 @@ def test_get_or_compute_computes_what_is_missing_or_does_not_hold(tmp_path: Path
 
 
 def test_threads_compute_once(tmp_path: Path):
-    cache, made, together = tl.TreeCacheManager(tmp_path), list[int](), threading.Barrier(6, timeout=120)
+    cache, made, together = (
+        tl.TreeCacheManager(tmp_path),
+        list[int](),
+        threading.Barrier(6, timeout=120),
+    )
 
     def ask() -> None:
         together.wait()
@@ -101,7 +114,11 @@ def test_threads_compute_once(tmp_path: Path):
 def test_keys_name_their_configuration_and_content():
     key = tl.TreeCacheManager.compute_key
     config = {"tokenizer": "llama", "max_length": 2048}
-    assert key(config) == key(dict(reversed(config.items()))) != key(config | {"max_length": 2049})
+    assert (
+        key(config)
+        == key(dict(reversed(config.items())))
+        != key(config | {"max_length": 2049})
+    )
     assert key(config, prefix="tokenized") == f"tokenized_{key(config)}"
     one = key(config, "example", include_content_hash=True, content="Hello world")
     assert one.startswith(f"example_{key(config)}_")
@@ -138,7 +155,9 @@ def test_metadata_say_whether_an_entry_holds(tmp_path: Path):
 def test_a_dataset_is_kept_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("tokenlake.base.cache.dataset_cache._CHUNK_BYTES", 100)
     cache = tl.DatasetCache(tmp_path)
-    table = ARROW.table({"id": list(range(50)), "text": ["x" * (number % 7) for number in range(50)]})
+    table = ARROW.table(
+        {"id": list(range(50)), "text": ["x" * (number % 7) for number in range(50)]}
+    )
     for dataset in (table, table.to_pylist(), table.slice(0, 0)):
         cache.put("key", dataset, tl.CacheMetadata(num_examples=50))
         found = cache.get("key")
@@ -158,9 +177,14 @@ def test_a_dataset_is_kept_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_datasets_of_hugging_face_come_back(tmp_path: Path):
     datasets = pytest.importorskip("datasets")
     features = datasets.Features(
-        {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["no", "yes"])}
+        {
+            "text": datasets.Value("string"),
+            "label": datasets.ClassLabel(names=["no", "yes"]),
+        }
     )
-    whole = datasets.Dataset.from_dict({"text": ["hello", "world"], "label": [0, 1]}, features=features)
+    whole = datasets.Dataset.from_dict(
+        {"text": ["hello", "world"], "label": [0, 1]}, features=features
+    )
     cache = tl.DatasetCache(tmp_path)
     for dataset in (whole, whole.select([1]), whole.select([])):
         cache.put("key", dataset)

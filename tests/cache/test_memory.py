@@ -1,4 +1,6 @@
-"""A cache in memory never holds more than it may, and what it holds is what was used last."""
+"""A cache in memory never holds more than it may, and what it holds is what was used
+last.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ STEPS = st.lists(
 
 
 @given(STEPS, st.integers(0, 20), st.integers(0, 4))
-def test_it_does_what_a_plain_model_does(steps: list[tuple[str, str, int]], most: int, entries: int):
+def test_it_does_what_a_plain_model_does(
+    steps: list[tuple[str, str, int]], most: int, entries: int
+):
     cache = tl.MemoryCache(entries, most, size_of=len)
     model = OrderedDict[str, bytes]()
     for step, key, size in steps:
@@ -59,7 +63,13 @@ def test_stats_tell_of_size_and_hits():
     assert cache.get("b") is None
     assert cache.contains("a")
     stats = cache.stats
-    assert (stats["size"], stats["max_size"], stats["hits"], stats["misses"], stats["hit_rate"]) == (
+    assert (
+        stats["size"],
+        stats["max_size"],
+        stats["hits"],
+        stats["misses"],
+        stats["hit_rate"],
+    ) == (
         1,
         2,
         1,
@@ -79,7 +89,11 @@ def test_entries_expire():
     now[0] = 109.9
     assert cache.get("a") == (1, None)
     now[0] = 110
-    assert (cache.contains("a"), cache.get("a"), cache.get("b")) == (False, None, (2, None))
+    assert (cache.contains("a"), cache.get("a"), cache.get("b")) == (
+        False,
+        None,
+        (2, None),
+    )
     assert cache.stats["size"] == 1
 
 

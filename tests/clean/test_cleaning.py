@@ -1,4 +1,6 @@
-"""Cleaning through its door: what is left out and why, the account, the same bytes whatever happens, and the build."""
+"""Cleaning through its door: what is left out and why, the account, the same bytes
+whatever happens, and the build.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ BENCH = Workbench()
 
 def prose(seed: int, words: int = 120) -> str:
     draw = random.Random(seed)
-    return " ".join(f"{draw.choice('abcdefgh')}{draw.randrange(4000)}" for _ in range(words))
+    return " ".join(
+        f"{draw.choice('abcdefgh')}{draw.randrange(4000)}" for _ in range(words)
+    )
 
 
 def changed(text: str, *places: int) -> str:
@@ -45,7 +49,10 @@ def config_of(root: Path, sources: dict[str, Sequence[str]], **clean: Any) -> Co
         write_jsonl(root / "in" / f"{name}.jsonl", [{"text": text} for text in texts])
     return {
         "name": "set",
-        "datasets": [{"name": name, "data_files": str(root / "in" / f"{name}.jsonl")} for name in sources],
+        "datasets": [
+            {"name": name, "data_files": str(root / "in" / f"{name}.jsonl")}
+            for name in sources
+        ],
         "save": {"output_dir": str(root / "store")},
         "clean": {"output": str(root / "list.parquet"), **clean},
     }
@@ -62,11 +69,17 @@ def rows(config: Config) -> list[dict[str, Any]]:
 
 def numbers(config: Config, source: str) -> dict[int, str]:
     """Number of the document in its file to the reason for which it is left out."""
-    [path] = [each["data_files"] for each in config["datasets"] if each["name"] == source]
+    [path] = [
+        each["data_files"] for each in config["datasets"] if each["name"] == source
+    ]
     starts, at = {}, 0
     for number, line in enumerate(Path(path).read_bytes().splitlines(keepends=True)):
         starts[at], at = number, at + len(line)
-    return {starts[row["position"]]: row["reason"] for row in rows(config) if row["source"] == source}
+    return {
+        starts[row["position"]]: row["reason"]
+        for row in rows(config)
+        if row["source"] == source
+    }
 
 
 def test_the_first_of_equal_and_of_near_documents_stays(tmp_path: Path) -> None:
@@ -75,7 +88,12 @@ def test_the_first_of_equal_and_of_near_documents_stays(tmp_path: Path) -> None:
         tmp_path,
         {
             "b": [one, two, f"  {one.upper()}\n", changed(two, 7), "short", "Short"],
-            "a": [prose(3), changed(one, 50), two, changed(prose(3), *range(0, 120, 4))],
+            "a": [
+                prose(3),
+                changed(one, 50),
+                two,
+                changed(prose(3), *range(0, 120, 4)),
+            ],
         },
     )
     result = run(config)
@@ -86,14 +104,20 @@ def test_the_first_of_equal_and_of_near_documents_stays(tmp_path: Path) -> None:
     assert first["a"]["kept_file"] == first["b"]["kept_file"] == first["b"]["file"]
     assert (result.account.rows_read, result.account.kept) == (10, 5)
     assert result.account.filtered == {"duplicate": 3, "near_duplicate": 2}
-    assert result.to_json()["sources"]["a"]["removed"] == {"duplicate": 1, "near_duplicate": 1}
+    assert result.to_json()["sources"]["a"]["removed"] == {
+        "duplicate": 1,
+        "near_duplicate": 1,
+    }
 
 
 def test_what_is_looked_for_can_be_chosen(tmp_path: Path) -> None:
     sources = {"a": ["x y", "X  y", "x y", changed(prose(1), 3), prose(1)]}
     wanted: list[tuple[Config, dict[int, str]]] = [
         ({"exact": "text", "minhash": {"enabled": False}}, {2: "duplicate"}),
-        ({"exact": "none", "minhash": {"ngram": 2}}, dict.fromkeys((1, 2, 4), "near_duplicate")),
+        (
+            {"exact": "none", "minhash": {"ngram": 2}},
+            dict.fromkeys((1, 2, 4), "near_duplicate"),
+        ),
         ({"exact": "none", "minhash": {"bands": 1, "rows": 200}}, {}),
         ({"exact": "none", "minhash": {"enabled": False}}, {}),
     ]
@@ -103,11 +127,19 @@ def test_what_is_looked_for_can_be_chosen(tmp_path: Path) -> None:
         assert numbers(config, "a") == left_out, clean
 
 
-def test_filters_and_evaluation_sets_come_first_and_give_the_reason(tmp_path: Path) -> None:
+def test_filters_and_evaluation_sets_come_first_and_give_the_reason(
+    tmp_path: Path,
+) -> None:
     good = "The cat sat on the mat, and that is all there is to say of it to you. " * 4
     leak = f"intro {prose(5, 13)} outro"
-    write_jsonl(tmp_path / "exam.jsonl", [{"question": prose(5, 20)}, {"question": "too short"}])
-    exam = {"name": "exam", "data_files": str(tmp_path / "exam.jsonl"), "content_field": "question"}
+    write_jsonl(
+        tmp_path / "exam.jsonl", [{"question": prose(5, 20)}, {"question": "too short"}]
+    )
+    exam = {
+        "name": "exam",
+        "data_files": str(tmp_path / "exam.jsonl"),
+        "content_field": "question",
+    }
     config = config_of(
         tmp_path,
         {"a": ["bad", good, leak, good, "bad", prose(5, 12)]},
@@ -125,7 +157,12 @@ def test_filters_and_evaluation_sets_come_first_and_give_the_reason(tmp_path: Pa
     )
     result = run(config)
     few = "gopher_quality.few_words"
-    assert numbers(config, "a") == {0: few, 2: "contamination.exam", 3: "duplicate", 4: few}
+    assert numbers(config, "a") == {
+        0: few,
+        2: "contamination.exam",
+        3: "duplicate",
+        4: few,
+    }
     assert result.sets == {"exam": {"documents": 2, "too_short": 1, "ngrams": 8}}
     assert "1 of 2 documents have fewer words" in result.notes[0]
     config["clean"]["contamination"] |= {"min_fraction": 0.9}
@@ -159,7 +196,9 @@ def test_an_earlier_list_is_an_index_and_what_it_kept_stays(tmp_path: Path) -> N
 
 def corpus(root: Path, **clean: Any) -> Config:
     draw, texts = random.Random(0), [prose(seed) for seed in range(40)]
-    texts += [changed(draw.choice(texts), draw.randrange(120)) for _ in range(30)] + draw.sample(texts, 10)
+    texts += [
+        changed(draw.choice(texts), draw.randrange(120)) for _ in range(30)
+    ] + draw.sample(texts, 10)
     draw.shuffle(texts)
     config = config_of(root, {"a": texts[:50], "b": texts[50:]}, **clean)
     return config | {"source": {"unit_size": "8KB"}}
@@ -181,7 +220,9 @@ def test_the_list_has_the_same_bytes_with_any_workers_and_any_memory(
         assert Path(config["clean"]["output"]).read_bytes() == reference
 
 
-def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(tmp_path: Path, reference: bytes) -> None:
+def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(
+    tmp_path: Path, reference: bytes
+) -> None:
     config, made = corpus(tmp_path), tmp_path / "store" / ".clean"
     script = "import json, sys, tokenlake; tokenlake.clean_dataset(json.loads(sys.argv[1]), workers=2)"
     for _ in range(20):
@@ -213,7 +254,10 @@ def test_a_build_takes_the_list_by_exclude(tmp_path: Path, tokenizer_dir: Path) 
     }
     assert len(built.rows()) == cleaned.account.kept
     # Section `clean` is no part of a version's identity.
-    assert build_here({**build, "clean": config["clean"]}).manifest.version == built.manifest.version
+    assert (
+        build_here({**build, "clean": config["clean"]}).manifest.version
+        == built.manifest.version
+    )
 
 
 def test_a_list_of_the_users_own_is_taken_over(tmp_path: Path) -> None:
@@ -225,25 +269,47 @@ def test_a_list_of_the_users_own_is_taken_over(tmp_path: Path) -> None:
     assert numbers(config, "a") == {0: "excluded"}
     config["clean"]["output"] = str(own)
     config["datasets"][0]["exclude"] = None
-    with pytest.raises(ConfigError, match=r"takedown.parquet exists, but `tokenlake clean` did not write it"):
+    with pytest.raises(
+        ConfigError,
+        match=r"takedown.parquet exists, but `tokenlake clean` did not write it",
+    ):
         run(config)
 
 
 def test_rows_are_accounted_whatever_becomes_of_them(tmp_path: Path) -> None:
     config = config_of(tmp_path, {"a": []})
-    lines = [{"text": "keep this", "n": 1}, {"text": "not me", "n": 2}, {"text": None, "n": 1}, {"n": 1}]
+    lines = [
+        {"text": "keep this", "n": 1},
+        {"text": "not me", "n": 2},
+        {"text": None, "n": 1},
+        {"n": 1},
+    ]
     write_jsonl(tmp_path / "in" / "a.jsonl", [*lines, {"text": "Keep  THIS", "n": 1}])
-    config["datasets"][0] |= {"where": "n = 1", "on_bad_record": "quarantine", "max_bad_fraction": 1.0}
+    config["datasets"][0] |= {
+        "where": "n = 1",
+        "on_bad_record": "quarantine",
+        "max_bad_fraction": 1.0,
+    }
     account = run(config).account
-    assert (account.rows_read, account.kept, account.filtered) == (5, 1, {"where": 1, "duplicate": 1})
+    assert (account.rows_read, account.kept, account.filtered) == (
+        5,
+        1,
+        {"where": 1, "duplicate": 1},
+    )
     assert sum(account.quarantined.values()) == 2
 
 
 def test_a_row_of_several_documents_is_left_out_whole(tmp_path: Path) -> None:
     config = config_of(tmp_path, {"a": ["one two", "two", "one two"]})
-    config["datasets"][0]["transforms"] = [{"apply": "tests.clean.test_cleaning:words_as_rows"}]
+    config["datasets"][0]["transforms"] = [
+        {"apply": "tests.clean.test_cleaning:words_as_rows"}
+    ]
     account = run(config).account
-    assert (account.rows_read, account.kept, account.filtered) == (3, 2, {"duplicate": 1})
+    assert (account.rows_read, account.kept, account.filtered) == (
+        3,
+        2,
+        {"duplicate": 1},
+    )
     assert numbers(config, "a") == {2: "duplicate"}
 
 
@@ -256,30 +322,56 @@ def test_what_cannot_be_is_said(tmp_path: Path) -> None:
     config = config_of(tmp_path, {"a": [prose(1)]})
     run(config)
     earlier = config["clean"]["output"]
-    other = config_of(tmp_path, {"a": [prose(1)]}, output=str(tmp_path / "x.parquet"), against=[earlier])
+    other = config_of(
+        tmp_path,
+        {"a": [prose(1)]},
+        output=str(tmp_path / "x.parquet"),
+        against=[earlier],
+    )
     with pytest.raises(
-        ConfigError, match=r"made with rows 8, and this run has 4; .* Give both runs the same"
+        ConfigError,
+        match=r"made with rows 8, and this run has 4; .* Give both runs the same",
     ):
         run({**other, "clean": other["clean"] | {"minhash": {"rows": 4}}})
-    with pytest.raises(ConfigError, match=r"datasets.a.chat: `clean` reads the text of one field"):
+    with pytest.raises(
+        ConfigError, match=r"datasets.a.chat: `clean` reads the text of one field"
+    ):
         run({**other, "datasets": [other["datasets"][0] | {"chat": {}}]})
-    with pytest.raises(ConfigError, match=r"all of them are datasets of the store, which contains no texts"):
+    with pytest.raises(
+        ConfigError,
+        match=r"all of them are datasets of the store, which contains no texts",
+    ):
         run({**other, "datasets": [{"name": "a", "dataset": "set"}]})
-    with pytest.raises(ConfigError, match=r"clean.contamination: sets.0: name is missing"):
+    with pytest.raises(
+        ConfigError, match=r"clean.contamination: sets.0: name is missing"
+    ):
         run({**other, "clean": {"contamination": {"sets": [{"data_files": "x"}]}}})
     [signatures] = (tmp_path / "store" / ".clean").rglob("*.parquet")
     signatures.chmod(0o600)
     signatures.write_bytes(signatures.read_bytes()[:-9])
     with pytest.raises(
-        IntegrityError, match=r"the signatures are damaged: .* Remove the file and run `clean` again"
+        IntegrityError,
+        match=r"the signatures are damaged: .* Remove the file and run `clean` again",
     ):
         run(config)
     signatures.unlink()
-    with pytest.raises(NotFoundError, match=r"these signatures are not in the store .* Run `clean` again"):
-        run({**other, "datasets": [{"name": "b", "data_files": other["datasets"][0]["data_files"]}]})
+    with pytest.raises(
+        NotFoundError,
+        match=r"these signatures are not in the store .* Run `clean` again",
+    ):
+        run(
+            {
+                **other,
+                "datasets": [
+                    {"name": "b", "data_files": other["datasets"][0]["data_files"]}
+                ],
+            }
+        )
 
 
-def test_the_command_says_what_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_what_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = config_of(tmp_path, {"a": ["one two", "One  two", "three"]})
     path = tmp_path / "set.yaml"
     path.write_text(json.dumps(config))
@@ -289,14 +381,17 @@ def test_the_command_says_what_is_left_out(tmp_path: Path, capsys: pytest.Captur
     assert "1 document to leave out; 2 of 3 rows kept" in printed.out
     assert re.search(r"duplicate +1 +33\.33%", printed.out)
     assert re.search(
-        r"next: write `exclude: \S+` under a of `datasets`, then `tokenlake run \S+set.yaml`", printed.err
+        r"next: write `exclude: \S+` under a of `datasets`, then `tokenlake run \S+set.yaml`",
+        printed.err,
     )
     assert main(["clean", str(path), "--json", "--set", "clean.exact=none"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["kept"], told["removed"], told["units_found"]) == (3, {}, 1)
 
 
-def test_a_deployments_run_reads_and_writes_where_the_worker_allows(tmp_path: Path) -> None:
+def test_a_deployments_run_reads_and_writes_where_the_worker_allows(
+    tmp_path: Path,
+) -> None:
     pytest.importorskip("prefect")
     check: Any = importlib.import_module("tokenlake.runs.policy").check_cleaning
     exam = {"name": "exam", "data_files": "/exams/a.jsonl"}
@@ -309,14 +404,24 @@ def test_a_deployments_run_reads_and_writes_where_the_worker_allows(tmp_path: Pa
             "clean": {"output": "/lists/new.parquet"} | clean,
         }
     )
-    allowed = {"TOKENLAKE_ALLOWED_INPUTS": "/data:/exams", "TOKENLAKE_ALLOWED_OUTPUTS": "/lists"}
+    allowed = {
+        "TOKENLAKE_ALLOWED_INPUTS": "/data:/exams",
+        "TOKENLAKE_ALLOWED_OUTPUTS": "/lists",
+    }
     check(config, allowed)
     for variable, folder, told in (
         ("TOKENLAKE_ALLOWED_INPUTS", "/data", "data_files of 'exam'"),
         ("TOKENLAKE_ALLOWED_INPUTS", "/exams", "data_files of 'a'"),
-        ("TOKENLAKE_ALLOWED_OUTPUTS", "/lists/store", "a list of documents to leave out"),
+        (
+            "TOKENLAKE_ALLOWED_OUTPUTS",
+            "/lists/store",
+            "a list of documents to leave out",
+        ),
     ):
-        with pytest.raises(ConfigError, match=f"{told}: .* is outside the places that this worker allows"):
+        with pytest.raises(
+            ConfigError,
+            match=f"{told}: .* is outside the places that this worker allows",
+        ):
             check(config, allowed | {variable: folder})
 
 
@@ -336,21 +441,32 @@ def test_signatures_in_a_bucket_are_those_of_a_folder(
     config = corpus(tmp_path)
     with bucket(scheme) as lake:
         where = lake.address("cleaned")  # a server's objects outlive it in this process
-        config["save"] = {"output_dir": where.url, "storage_options": dict(where.options)}
+        config["save"] = {
+            "output_dir": where.url,
+            "storage_options": dict(where.options),
+        }
         made = run(config).units_made
         assert Path(config["clean"]["output"]).read_bytes() == reference
         assert (run(config).units_made, len(lake.everything("cleaned"))) == (0, made)
 
 
-def test_of_a_folder_the_train_split_is_cleaned_and_every_split_of_an_evaluation_set(tmp_path: Path) -> None:
-    config = config_of(tmp_path, {"train-a": [prose(1), prose(2)], "test-a": [prose(3)]})
+def test_of_a_folder_the_train_split_is_cleaned_and_every_split_of_an_evaluation_set(
+    tmp_path: Path,
+) -> None:
+    config = config_of(
+        tmp_path, {"train-a": [prose(1), prose(2)], "test-a": [prose(3)]}
+    )
     config["datasets"] = [{"name": "web", "data_files": str(tmp_path / "in")}]
     write_jsonl(tmp_path / "exam" / "test.jsonl", [{"text": prose(2)}])
     exam = {"name": "exam", "data_files": str(tmp_path / "exam")}
     config["clean"]["contamination"] = {"sets": [exam]}
     result = run(config)
-    assert result.notes == (f"web: {tmp_path}/in: split 'train', 1 file; not read: test (1 file)",)
+    assert result.notes == (
+        f"web: {tmp_path}/in: split 'train', 1 file; not read: test (1 file)",
+    )
     assert [row["reason"] for row in rows(config)] == ["contamination.exam"]
     exam["split"] = "train"
-    with pytest.raises(ConfigError, match=r"no split 'train'; .* it has test \(1 file\)"):
+    with pytest.raises(
+        ConfigError, match=r"no split 'train'; .* it has test \(1 file\)"
+    ):
         run(config)

@@ -1,6 +1,8 @@
-"""A child process of a test: each command meets Ctrl-C, or an error of the system, as soon as it is called.
+"""A child process of a test: each command meets Ctrl-C, or an error of the system, as
+soon as it is called.
 
-Prints JSON: for each event and each command its exit code and what it wrote to standard error.
+Prints JSON: for each event and each command its exit code and what it wrote to standard
+error.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ def refuse_memory() -> None:
 
 def refuse_a_library() -> None:
     message = "package.so: failed to map segment from shared object"
-    raise ImportError("NumPy says what to do") from ImportError(message, name="package", path="package.so")
+    raise ImportError("NumPy says what to do") from ImportError(
+        message, name="package", path="package.so"
+    )
 
 
 EVENTS = {
@@ -70,7 +74,9 @@ def print_outcomes() -> None:
         found[event] = {}
         for name, (where, _, _) in COMMANDS.items():
             module, _, function = where.partition(":")
-            setattr(import_module(f"tokenlake.cli.{module}"), function, standing_for(action))
+            setattr(
+                import_module(f"tokenlake.cli.{module}"), function, standing_for(action)
+            )
             del app[name]
             app.command(f"tokenlake.cli.{where}", name=name)
             found[event][name] = outcome([name])

@@ -47,7 +47,9 @@ def _this_store(store: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 def config(store: Path, tokenizer_dir: Path, tmp_path: Path) -> Path:
     """The configuration of the store's dataset, as a file, with a store of its own."""
     path = tmp_path / "small.yaml"
-    chosen = settings(store.parent, tokenizer_dir) | {"save": {"output_dir": str(tmp_path / "store")}}
+    chosen = settings(store.parent, tokenizer_dir) | {
+        "save": {"output_dir": str(tmp_path / "store")}
+    }
     path.write_text(yaml.safe_dump(chosen))
     return path
 
@@ -63,21 +65,31 @@ def _json(capsys: Output, *arguments: str) -> object:
 def test_ls_lists_versions(capsys: Output, tmp_path: Path) -> None:
     assert main(["ls"]) == 0
     out = capsys.readouterr().out.splitlines()
-    assert [line.split()[:3] for line in out[1:]] == [["small", "v1", "packed"], ["small", "v2", "packed"]]
+    assert [line.split()[:3] for line in out[1:]] == [
+        ["small", "v1", "packed"],
+        ["small", "v2", "packed"],
+    ]
     assert all(line == line.rstrip() for line in out)
     assert main(["ls", "--store", str(tmp_path)]) == 0
     captured = capsys.readouterr()
     assert captured.out == "" and "tokenlake run CONFIG" in captured.err
     listed = _json(capsys, "ls", "small")
-    assert [(each["version"], each["state"]) for each in listed] == [(1, "committed"), (2, "committed")]
+    assert [(each["version"], each["state"]) for each in listed] == [
+        (1, "committed"),
+        (2, "committed"),
+    ]
 
 
-def test_ls_tells_how_an_unfinished_build_fares(capsys: Output, store: Path, tmp_path: Path) -> None:
+def test_ls_tells_how_an_unfinished_build_fares(
+    capsys: Output, store: Path, tmp_path: Path
+) -> None:
     copy = copy_store(store, tmp_path / "copy")
     version = copy / "small" / "v2"
     (version / "manifest.json").unlink()
     assert main(["ls", "--store", str(copy)]) == 0
-    assert re.search(r"running, last change \d+ seconds? ago; 2 units done", capsys.readouterr().out)
+    assert re.search(
+        r"running, last change \d+ seconds? ago; 2 units done", capsys.readouterr().out
+    )
     for path in version.rglob("*"):
         os.utime(path, (time.time() - 3.5 * 86_400,) * 2)
     assert main(["ls", "--store", str(copy)]) == 0
@@ -97,13 +109,21 @@ def test_ls_tells_why_a_build_failed_until_it_is_resumed(
     settings["datasets"] = [{"name": "pages", "data_files": str(inputs / "*.jsonl")}]
     config.write_text(yaml.safe_dump(settings))
     good = json.dumps({"text": "a lake holds water"}) + "\n"
-    (inputs / "a.jsonl").write_text(good * 5000 + "{\n")  # behind what planning looks at
+    # Behind what planning looks at.
+    (inputs / "a.jsonl").write_text(good * 5000 + "{\n")
     assert main(["run", "--no-prefect", "--workers", "1", str(config)]) == 1
     error = capsys.readouterr().err
     (line,) = _json(capsys, "ls", "--store", str(tmp_path / "store"))
-    assert line["state"] == "failed" and "a.jsonl:5001" in line["error"] and line["error"] in error
+    assert (
+        line["state"] == "failed"
+        and "a.jsonl:5001" in line["error"]
+        and line["error"] in error
+    )
     assert main(["ls", "--store", str(tmp_path / "store")]) == 0
-    assert re.search(r"failed \d+ seconds? ago: \S.*a\.jsonl:5001.*; 0 units done", capsys.readouterr().out)
+    assert re.search(
+        r"failed \d+ seconds? ago: \S.*a\.jsonl:5001.*; 0 units done",
+        capsys.readouterr().out,
+    )
     opened = BuildSession.open(yaml.safe_load(config.read_text()))
     (line,) = _json(capsys, "ls", "--store", str(tmp_path / "store"))
     assert (opened.status, line["state"], line["error"]) == ("resumed", "running", None)
@@ -118,14 +138,18 @@ def test_ls_tells_that_a_build_was_cancelled_until_it_is_resumed(
     (line,) = _json(capsys, "ls", "--store", str(tmp_path / "store"))
     assert (line["state"], line["error"]) == ("cancelled", None)
     assert main(["ls", "--store", str(tmp_path / "store")]) == 0
-    assert re.search(r"cancelled \d+ seconds? ago; 0 units done", capsys.readouterr().out)
+    assert re.search(
+        r"cancelled \d+ seconds? ago; 0 units done", capsys.readouterr().out
+    )
     BuildSession.open(settings)
     (line,) = _json(capsys, "ls", "--store", str(tmp_path / "store"))
     assert line["state"] == "running"
 
 
 @pytest.mark.parametrize("workers", ["-1", "0", "many"])
-def test_workers_that_are_no_number_of_processes(capsys: Output, config: Path, workers: str) -> None:
+def test_workers_that_are_no_number_of_processes(
+    capsys: Output, config: Path, workers: str
+) -> None:
     assert main(["run", "--no-prefect", str(config), "--workers", workers]) == 2
     assert "--workers" in capsys.readouterr().err
     assert main(["run", "--no-prefect", str(config), f"--workers={workers}"]) == 2
@@ -144,10 +168,14 @@ def test_show_prints_the_whole_story(capsys: Output, store: Path) -> None:
     ):
         assert expected in out
     assert "data/train-00000-00.parquet" in out
-    assert _json(capsys, "show", "small@v1") == json.loads((store / "small/v1/manifest.json").read_bytes())
+    assert _json(capsys, "show", "small@v1") == json.loads(
+        (store / "small/v1/manifest.json").read_bytes()
+    )
 
 
-def test_verify_says_all_well_or_ends_with_3(capsys: Output, store: Path, tmp_path: Path) -> None:
+def test_verify_says_all_well_or_ends_with_3(
+    capsys: Output, store: Path, tmp_path: Path
+) -> None:
     assert main(["verify", "small", "--deep"]) == 0
     assert "small v2: intact" in capsys.readouterr().out
     copy = copy_store(store, tmp_path / "copy")
@@ -168,20 +196,28 @@ def test_peek_shows_boundaries_and_provenance(capsys: Output) -> None:
     out = capsys.readouterr().out
     assert out.startswith(f"train row 0  {SEQ_LENGTH} tokens in ")
     assert "── notes  river.txt:" in out
-    assert "centimetres overnight.\n<|endoftext|>" in out or "overnight.<|endoftext|>" in out
+    assert (
+        "centimetres overnight.\n<|endoftext|>" in out
+        or "overnight.<|endoftext|>" in out
+    )
     [row] = _json(capsys, "peek", "small", "-n", "1", "--split", "validation")
     assert row["split"] == "validation"
     assert all(segment["text"] and segment["ids"] for segment in row["segments"])
 
 
-def test_report_writes_a_page(capsys: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_writes_a_page(
+    capsys: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["report", "small@v1"]) == 0
     assert capsys.readouterr().out.startswith("small-v1.html: ")
     page = (tmp_path / "small-v1.html").read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>") and "<h1>small v1</h1>" in page
     written = _json(capsys, "report", "small", "-o", str(tmp_path / "new.html"))
-    assert written == {"path": str(tmp_path / "new.html"), "bytes": (tmp_path / "new.html").stat().st_size}
+    assert written == {
+        "path": str(tmp_path / "new.html"),
+        "bytes": (tmp_path / "new.html").stat().st_size,
+    }
     assert main(["report", "small@v9"]) == 2
     assert "small@v9" in capsys.readouterr().err
 
@@ -191,8 +227,13 @@ def test_report_without_a_name_writes_the_pages_of_the_store(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["report"]) == 0
-    assert capsys.readouterr().out == "store-report/index.html: 2 versions, 2 written, 0 unchanged\n"
-    assert "small" in (tmp_path / "store-report" / "index.html").read_text(encoding="utf-8")
+    assert (
+        capsys.readouterr().out
+        == "store-report/index.html: 2 versions, 2 written, 0 unchanged\n"
+    )
+    assert "small" in (tmp_path / "store-report" / "index.html").read_text(
+        encoding="utf-8"
+    )
     written = _json(capsys, "report", "-o", str(tmp_path / "store-report"))
     assert written == {
         "index": str(tmp_path / "store-report" / "index.html"),
@@ -207,8 +248,19 @@ def test_report_without_a_name_writes_the_pages_of_the_store(
 
 
 @pytest.mark.parametrize("name", [[], ["small@v1"]])
-def test_a_report_is_served_until_ctrl_c(store: Path, tmp_path: Path, name: list[str]) -> None:
-    command = [sys.executable, "-m", "tokenlake", "report", *name, "--serve", "--port", "0"]
+def test_a_report_is_served_until_ctrl_c(
+    store: Path, tmp_path: Path, name: list[str]
+) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "tokenlake",
+        "report",
+        *name,
+        "--serve",
+        "--port",
+        "0",
+    ]
     with subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -246,20 +298,38 @@ def test_sql_prints_tables_json_and_csv(capsys: Output) -> None:
     assert len(_json(capsys, "sql", "select * from range(1000)")) == 1000
 
 
-def test_sql_alone_lists_what_can_be_asked(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sql_alone_lists_what_can_be_asked(
+    capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     assert main(["sql"]) == 0
     out = capsys.readouterr().out
-    for name in ("small ", '"small/documents"', '"small@v1"', '"small/quarantine"', "accounts", "\nmixture "):
+    for name in (
+        "small ",
+        '"small/documents"',
+        '"small@v1"',
+        '"small/quarantine"',
+        "accounts",
+        "\nmixture ",
+    ):
         assert name in out
 
 
 @pytest.mark.parametrize(
     ("sql", "out"),
     [
-        (["select 'größer' as ü, count(*) > 0 as n from small", "--csv"], "ü,n\ngrößer,True\n"),
-        (["select chr(27) || '[2J' || chr(155) || chr(8238) || 'é' as t"], "t\n\\x1b[2J\\x9b\\u202eé\n"),
-        (["select '[bold]x[/bold] [/] :smile:' as t"], "t\n[bold]x[/bold] [/] :smile:\n"),
+        (
+            ["select 'größer' as ü, count(*) > 0 as n from small", "--csv"],
+            "ü,n\ngrößer,True\n",
+        ),
+        (
+            ["select chr(27) || '[2J' || chr(155) || chr(8238) || 'é' as t"],
+            "t\n\\x1b[2J\\x9b\\u202eé\n",
+        ),
+        (
+            ["select '[bold]x[/bold] [/] :smile:' as t"],
+            "t\n[bold]x[/bold] [/] :smile:\n",
+        ),
     ],
     ids=["letters", "controls", "markup"],
 )
@@ -272,34 +342,65 @@ def test_plan_estimates_and_writes_nothing(
     capsys: Output, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = _json(capsys, "plan", str(config), "--set", "pack.seq_length=32")
-    assert (plan["name"], plan["units"], [s["files"] for s in plan["sources"]]) == ("small", 2, [2, 1])
+    assert (plan["name"], plan["units"], [s["files"] for s in plan["sources"]]) == (
+        "small",
+        2,
+        [2, 1],
+    )
     assert main(["plan", str(config)]) == 0
     assert "of 64 tokens" in capsys.readouterr().out
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
     assert main(["plan", str(config)]) == 0
-    assert "is on a disk with 10 B free; the build is expected to write about" in capsys.readouterr().err
+    assert (
+        "is on a disk with 10 B free; the build is expected to write about"
+        in capsys.readouterr().err
+    )
     monkeypatch.undo()
     assert main(["plan", str(config), "--set", "pack.seq_len=5"]) == 2
-    assert "seq_len (override): unknown key; did you mean 'seq_length'?" in capsys.readouterr().err
+    assert (
+        "seq_len (override): unknown key; did you mean 'seq_length'?"
+        in capsys.readouterr().err
+    )
     assert not (tmp_path / "store").exists()
     real = build_dataset(str(config), workers=1).manifest.totals
     assert 0.8 < plan["estimate"]["tokens"] / real.tokens < 1.25
     assert plan["estimate"]["files"] >= real.files
 
 
-@pytest.mark.parametrize(("kind", "form"), [("rare", "packed"), ("same", "tokens"), ("rare", "padded")])
+@pytest.mark.parametrize(
+    ("kind", "form"), [("rare", "packed"), ("same", "tokens"), ("rare", "padded")]
+)
 def test_a_plan_compresses_a_sample_to_foresee_the_size(
-    kind: str, form: str, capsys: Output, config: Path, tmp_path: Path, tokenizer_dir: Path
+    kind: str,
+    form: str,
+    capsys: Output,
+    config: Path,
+    tmp_path: Path,
+    tokenizer_dir: Path,
 ) -> None:
-    """What texts repeat and what rows hold beside ids decides the size, so no constant can foresee it."""
+    """What texts repeat and what rows hold beside ids decides the size, so no
+    constant can foresee it.
+    """
     path = tmp_path / f"{kind}.jsonl"
-    texts = ["a plain line of text " * 40 if kind == "same" else random_text(i) for i in range(2000)]
+    texts = [
+        "a plain line of text " * 40 if kind == "same" else random_text(i)
+        for i in range(2000)
+    ]
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    tokenizer = {"name_or_path": str(tokenizer_dir), "padding": form == "padded" and "max_length"}
-    source = {"name": kind, "data_files": str(path), "tokenizer": tokenizer | {"max_length": 256}}
+    tokenizer = {
+        "name_or_path": str(tokenizer_dir),
+        "padding": form == "padded" and "max_length",
+    }
+    source = {
+        "name": kind,
+        "data_files": str(path),
+        "tokenizer": tokenizer | {"max_length": 256},
+    }
     pack = {"enabled": form == "packed", "seq_length": 512}
     config.write_text(
-        yaml.safe_dump(yaml.safe_load(config.read_text()) | {"datasets": [source], "pack": pack})
+        yaml.safe_dump(
+            yaml.safe_load(config.read_text()) | {"datasets": [source], "pack": pack}
+        )
     )
     expected = _json(capsys, "plan", str(config))["estimate"]["output_bytes"]
     real = build_dataset(str(config), workers=1).manifest.totals.bytes
@@ -309,7 +410,8 @@ def test_a_plan_compresses_a_sample_to_foresee_the_size(
 def random_text(seed: int) -> str:
     chosen = random.Random(seed)
     return " ".join(
-        chosen.choice(["lake", "naïve", "return"]) + str(chosen.randrange(1000)) for _ in range(100)
+        chosen.choice(["lake", "naïve", "return"]) + str(chosen.randrange(1000))
+        for _ in range(100)
     )
 
 
@@ -318,14 +420,19 @@ def test_a_misspelt_field_of_text_is_told_with_the_near_one(
     form: str, capsys: Output, config: Path, tmp_path: Path
 ) -> None:
     whole = yaml.safe_load(config.read_text())
-    table, path = pa.table({"id": [1, 2], "text": ["one", "two"]}), tmp_path / f"x.{form}"
+    table, path = (
+        pa.table({"id": [1, 2], "text": ["one", "two"]}),
+        tmp_path / f"x.{form}",
+    )
     if form == "jsonl":
         path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
     elif form == "csv":
         path.write_text("id,text\n1,one\n2,two\n")
     else:
         pq.write_table(table, path)
-    whole["datasets"] = [whole["datasets"][0] | {"data_files": str(path), "content_field": "txet"}]
+    whole["datasets"] = [
+        whole["datasets"][0] | {"data_files": str(path), "content_field": "txet"}
+    ]
     config.write_text(yaml.safe_dump(whole))
     assert main(["plan", str(config)]) == 2
     told = capsys.readouterr().err
@@ -344,7 +451,10 @@ def test_run_does_not_take_a_damaged_version_for_one_that_is_there(
     assert main(run) == 0
     shard = next((tmp_path / "store").rglob("data/*.parquet"))
     original = shard.read_bytes()
-    for cut, told in ((None, "missing"), (original[:-1], f"{len(original) - 1} bytes long")):
+    for cut, told in (
+        (None, "missing"),
+        (original[:-1], f"{len(original) - 1} bytes long"),
+    ):
         shard.unlink(missing_ok=True)
         if cut is not None:
             shard.write_bytes(cut)
@@ -360,7 +470,9 @@ def test_run_does_not_take_a_damaged_version_for_one_that_is_there(
     assert "already exists" in capsys.readouterr().out
 
 
-def test_run_builds_then_finds_what_it_built(capsys: Output, config: Path, tmp_path: Path) -> None:
+def test_run_builds_then_finds_what_it_built(
+    capsys: Output, config: Path, tmp_path: Path
+) -> None:
     assert main(["run", str(config), "--no-prefect", "--workers", "1"]) == 0
     captured = capsys.readouterr()
     assert captured.out.startswith("small v1 committed\n")
@@ -373,7 +485,16 @@ def test_run_builds_then_finds_what_it_built(capsys: Output, config: Path, tmp_p
     done = _json(capsys, "run", str(config), "--no-prefect")
     assert (done["status"], done["version"], done["units"]["built"]) == ("exists", 1, 0)
     elsewhere = tmp_path / "else where"
-    done = _json(capsys, "run", str(config), "--no-prefect", "--workers", "1", "--store", str(elsewhere))
+    done = _json(
+        capsys,
+        "run",
+        str(config),
+        "--no-prefect",
+        "--workers",
+        "1",
+        "--store",
+        str(elsewhere),
+    )
     assert (done["status"], done["path"]) == ("built", str(elsewhere / "small" / "v1"))
 
 
@@ -383,7 +504,8 @@ def test_printed_commands_name_the_version_of_the_configuration_that_ran(
     run = ["run", str(config), "--no-prefect", "--workers", "1"]
     assert main(run) == 0
     assert main([*run, "--set", "pack.seq_length=32"]) == 0
-    assert "tokenlake peek small --store" in capsys.readouterr().out  # v2, which is the newest
+    # V2, which is the newest.
+    assert "tokenlake peek small --store" in capsys.readouterr().out
     assert main(run) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("small v1 already exists")
@@ -412,8 +534,13 @@ def test_a_run_with_nothing_to_do_starts_no_server(
     monkeypatch.setenv("PREFECT_API_URL", "")
     assert main(["run", str(config)]) == 0
     captured = capsys.readouterr()
-    assert captured.out.startswith("small v1 already exists with the same inputs and settings: nothing to do")
-    assert "tokenlake verify small@v1 --store" in captured.out and "Prefect" not in captured.err
+    assert captured.out.startswith(
+        "small v1 already exists with the same inputs and settings: nothing to do"
+    )
+    assert (
+        "tokenlake verify small@v1 --store" in captured.out
+        and "Prefect" not in captured.err
+    )
     for more in (["-s", "pack.seq_length=32"], ["--store", str(tmp_path / "else")]):
         assert main(["run", str(config), *more]) == CancelledError.exit_code
     text.write_text('{"text": "a lake holds more water"}\n')
@@ -426,14 +553,21 @@ def test_a_run_with_nothing_to_do_starts_no_server(
 def test_a_store_on_the_command_line_needs_no_options_of_the_one_in_the_file(
     capsys: Output, store: Path, tokenizer_dir: Path, tmp_path: Path
 ) -> None:
-    bucket = {"output_dir": "s3://lake/tokens", "storage_options": {"endpoint_url": "http://127.0.0.1:1"}}
+    bucket = {
+        "output_dir": "s3://lake/tokens",
+        "storage_options": {"endpoint_url": "http://127.0.0.1:1"},
+    }
     config = tmp_path / "small.yaml"
-    config.write_text(yaml.safe_dump(settings(store.parent, tokenizer_dir) | {"save": bucket}))
+    config.write_text(
+        yaml.safe_dump(settings(store.parent, tokenizer_dir) | {"save": bucket})
+    )
     plan = _json(capsys, "plan", str(config), "--store", str(tmp_path / "other"))
     assert isinstance(plan, dict) and plan["store"] == str(tmp_path / "other")
 
 
-def test_run_launches_the_flow(capsys: Output, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_launches_the_flow(
+    capsys: Output, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen = []
 
     def launch(config, overrides, workers, on_event, executor, on_start):
@@ -446,11 +580,19 @@ def test_run_launches_the_flow(capsys: Output, config: Path, monkeypatch: pytest
     assert main(["run", str(config), "-s", "pack.seq_length=32", "--workers", "1"]) == 0
     assert seen == [(str(config), ["pack.seq_length=32"], 1)]
     captured = capsys.readouterr()
-    assert " x 32, " in captured.out and captured.err.startswith("starting Prefect, planning\n")
+    assert " x 32, " in captured.out and captured.err.startswith(
+        "starting Prefect, planning\n"
+    )
 
 
-_RESUME = "cancelled: finished units are kept. To resume:  tokenlake run 'my config.yaml'"
-_INSTALL = ["needs prefect, which is not installed", "pip install 'tokenlake[etl]'", "--no-prefect"]
+_RESUME = (
+    "cancelled: finished units are kept. To resume:  tokenlake run 'my config.yaml'"
+)
+_INSTALL = [
+    "needs prefect, which is not installed",
+    "pip install 'tokenlake[etl]'",
+    "--no-prefect",
+]
 
 
 @pytest.mark.parametrize(
@@ -458,7 +600,11 @@ _INSTALL = ["needs prefect, which is not installed", "pip install 'tokenlake[etl
     [
         (KeyboardInterrupt(), 130, [_RESUME]),
         (CancelledError("cancelled"), 130, [_RESUME]),
-        (ModuleNotFoundError("No module named 'prefect'", name="prefect.flows"), 1, _INSTALL),
+        (
+            ModuleNotFoundError("No module named 'prefect'", name="prefect.flows"),
+            1,
+            _INSTALL,
+        ),
         (ZeroDivisionError(), 1, ["ZeroDivisionError", "this is a bug in tokenlake"]),
     ],
     ids=lambda value: type(value).__name__,
@@ -484,16 +630,25 @@ def test_a_run_that_ends_early_says_what_to_do(
 def test_the_commands_work_without_the_flows(
     capsys: Output, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in [name for name in sys.modules if name.partition(".")[0] == "tokenlake_flows"]:
+    for name in [
+        name for name in sys.modules if name.partition(".")[0] == "tokenlake_flows"
+    ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "tokenlake_flows", None)
     assert main(["run", str(config)]) == 1
     err = capsys.readouterr().err
-    assert "needs tokenlake_flows, which is not installed" in err and "pip install 'tokenlake[etl]'" in err
+    assert (
+        "needs tokenlake_flows, which is not installed" in err
+        and "pip install 'tokenlake[etl]'" in err
+    )
     assert main(["run", str(config), "--no-prefect", "--workers", "1", "--json"]) == 0
     capsys.readouterr()
     main(["doctor", "--json"])
-    [check] = [each for each in json.loads(capsys.readouterr().out)["checks"] if each["name"] == "Prefect"]
+    [check] = [
+        each
+        for each in json.loads(capsys.readouterr().out)["checks"]
+        if each["name"] == "Prefect"
+    ]
     assert check["state"] == "ok" and "--no-prefect" in check["found"]
 
 
@@ -504,7 +659,15 @@ def test_help_and_version_import_nothing_heavy(store: Path) -> None:
     code = "import sys; from tokenlake.cli.app import main; main(['--help']); main(['-V']); print([*sys.modules])"
     out = _shell(f'{sys.executable} -c "{code}"', store).stdout
     assert f"\ntokenlake {tokenlake.__version__}\n" in out
-    for name in ("numpy", "pyarrow", "duckdb", "pydantic", "tokenizers", "prefect", "yaml"):
+    for name in (
+        "numpy",
+        "pyarrow",
+        "duckdb",
+        "pydantic",
+        "tokenizers",
+        "prefect",
+        "yaml",
+    ):
         assert f"'{name}'" not in out
 
 
@@ -522,18 +685,30 @@ _LS, _SQL, _WRONG, _DAMAGED = (
     [
         ("| head -0", (_DAMAGED,), 3, ""),
         (">&-", (_LS,), 0, ""),
-        (">/dev/full", (_LS, _SQL), 1, "error: cannot write to standard output: No space left on device\n"),
+        (
+            ">/dev/full",
+            (_LS, _SQL),
+            1,
+            "error: cannot write to standard output: No space left on device\n",
+        ),
         (">/dev/null 2>&-", (_WRONG,), 2, ""),
         ("2>&1 >&- | head -0", (_WRONG,), 2, ""),
     ],
 )
 def test_where_the_output_goes_stops_no_command(
-    sink: str, commands: tuple[list[str], ...], code: int, said: str, store: Path, tmp_path: Path
+    sink: str,
+    commands: tuple[list[str], ...],
+    code: int,
+    said: str,
+    store: Path,
+    tmp_path: Path,
 ) -> None:
     copy = copy_store(store, tmp_path / "damaged")
     next((copy / "small/v1/data").iterdir()).write_bytes(b"")
     for arguments in commands:
-        result = _shell(f"{sys.executable} -P -m tokenlake {shlex.join(arguments)} {sink}", copy)
+        result = _shell(
+            f"{sys.executable} -P -m tokenlake {shlex.join(arguments)} {sink}", copy
+        )
         assert result.returncode == code, (arguments, result.stderr)
         # Notes, such as how many shards there are, go to stderr as ever.
         assert "".join(re.findall(r"error: .*\n|Traceback.*", result.stderr)) == said, (
@@ -543,13 +718,19 @@ def test_where_the_output_goes_stops_no_command(
 
 
 def test_a_reader_gets_what_it_wants(store: Path) -> None:
-    result = _shell(f"{sys.executable} -P -m tokenlake sql 'from range(100000)' --csv | head -1", store)
+    result = _shell(
+        f"{sys.executable} -P -m tokenlake sql 'from range(100000)' --csv | head -1",
+        store,
+    )
     assert (result.returncode, result.stdout, result.stderr) == (0, "range\n", "")
 
 
 def _shell(command: str, store: Path) -> subprocess.CompletedProcess:
     root = Path(__file__).resolve().parents[2]
-    environment = os.environ | {"PYTHONPATH": str(root / "lib"), "TOKENLAKE_STORE": str(store)}
+    environment = os.environ | {
+        "PYTHONPATH": str(root / "lib"),
+        "TOKENLAKE_STORE": str(store),
+    }
     return subprocess.run(
         ["bash", "-o", "pipefail", "-c", command],
         env=environment,
@@ -585,24 +766,40 @@ def _shell(command: str, store: Path) -> subprocess.CompletedProcess:
         (["rm", "../..@v1"], "'../..@v1' names no dataset"),
         (["report", "small@"], "'small@' names no dataset"),
         (["ls", "--store"], "--store needs a value"),
-        (["doctor", "more", "words"], "tokenlake doctor has no use for 'more', 'words'"),
+        (
+            ["doctor", "more", "words"],
+            "tokenlake doctor has no use for 'more', 'words'",
+        ),
         (["sql", "select 1", "--json", "--csv"], "--json and --csv: give one of them"),
         (
             ["init", "other.yaml", "--data", ".", "--store", "ftp://a/b"],
             "ftp:// is not available for a build",
         ),
-        (["explain", "small", "--batch-size", "2", "--id", "nothing"], "must be a field and its value"),
+        (
+            ["explain", "small", "--batch-size", "2", "--id", "nothing"],
+            "must be a field and its value",
+        ),
     ],
     ids=lambda value: " ".join(value)[:30],
 )
 def test_what_cannot_be_meant_is_one_sentence_and_exit_code_2(
-    arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
+    arguments: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Output,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
     assert main(arguments) == 2
     captured = capsys.readouterr()
-    lines = [line for line in captured.err.splitlines() if not line.endswith("planning")]
-    assert captured.out == "" and lines[0].startswith(("error: ", '{"type": ')) and said in captured.err
+    lines = [
+        line for line in captured.err.splitlines() if not line.endswith("planning")
+    ]
+    assert (
+        captured.out == ""
+        and lines[0].startswith(("error: ", '{"type": '))
+        and said in captured.err
+    )
     assert "Traceback" not in captured.err
     assert not (tmp_path / "other.yaml").exists()

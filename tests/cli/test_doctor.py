@@ -17,7 +17,9 @@ Checks = Callable[..., tuple[int, dict[str, dict[str, Any]]]]
 
 
 @pytest.fixture
-def checks(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Checks:
+def checks(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Checks:
     """Run it; its exit code, and its checks by name."""
     monkeypatch.setenv("TOKENLAKE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PREFECT_API_URL", "")
@@ -26,7 +28,9 @@ def checks(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, 
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
 
-    def run(store: str = str(tmp_path / "lake")) -> tuple[int, dict[str, dict[str, Any]]]:
+    def run(
+        store: str = str(tmp_path / "lake"),
+    ) -> tuple[int, dict[str, dict[str, Any]]]:
         code = main(["doctor", "--store", store, "--json"])
         found = json.loads(capsys.readouterr().out)
         assert found["ok"] is (code == 0)
@@ -39,7 +43,10 @@ def test_a_machine_that_builds_is_well(checks: Checks, tmp_path: Path) -> None:
     code, found = checks()
     assert code == 0
     assert {check["state"] for check in found.values()} <= {"ok", "warn"}
-    assert "pyarrow" in found["packages"]["found"] and "tokenizers" in found["extra etl"]["found"]
+    assert (
+        "pyarrow" in found["packages"]["found"]
+        and "tokenizers" in found["extra etl"]["found"]
+    )
     assert found["Hub"]["found"].startswith("offline")
     assert not (tmp_path / "lake").exists()
 
@@ -54,30 +61,46 @@ def test_what_fails_says_how_to_repair_it_and_shows_no_secret(
     monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{port}/api")
     code, found = checks("s3://")
     assert code == 1
-    states = {name: found[name]["state"] for name in ("store", "Prefect", "proxies", "Hub token")}
-    assert states == {"store": "fail", "Prefect": "fail", "proxies": "warn", "Hub token": "ok"}
+    states = {
+        name: found[name]["state"]
+        for name in ("store", "Prefect", "proxies", "Hub token")
+    }
+    assert states == {
+        "store": "fail",
+        "Prefect": "fail",
+        "proxies": "warn",
+        "Hub token": "ok",
+    }
     assert all(check["repair"] for check in found.values() if check["state"] != "ok")
     assert str(port) in found["Prefect"]["found"]
     assert "hf_abc" not in str(found) and "letmein" not in str(found)
 
 
-def test_a_package_of_another_release_is_named(checks: Checks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_of_another_release_is_named(
+    checks: Checks, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from importlib import metadata
 
     real = metadata.version
-    monkeypatch.setattr(metadata, "version", lambda name: "0.1" if name == "duckdb" else real(name))
+    monkeypatch.setattr(
+        metadata, "version", lambda name: "0.1" if name == "duckdb" else real(name)
+    )
     code, found = checks()
     assert code == 1
     assert "duckdb 0.1 (supported: >=2)" in found["extra etl"]["found"]
     assert found["extra etl"]["repair"] == "pip install 'tokenlake[etl]'"
 
 
-def test_the_generation_of_tokenizers_is_named_with_the_way_to_the_faster_one(checks: Checks) -> None:
+def test_the_generation_of_tokenizers_is_named_with_the_way_to_the_faster_one(
+    checks: Checks,
+) -> None:
     _, found = checks()
     check = found["tokenizers"]
     if hasattr(tokenizers, "models"):  # which 1.0 does not export
         assert "20 to 35 times" in check["found"]
-        assert check["repair"] == "to use it: pip install --pre 'tokenizers>=1.0.0rc3,<2'"
+        assert (
+            check["repair"] == "to use it: pip install --pre 'tokenizers>=1.0.0rc3,<2'"
+        )
     else:
         assert "the fast generation" in check["found"]
 
@@ -90,9 +113,13 @@ def test_a_transformers_that_needs_another_tokenizers_is_named(
     real_requires = metadata.requires
     real_version = metadata.version
     needs = {"transformers": ["tokenizers<0.1", "tokenizers<9; extra == 'other'"]}
-    monkeypatch.setattr(metadata, "requires", lambda name: needs.get(name) or real_requires(name))
     monkeypatch.setattr(
-        metadata, "version", lambda name: "5.0" if name == "transformers" else real_version(name)
+        metadata, "requires", lambda name: needs.get(name) or real_requires(name)
+    )
+    monkeypatch.setattr(
+        metadata,
+        "version",
+        lambda name: "5.0" if name == "transformers" else real_version(name),
     )
     _, found = checks()
     assert found["transformers"]["state"] == "warn"

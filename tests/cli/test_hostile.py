@@ -1,4 +1,6 @@
-"""Whatever data, names and errors hold, a terminal gets only what it can show: of every command, well or not."""
+"""Whatever data, names and errors hold, a terminal gets only what it can show: of
+every command, well or not.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,14 @@ from tokenlake.cli.app import main
 from tokenlake.cli.console import app
 from tokenlake.etl import build_dataset
 
-# A window's title, a cleared screen, a colour by one character of the C1 range, text that runs backwards.
+# A window's title, a cleared screen, a colour by one character of the C1 range, text
+# that runs backwards.
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e[bold]e"
 # What rich writes: colours, and the cursor's moves of a bar that is drawn again.
 _RICH = re.compile(r"\x1b\[[0-9;]*[mAK]|\x1b\[\?25[lh]|\r")
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]"
+)
 
 
 class Screen(io.StringIO):
@@ -39,16 +44,28 @@ class Screen(io.StringIO):
 
 
 @pytest.fixture(scope="module")
-def settings(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> dict[str, object]:
+def settings(
+    tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path
+) -> dict[str, object]:
     """Records, their fields and the names of their files are somebody else's."""
     root = tmp_path_factory.mktemp("hostile")
     folder = root / "in" / EVIL
     folder.mkdir(parents=True)
-    records = [{"text": f"{EVIL} {i} " * 8, f"kept{EVIL}": f"{EVIL}{i}"} for i in range(40)]
-    (folder / f"{EVIL}.jsonl").write_text("\n".join([*map(json.dumps, records), '{"text": null}']))
+    records = [
+        {"text": f"{EVIL} {i} " * 8, f"kept{EVIL}": f"{EVIL}{i}"} for i in range(40)
+    ]
+    (folder / f"{EVIL}.jsonl").write_text(
+        "\n".join([*map(json.dumps, records), '{"text": null}'])
+    )
     return {
         "name": "evil",
-        "datasets": [{"name": "s", "data_files": str(root / "in"), "additional_fields": [f"kept{EVIL}"]}],
+        "datasets": [
+            {
+                "name": "s",
+                "data_files": str(root / "in"),
+                "additional_fields": [f"kept{EVIL}"],
+            }
+        ],
         "default_tokenizer": str(tokenizer_dir),
         "source": {"on_bad_record": "quarantine", "max_bad_fraction": 0.5},
         "save": {"output_dir": str(root / "store")},
@@ -56,9 +73,14 @@ def settings(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> d
 
 
 @pytest.fixture(scope="module")
-def built(settings: dict[str, object], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(
+    settings: dict[str, object], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     build_dataset(settings, workers=1)
-    build_dataset(settings | {"source": {"on_bad_record": "quarantine", "max_bad_fraction": 0.6}}, workers=1)
+    build_dataset(
+        settings | {"source": {"on_bad_record": "quarantine", "max_bad_fraction": 0.6}},
+        workers=1,
+    )
     packed = {"name": "packed", "pack": {"enabled": True, "seq_length": 32}}
     rows = [{"name": "s", "data_files": settings["datasets"][0]["data_files"]}]  # type: ignore[index]
     build_dataset(settings | packed | {"datasets": rows}, workers=1)
@@ -66,8 +88,12 @@ def built(settings: dict[str, object], tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture
-def store(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lender: Lender) -> Path:
-    """A copy, where the names of columns of nobody's manifest may be read by mistake."""
+def store(
+    built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lender: Lender
+) -> Path:
+    """A copy, where the names of columns of nobody's manifest may be read by
+    mistake.
+    """
     monkeypatch.setenv("TOKENLAKE_STORE", str(copy_store(built, tmp_path / "store")))
     monkeypatch.setenv("TOKENLAKE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TERM", "xterm-256color")
@@ -104,12 +130,19 @@ def shown(
     """Run a command; what it ended with, and what a terminal would have got."""
 
     def run(*arguments: str) -> tuple[int, str]:
-        out, err = (Screen(), Screen()) if request.param == "terminal" else (io.StringIO(), io.StringIO())
+        out, err = (
+            (Screen(), Screen())
+            if request.param == "terminal"
+            else (io.StringIO(), io.StringIO())
+        )
         with monkeypatch.context() as patch:
             patch.setattr(sys, "stdout", out)
             patch.setattr(sys, "stderr", err)
-            patch.setattr(app, "_console", Console())  # the one for help is kept, colours and all
-            code = main([argument.replace("CONFIG", str(config)) for argument in arguments])
+            # The one for help is kept, colours and all.
+            patch.setattr(app, "_console", Console())
+            code = main(
+                [argument.replace("CONFIG", str(config)) for argument in arguments]
+            )
         text = out.getvalue() + err.getvalue()
         rest = _RICH.sub("", text) if request.param == "terminal" else text
         # CSV and proposals are data for a program behind a pipe.
@@ -129,7 +162,11 @@ WELL = {
     "doctor": ["doctor", "doctor --store EVIL --json"],
     "completion": ["completion bash", "completion zsh", "completion fish"],
     "inspect": [
-        *("inspect CONFIGDATA", "inspect CONFIGDATA --yaml", "inspect CONFIGDATA --json"),
+        *(
+            "inspect CONFIGDATA",
+            "inspect CONFIGDATA --yaml",
+            "inspect CONFIGDATA --json",
+        ),
         "inspect CONFIGDATA --tokenizer EVIL",
     ],
     "plan": ["plan CONFIG", "plan CONFIG --json"],
@@ -149,15 +186,24 @@ WELL = {
     "repair": ["repair evil --dry-run"],
     "gc": ["gc", "gc --json"],
     "rm": ["rm evil@v1 --dry-run", "rm evil@v1"],
-    "export": ["export packed CONFIG.EVIL", "export evil CONFIG.out --format jsonl --json"],
+    "export": [
+        "export packed CONFIG.EVIL",
+        "export evil CONFIG.out --format jsonl --json",
+    ],
     "push": ["push packed --repo our-org/small --dry-run"],
     "peek": ["peek evil", "peek evil --full", "peek packed --json"],
-    "explain": ["explain packed --batch-size 4 --step 1", "explain packed --batch-size 4 --step 1 --json"],
+    "explain": [
+        "explain packed --batch-size 4 --step 1",
+        "explain packed --batch-size 4 --step 1 --json",
+    ],
     "clean": [
         "clean CONFIG --set clean.output=CONFIG-exclude.parquet",
         "clean CONFIG --set clean.output=CONFIG-exclude.parquet --json",
     ],
-    "prove": ["prove state.json --key key.pem", "prove state.json --key key.pem -o CONFIG.statement"],
+    "prove": [
+        "prove state.json --key key.pem",
+        "prove state.json --key key.pem -o CONFIG.statement",
+    ],
     "report": [
         "report evil",
         "report packed -o EVIL.html --json",
@@ -174,10 +220,17 @@ WRONG = {
         "plan CONFIG --set pack.EVIL=1",
         "plan CONFIG --EVIL",
     ],
-    "init": ["init --data EVIL", "init CONFIG --data EVIL", "init CONFIG.new --data CONFIGDATA --type EVIL"],
+    "init": [
+        "init --data EVIL",
+        "init CONFIG --data EVIL",
+        "init CONFIG.new --data CONFIGDATA --type EVIL",
+    ],
     "doctor": ["doctor --EVIL"],
     "completion": ["completion EVIL"],
-    "run": ["run CONFIG --no-prefect --set datasets.0.content_field=EVIL", "run EVIL --no-prefect"],
+    "run": [
+        "run CONFIG --no-prefect --set datasets.0.content_field=EVIL",
+        "run EVIL --no-prefect",
+    ],
     "import": [
         "import EVIL --tokenizer TOKENIZER --format jsonl --name ids --no-prefect",
         "import EVIL.jsonl --tokenizer EVIL --format jsonl --name ids --no-prefect",
@@ -211,13 +264,21 @@ WRONG = {
         "push packed --repo a/b --revision EVIL",
     ],
     "peek": ["peek EVIL", "peek evil --split EVIL"],
-    "explain": ["explain EVIL", "explain packed --document EVIL:1", "explain packed --state EVIL"],
+    "explain": [
+        "explain EVIL",
+        "explain packed --document EVIL:1",
+        "explain packed --state EVIL",
+    ],
     "clean": [
         "clean EVIL.yaml",
         "clean CONFIG --set clean.EVIL=1",
         "clean CONFIG --set clean.filters=[EVIL]",
     ],
-    "prove": ["prove EVIL", "prove EVIL --key key.pem", "prove --check EVIL --public-key EVIL"],
+    "prove": [
+        "prove EVIL",
+        "prove EVIL --key key.pem",
+        "prove --check EVIL --public-key EVIL",
+    ],
     "report": [
         "report EVIL",
         "report packed --output none/EVIL.html",
@@ -252,7 +313,9 @@ def test_what_it_shows(
         assert (code, bool(text)) == (0, True), (line, text)
 
 
-def test_what_is_wrong(shown: Callable[..., tuple[int, str]], settings: dict[str, object]) -> None:
+def test_what_is_wrong(
+    shown: Callable[..., tuple[int, str]], settings: dict[str, object]
+) -> None:
     for line in [*(line for lines in WRONG.values() for line in lines), "EVIL"]:
         code, text = shown(*arguments(line, settings))
         assert code in (1, 2), (line, text)
@@ -260,7 +323,9 @@ def test_what_is_wrong(shown: Callable[..., tuple[int, str]], settings: dict[str
 
 
 def test_a_damaged_version(shown: Callable[..., tuple[int, str]], store: Path) -> None:
-    """A manifest that is somebody else's: its strings come back in errors, tables and decoded rows."""
+    """A manifest that is somebody else's: its strings come back in errors, tables
+    and decoded rows.
+    """
     for path in (store / "evil").rglob("*.parquet"):
         path.rename(path.with_name(f"{EVIL}.parquet"))
     assert shown("verify", "evil")[0] == 3
@@ -268,7 +333,9 @@ def test_a_damaged_version(shown: Callable[..., tuple[int, str]], store: Path) -
     assert shown("sql", "select * from evil")[0] in (1, 2, 3)
 
 
-def test_a_bug(shown: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug(
+    shown: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*arguments: object, **options: object) -> None:
         raise RuntimeError(f"{EVIL} https://host/a?x=1&X-Amz-Signature=abc'd")
 

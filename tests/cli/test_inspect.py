@@ -1,4 +1,6 @@
-"""``tokenlake inspect``: a page on a terminal, a runnable proposal elsewhere; ``init``: a configuration that builds."""
+"""``tokenlake inspect``: a page on a terminal, a runnable proposal elsewhere;
+``init``: a configuration that builds.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,12 @@ import pytest
 import yaml
 from rich.console import Console
 
-from tests.introspection.test_introspector import CHAT, prose, write_lines, write_parquet
+from tests.introspection.test_introspector import (
+    CHAT,
+    prose,
+    write_lines,
+    write_parquet,
+)
 from tokenlake import load_config
 from tokenlake.cli.app import main
 
@@ -29,7 +36,8 @@ def data(tmp_path: Path) -> Path:
     folder = tmp_path / "data"
     for i in range(3):
         write_lines(
-            folder / f"web-{i}.jsonl", [{"id": n, "content": text} for n, text in enumerate(prose(10))]
+            folder / f"web-{i}.jsonl",
+            [{"id": n, "content": text} for n, text in enumerate(prose(10))],
         )
     write_lines(folder / "chat.jsonl", [{"messages": CHAT}] * 3)
     return folder
@@ -38,7 +46,9 @@ def data(tmp_path: Path) -> Path:
 def page(columns: int, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
     """What the command prints on a terminal of that width, without colours."""
     written = io.StringIO()
-    console = Console(file=written, width=columns, force_terminal=True, highlight=False, emoji=False)
+    console = Console(
+        file=written, width=columns, force_terminal=True, highlight=False, emoji=False
+    )
     monkeypatch.setattr("tokenlake.cli.inspect.stdout", lambda: console)
     assert main(["inspect", *arguments, "--no-yaml"]) == 0
     return re.sub(r"\x1b\[[0-9;]*m", "", written.getvalue())
@@ -56,13 +66,29 @@ def test_into_a_file_goes_the_proposal_and_it_runs(
     config = tmp_path / "books.yaml"
     config.write_text(captured.out)
     store = str(tmp_path / "store")
-    assert main(["run", str(config), "--no-prefect", "--workers", "1", "--store", store, "--json"]) == 0
+    assert (
+        main(
+            [
+                "run",
+                str(config),
+                "--no-prefect",
+                "--workers",
+                "1",
+                "--store",
+                store,
+                "--json",
+            ]
+        )
+        == 0
+    )
     assert json.loads(capsys.readouterr().out)["dataset"] == "books"
     assert main(["show", "books", "--store", store, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["totals"]["documents"] == 30
 
 
-def test_without_a_tokenizer_stderr_says_what_is_missing(data: Path, capsys: Output) -> None:
+def test_without_a_tokenizer_stderr_says_what_is_missing(
+    data: Path, capsys: Output
+) -> None:
     assert main(["inspect", str(data), "--yaml"]) == 0
     captured = capsys.readouterr()
     assert yaml.safe_load(captured.out)["datasets"][0]["content_field"] == "content"
@@ -97,16 +123,30 @@ def test_json_has_everything(data: Path, capsys: Output) -> None:
     assert yaml.safe_load(found["proposal"])["datasets"]
 
 
-def test_options_reach_the_look(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_reach_the_look(
+    capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("train", "test"):
         fsspec.filesystem("memory").pipe_file(f"/look/{name}.dat", b'{"text": "a"}\n')
     monkeypatch.setenv("TOKENLAKE_ALLOWED_SCHEMES", "memory")
     monkeypatch.setenv("A", "x")
-    arguments = ["inspect", "memory://look/*.dat", "--type", "jsonl", "--split", "test", "--json"]
+    arguments = [
+        "inspect",
+        "memory://look/*.dat",
+        "--type",
+        "jsonl",
+        "--split",
+        "test",
+        "--json",
+    ]
     assert main([*arguments, "--storage-options", '{"key": {"env": "A"}}']) == 0
     found = json.loads(capsys.readouterr().out)
     entry = found["groups"][0]["entry"]
-    assert (found["files"], entry["data_files"], entry["split"]) == (1, "memory://look/*.dat", "test")
+    assert (found["files"], entry["data_files"], entry["split"]) == (
+        1,
+        "memory://look/*.dat",
+        "test",
+    )
     assert found["groups"][0]["entry"]["storage_options"] == {"key": {"env": "A"}}
 
 
@@ -138,7 +178,10 @@ def test_errors_end_as_those_of_other_commands(
     data: Path, capsys: Output, arguments: list[str], code: int, message: str
 ) -> None:
     (data / "empty").mkdir()
-    assert main(["inspect", *(argument.format(data=data) for argument in arguments)]) == code
+    assert (
+        main(["inspect", *(argument.format(data=data) for argument in arguments)])
+        == code
+    )
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("error: ")
@@ -150,7 +193,9 @@ def test_errors_end_as_those_of_other_commands(
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-def test_the_page_fits_the_terminal(data: Path, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_fits_the_terminal(
+    data: Path, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     record = {
         "a_rather_long_name_of_a_column": "x " * 500,
         "esc": "\x1b[2J",
@@ -158,7 +203,10 @@ def test_the_page_fits_the_terminal(data: Path, columns: int, monkeypatch: pytes
     }
     write_lines(data / "wide.jsonl", [record])
     shown = page(columns, monkeypatch, str(data))
-    assert max(len(line.rstrip()) for line in shown.splitlines() if str(data) not in line) <= columns
+    assert (
+        max(len(line.rstrip()) for line in shown.splitlines() if str(data) not in line)
+        <= columns
+    )
     assert "web raw text" in shown
     assert "chat chats" in shown
     assert "content  string  no     text (synonym)" in shown
@@ -167,7 +215,9 @@ def test_the_page_fits_the_terminal(data: Path, columns: int, monkeypatch: pytes
     assert "Proposed configuration" in shown
 
 
-def test_a_terminal_gets_the_page_without_being_asked(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_gets_the_page_without_being_asked(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The real command on a real terminal."""
     import pty
 
@@ -183,7 +233,9 @@ def test_a_terminal_gets_the_page_without_being_asked(data: Path, monkeypatch: p
     assert b"taken for" in out
 
 
-def test_the_page_can_be_had_in_a_pipe_and_is_not_wrapped(data: Path, capsys: Output) -> None:
+def test_the_page_can_be_had_in_a_pipe_and_is_not_wrapped(
+    data: Path, capsys: Output
+) -> None:
     assert main(["inspect", str(data), "--no-yaml"]) == 0
     out = capsys.readouterr().out
     assert "taken for" in out
@@ -203,10 +255,21 @@ def lines(tmp_path: Path) -> Path:
 
 
 def test_what_it_writes_is_built_by_the_command_it_names(
-    lines: Path, tmp_path: Path, tokenizer_dir: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+    lines: Path,
+    tmp_path: Path,
+    tokenizer_dir: Path,
+    capsys: Output,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    options = ["--tokenizer", str(tokenizer_dir), "--seq-length", "64", "--store", "lake"]
+    options = [
+        "--tokenizer",
+        str(tokenizer_dir),
+        "--seq-length",
+        "64",
+        "--store",
+        "lake",
+    ]
     assert main(["init", "new", "--data", str(lines), *options]) == 0
     command = capsys.readouterr().out.splitlines()[-1]
     assert command == "tokenlake run new/tokenlake.yaml"
@@ -230,7 +293,9 @@ def test_nothing_is_replaced_and_nothing_is_written_for_what_cannot_be_built(
     assert main(["init", str(path), "--data", str(lines)]) == 2
     assert path.read_text() == "mine" and "already exists" in capsys.readouterr().err
     (lines / "a.jsonl").write_text('{"number": 1}\n')
-    assert main(["init", str(tmp_path / "new.yaml"), "--data", str(lines), "--json"]) == 1
+    assert (
+        main(["init", str(tmp_path / "new.yaml"), "--data", str(lines), "--json"]) == 1
+    )
     told = json.loads(capsys.readouterr().err)
     assert told["type"] == "SourceError" and "tokenlake inspect" in told["message"]
     assert not (tmp_path / "new.yaml").exists()

@@ -1,4 +1,6 @@
-"""Ctrl-C, and a system that refuses memory, threads or processes: a code and a sentence, no traceback."""
+"""Ctrl-C, and a system that refuses memory, threads or processes: a code and a
+sentence, no traceback.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,18 @@ RESULT = "select x from range(300000000000) t(x)"
 @pytest.fixture(scope="module")
 def outcomes() -> dict[str, dict[str, Any]]:
     """What each command ends with, by event."""
-    done = subprocess.run([sys.executable, interrupted.__file__], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, interrupted.__file__],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return json.loads(done.stdout)
 
 
-def test_ctrl_c_ends_every_command_with_130_and_a_word(outcomes: dict[str, dict[str, Any]]) -> None:
+def test_ctrl_c_ends_every_command_with_130_and_a_word(
+    outcomes: dict[str, dict[str, Any]],
+) -> None:
     found = outcomes["Ctrl-C"]
     as_json = found.pop("ls --json")
     assert found == {name: [130, "interrupted\n"] for name in COMMANDS}
@@ -45,10 +54,16 @@ def test_ctrl_c_ends_every_command_with_130_and_a_word(outcomes: dict[str, dict[
 @pytest.mark.parametrize(
     ("event", "sentence"),
     [
-        ("no thread", "error: the system refuses another thread, process or memory (can't start new thread)"),
+        (
+            "no thread",
+            "error: the system refuses another thread, process or memory (can't start new thread)",
+        ),
         ("no process", "error: the system refuses another thread, process or memory"),
         ("no memory", "error: there is not enough memory; finished units are kept\n"),
-        ("no library", "error: a package cannot be loaded: package.so: failed to map segment"),
+        (
+            "no library",
+            "error: a package cannot be loaded: package.so: failed to map segment",
+        ),
     ],
 )
 def test_what_the_system_refuses_is_a_sentence(
@@ -84,7 +99,9 @@ def is_querying() -> bool:
 
 
 @pytest.mark.parametrize("statement", [ENDLESS, RESULT])
-def test_ctrl_c_ends_a_query(statement: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_ends_a_query(
+    statement: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with ctrl_c_when(is_querying), pytest.raises(KeyboardInterrupt):
         sql(tmp_path, statement)
     with ctrl_c_when(is_querying):
@@ -116,7 +133,8 @@ def test_ctrl_c_while_the_thread_of_a_query_starts_ends_it_too(
 
 
 def test_ctrl_c_in_a_process_is_its_exit_code() -> None:
-    # A dataclass is made of a text; Python ends by the signal itself where Ctrl-C falls into one.
+    # A dataclass is made of a text; Python ends by the signal itself where Ctrl-C falls
+    # into one.
     code = (
         "import signal, sys\n"
         "from tokenlake.cli import app\n"
@@ -125,15 +143,21 @@ def test_ctrl_c_in_a_process_is_its_exit_code() -> None:
         "app._called = called\n"
         "raise SystemExit(app.main())\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stderr) == (130, "interrupted\n")
 
 
 # -- SIGTERM
 
 
-@pytest.mark.parametrize("ignored", ["", "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"])
-def test_sigterm_in_a_process_does_what_ctrl_c_does_with_an_exit_code_of_its_own(ignored: str) -> None:
+@pytest.mark.parametrize(
+    "ignored", ["", "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"]
+)
+def test_sigterm_in_a_process_does_what_ctrl_c_does_with_an_exit_code_of_its_own(
+    ignored: str,
+) -> None:
     code = (
         "import signal\n"
         "from tokenlake.cli import app\n"
@@ -141,12 +165,18 @@ def test_sigterm_in_a_process_does_what_ctrl_c_does_with_an_exit_code_of_its_own
         "app._called = lambda tokens: signal.raise_signal(signal.SIGTERM)\n"
         "raise SystemExit(app.main())\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stderr) == (143, "interrupted\n")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_worker_that_waits_for_a_plan_ends_by_a_signal(number: int, code: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+)
+def test_a_worker_that_waits_for_a_plan_ends_by_a_signal(
+    number: int, code: int, tmp_path: Path
+) -> None:
     program = (
         "import signal, sys\n"
         "from tokenlake.cli.app import main\n"
@@ -155,7 +185,9 @@ def test_a_worker_that_waits_for_a_plan_ends_by_a_signal(number: int, code: int,
         f"sys.argv[1:] = ['work', {str(tmp_path)!r}, 'books@v1', '--wait', '10m', '--workers', '1']\n"
         "raise SystemExit(main())\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stderr) == (
         code,
         "cancelled: finished units are kept, and other workers build the rest\n",
@@ -179,7 +211,9 @@ def test_sigterm_cancels_a_build_and_leaves_word_and_no_process(
 ) -> None:
     (tmp_path / "own.py").write_text(_WAITING)
     # The planner runs the function, too, on the first records.
-    rows = [{"text": f"a lake {number} " * 20} for number in range(3000)] + [{"text": "now"}]
+    rows = [{"text": f"a lake {number} " * 20} for number in range(3000)] + [
+        {"text": "now"}
+    ]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = {
         "name": "lake",
@@ -189,14 +223,28 @@ def test_sigterm_cancels_a_build_and_leaves_word_and_no_process(
         "save": {"output_dir": "store"},
     }
     (tmp_path / "lake.yaml").write_text(json.dumps(config))
-    command = [sys.executable, "-m", "tokenlake", "run", "--no-prefect", "--workers", "2", "lake.yaml"]
+    command = [
+        sys.executable,
+        "-m",
+        "tokenlake",
+        "run",
+        "--no-prefect",
+        "--workers",
+        "2",
+        "lake.yaml",
+    ]
     at_it = tmp_path / "at it"
     environment = os.environ | {
         "AT_IT": str(at_it),
         "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]),
     }
     with subprocess.Popen(
-        command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        env=environment,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         while not at_it.exists() and process.poll() is None:
             time.sleep(0.01)
@@ -249,16 +297,25 @@ sys.stdout.flush()
 
 
 def run_with(code: str, encoding: str, store: Path) -> tuple[str, str]:
-    environment = {**os.environ, "PYTHONIOENCODING": encoding, "TOKENLAKE_STORE": str(store)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=False)
+    environment = {
+        **os.environ,
+        "PYTHONIOENCODING": encoding,
+        "TOKENLAKE_STORE": str(store),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.decode(encoding), done.stderr.decode(encoding)
 
 
 @pytest.mark.parametrize(
-    ("encoding", "text"), [("ascii", "na\\xefve \\u2603"), ("latin-1", "na\u00efve \\u2603")]
+    ("encoding", "text"),
+    [("ascii", "na\\xefve \\u2603"), ("latin-1", "na\u00efve \\u2603")],
 )
-def test_what_a_terminal_cannot_show_is_escaped(encoding: str, text: str, store: Path) -> None:
+def test_what_a_terminal_cannot_show_is_escaped(
+    encoding: str, text: str, store: Path
+) -> None:
     out, error = run_with(SHOWN, encoding, store)
     assert out.count(text) == 2
     assert "\n-- " in out
@@ -272,7 +329,9 @@ def test_json_stays_json_in_every_encoding(encoding: str, store: Path) -> None:
     assert "n\u00f6ne\u2603" in json.loads(error)["message"]
 
 
-def test_names_of_files_are_utf_8_whatever_the_locale_says(tmp_path: Path, tokenizer_dir: Path) -> None:
+def test_names_of_files_are_utf_8_whatever_the_locale_says(
+    tmp_path: Path, tokenizer_dir: Path
+) -> None:
     folder = tmp_path / "gr\u00fcn"
     folder.mkdir()
     (folder / "t\u00ebxt.jsonl").write_text('{"text": "words"}\n' * 4)

@@ -60,18 +60,28 @@ def test_before_tokens_are_there_the_plan_says_what_comes_first(
     captured = capsys.readouterr()
     rows = [line.split() for line in captured.out.splitlines()]
     assert ["code", "~2.00", "~30", "~60"] in [row[:4] for row in rows]
-    assert ["code", "pile.code.tokens", "to", "be", "built"] in [row[:5] for row in rows]
+    assert ["code", "pile.code.tokens", "to", "be", "built"] in [
+        row[:5] for row in rows
+    ]
     assert "code 50.00%, web 50.00% of rows" in captured.out
     assert "after as many rows as all sources have;" in captured.out
     assert "once the tokens of code, web exist" in captured.err
     planned = _json(capsys, "plan", str(config))
-    assert [step["name"] for step in planned["steps"]] == ["pile.code.tokens", "pile.web.tokens"]
+    assert [step["name"] for step in planned["steps"]] == [
+        "pile.code.tokens",
+        "pile.web.tokens",
+    ]
     assert [step["version"] for step in planned["steps"]] == [None, None]
     assert planned["mixture"] is None
     guess = {each["source"]: each for each in planned["guess"]}
-    assert {name: each["rows"] for name, each in guess.items()} == {"code": 30, "web": 90}
+    assert {name: each["rows"] for name, each in guess.items()} == {
+        "code": 30,
+        "web": 90,
+    }
     # 120 rows, half of them of each.
-    assert {name: (each["drawn_rows"], each["epochs"]) for name, each in guess.items()} == {
+    assert {
+        name: (each["drawn_rows"], each["epochs"]) for name, each in guess.items()
+    } == {
         "code": (60, 2.0),
         "web": (60, pytest.approx(2 / 3)),
     }
@@ -89,7 +99,9 @@ def test_the_plan_of_a_mixture_compares_all_that_it_writes_with_the_disk(
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
     assert main(["plan", str(config)]) == 0
     errors = capsys.readouterr().err
-    assert errors.count("is on a disk with 10 B free") == 1, "one note for all builds of the mixture"
+    assert errors.count("is on a disk with 10 B free") == 1, (
+        "one note for all builds of the mixture"
+    )
 
 
 def test_before_tokens_are_there_the_plan_says_which_splits_are_not_mixed(
@@ -100,7 +112,10 @@ def test_before_tokens_are_there_the_plan_says_which_splits_are_not_mixed(
     note = "note: code: of pile.code.tokens only train is mixed, not validation (25.00% of its documents)"
     captured = capsys.readouterr()
     assert note in captured.err
-    assert f"tl.open('{tmp_path}/store/pile.code.tokens', split='validation') reads it" in captured.err
+    assert (
+        f"tl.open('{tmp_path}/store/pile.code.tokens', split='validation') reads it"
+        in captured.err
+    )
     assert main(["run", str(config), splits, "--no-prefect", "--workers=1"]) == 0
     out = capsys.readouterr().out
     assert "code: of pile.code.tokens@v1 only train is mixed, not validation (" in out
@@ -108,24 +123,38 @@ def test_before_tokens_are_there_the_plan_says_which_splits_are_not_mixed(
     for command in ("plan", "run"):
         assert main([command, str(config), "--set=source.splits={a: 0.5, b: 0.5}"]) == 2
         told = capsys.readouterr().err
-        assert "source.splits: names a, b, but a mixture takes the split 'train' of each source" in told
+        assert (
+            "source.splits: names a, b, but a mixture takes the split 'train' of each source"
+            in told
+        )
 
 
-def test_before_tokens_are_there_the_plan_says_about_what_is_missing(capsys: Output, config: Path) -> None:
+def test_before_tokens_are_there_the_plan_says_about_what_is_missing(
+    capsys: Output, config: Path
+) -> None:
     assert main(["plan", str(config), "--set=mix.max_repetitions={code: 1.5}"]) == 0
     said = capsys.readouterr().err
-    assert "note (estimate): code: asked for" in said and "1.5 repetitions of" in said and "missing" in said
+    assert (
+        "note (estimate): code: asked for" in said
+        and "1.5 repetitions of" in said
+        and "missing" in said
+    )
     epochs = "--set=mix.epochs={code: 2, web: 1}"
     assert main(["plan", str(config), epochs, "--set=mix.weights=null"]) == 0
     out = capsys.readouterr().out
     assert (
-        "determined by the epochs of each source" in out and "after 2 epochs of code, 1 epoch of web" in out
+        "determined by the epochs of each source" in out
+        and "after 2 epochs of code, 1 epoch of web" in out
     )
 
 
 def test_a_plan_is_not_refused_by_a_guess(capsys: Output, config: Path) -> None:
     # More tokens than all sources have together; only what is counted can say so.
-    ends = ["mix.epochs=null", "mix.stop_strategy=all_exhausted", "mix.total_tokens=100000"]
+    ends = [
+        "mix.epochs=null",
+        "mix.stop_strategy=all_exhausted",
+        "mix.total_tokens=100000",
+    ]
     planned = _json(capsys, "plan", str(config), *(f"--set={end}" for end in ends))
     assert planned["guess"] == []
 
@@ -136,13 +165,25 @@ def test_a_run_says_at_which_step_it_is_and_then_what_the_mixture_came_to(
     assert main(["run", str(config), "--no-prefect", "--workers", "1"]) == 0
     captured = capsys.readouterr()
     steps = [line for line in captured.err.splitlines() if line.startswith("step ")]
-    assert steps == ["step 1 of 3: tokens of code", "step 2 of 3: tokens of web", "step 3 of 3: the mixture"]
+    assert steps == [
+        "step 1 of 3: tokens of code",
+        "step 2 of 3: tokens of web",
+        "step 3 of 3: the mixture",
+    ]
     assert captured.out.startswith("pile v1 committed\n")
-    for expected in ("Steps\n", "Mixture\n", "asked of rows", "drawn of code", "tokenlake peek pile"):
+    for expected in (
+        "Steps\n",
+        "Mixture\n",
+        "asked of rows",
+        "drawn of code",
+        "tokenlake peek pile",
+    ):
         assert expected in captured.out
     done = _json(capsys, "run", str(config), "--no-prefect")
     assert (done["dataset"], done["status"]) == ("pile", "exists")
-    assert [(step["what"], step["dataset"], step["built"]) for step in done["steps"]] == [
+    assert [
+        (step["what"], step["dataset"], step["built"]) for step in done["steps"]
+    ] == [
         ("tokens of code", "pile.code.tokens", 0),
         ("tokens of web", "pile.web.tokens", 0),
         ("the mixture", "pile", 0),
@@ -150,7 +191,9 @@ def test_a_run_says_at_which_step_it_is_and_then_what_the_mixture_came_to(
     assert [source["source"] for source in done["mixture"]] == ["code", "web"]
 
 
-def test_once_tokens_are_there_the_plan_knows_what_the_mixture_draws(capsys: Output, store: Path) -> None:
+def test_once_tokens_are_there_the_plan_knows_what_the_mixture_draws(
+    capsys: Output, store: Path
+) -> None:
     path = store.parent / "pile.yaml"
     chosen = {"save": {"output_dir": str(store)}}
     tokenizer = _manifest(store, "pile").tokenizer["code"]["name"]
@@ -172,17 +215,29 @@ def test_once_tokens_are_there_the_plan_knows_what_the_mixture_draws(capsys: Out
     assert "code    pile.code.tokens@v1" in out
 
 
-def test_the_plan_of_stored_datasets_alone(capsys: Output, store: Path, tmp_path: Path) -> None:
+def test_the_plan_of_stored_datasets_alone(
+    capsys: Output, store: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "again.yaml"
-    path.write_text("datasets: [{dataset: pile.web.tokens}]\npack: {enabled: true, seq_length: 32}\n")
+    path.write_text(
+        "datasets: [{dataset: pile.web.tokens}]\npack: {enabled: true, seq_length: 32}\n"
+    )
     assert main(["plan", str(path)]) == 0
     out = capsys.readouterr().out
     assert "pile.web.tokens@v1" in out
     assert "of 32 tokens, greedy" in out
 
 
-def test_what_is_wrong_with_the_mixture_is_said_before_anything_is_read(capsys: Output, config: Path) -> None:
-    wrong = [str(config), "--set", "mix.epochs=null", "--set", "datasets.code.data_files=/none"]
+def test_what_is_wrong_with_the_mixture_is_said_before_anything_is_read(
+    capsys: Output, config: Path
+) -> None:
+    wrong = [
+        str(config),
+        "--set",
+        "mix.epochs=null",
+        "--set",
+        "datasets.code.data_files=/none",
+    ]
     for command in (["plan"], ["run", "--no-prefect"]):
         assert main([*command, *wrong]) == 2
         assert "restart never ends" in capsys.readouterr().err
@@ -196,7 +251,9 @@ def test_a_stored_dataset_that_is_not_there_is_told_before_tokens_are_made(
     config.write_text(yaml.safe_dump(whole))
     for command in (["plan"], ["run", "--no-prefect"]):
         assert main([*command, str(config)]) == 2
-        assert "datasets.web.dataset: no dataset 'webb.tokens'" in capsys.readouterr().err
+        assert (
+            "datasets.web.dataset: no dataset 'webb.tokens'" in capsys.readouterr().err
+        )
     assert not (tmp_path / "store").exists()
 
 
@@ -209,8 +266,13 @@ def test_show_tells_the_mixture(capsys: Output, store: Path) -> None:
     table = [line.split() for line in out.splitlines()]
     assert ["code", "pile.code.tokens@v1", "50.00%"] in [row[:3] for row in table]
     assert "documents and then packed" in out
-    assert "after 120 documents; a source that ends starts again, in another order" in out
-    assert "2 lanes, batches of 4 at whose ends the weights hold, blocks of 10, seed 0" in out
+    assert (
+        "after 120 documents; a source that ends starts again, in another order" in out
+    )
+    assert (
+        "2 lanes, batches of 4 at whose ends the weights hold, blocks of 10, seed 0"
+        in out
+    )
     assert "parents      pile.code.tokens@v1, pile.web.tokens@v1" in out
     assert " of text\n" not in out
     assert _json(capsys, "show", "pile")["mixture"]["order"]["rows"] == 120
@@ -219,7 +281,10 @@ def test_show_tells_the_mixture(capsys: Output, store: Path) -> None:
 def test_show_tells_a_schedule_and_rows_that_were_passed_on(capsys: Output) -> None:
     assert main(["show", "rows"]) == 0
     out = capsys.readouterr().out
-    assert "of sequences: code 90.00%, web 10.00% at step 0; code 0.00%, web 100.00% at step 4;" in out
+    assert (
+        "of sequences: code 90.00%, web 10.00% at step 0; code 0.00%, web 100.00% at step 4;"
+        in out
+    )
     assert "moving in straight lines in between, a step being 4 rows" in out
     assert "documents  " not in out.split("Splits")[0]
 
@@ -231,7 +296,9 @@ def test_peek_says_which_source_each_piece_is_of(capsys: Output) -> None:
     for segment in segments:
         if segment["start"] == 0 and len(segment["text"]) > 4:
             assert segment["text"].startswith(segment["mixed_as"])
-    assert any(len({segment["source"] for segment in row["segments"]}) == 2 for row in rows)
+    assert any(
+        len({segment["source"] for segment in row["segments"]}) == 2 for row in rows
+    )
     assert all(len(segment["ids"]) <= SEQ_LENGTH for segment in segments)
 
 
@@ -254,10 +321,19 @@ def test_the_recipe_on_a_card_makes_the_same_rows(
     path = tmp_path / "recipe.yaml"
     path.write_text(card.split("```yaml\n")[1].split("```")[0])
     copy = copy_store(store, tmp_path / "copy")
-    arguments = ["run", str(path), "--no-prefect", "--workers=1", "--set=name=again", f"--store={copy}"]
+    arguments = [
+        "run",
+        str(path),
+        "--no-prefect",
+        "--workers=1",
+        "--set=name=again",
+        f"--store={copy}",
+    ]
     assert _json(capsys, *arguments)["status"] == "built"
     manifest, made = _manifest(store, dataset), _manifest(copy, "again")
-    assert [shard.sha256 for shard in made.files] == [shard.sha256 for shard in manifest.files]
+    assert [shard.sha256 for shard in made.files] == [
+        shard.sha256 for shard in manifest.files
+    ]
     assert made.totals == manifest.totals
 
 
@@ -272,11 +348,29 @@ def test_sql_has_a_row_for_each_source_of_a_mixture(store: Path) -> None:
         mixture = _manifest(store, row["dataset"]).mixture
         assert mixture is not None
         source = mixture.sources[row["source"]]
-        assert (row["parent"], row["parent_version"]) == (source.dataset, source.version)
-        same = ("split", "rows", "tokens", "drawn_rows", "drawn_tokens", "full_epochs", "unread_rows")
-        assert {key: row[key] for key in same} == {key: getattr(source, key) for key in same}
-        assert row["partial_rows"] == row["drawn_rows"] - row["full_epochs"] * row["rows"]
-        assert (row["asked"], row["asked_tokens"]) == (source.asked, source.asked_tokens)
+        assert (row["parent"], row["parent_version"]) == (
+            source.dataset,
+            source.version,
+        )
+        same = (
+            "split",
+            "rows",
+            "tokens",
+            "drawn_rows",
+            "drawn_tokens",
+            "full_epochs",
+            "unread_rows",
+        )
+        assert {key: row[key] for key in same} == {
+            key: getattr(source, key) for key in same
+        }
+        assert (
+            row["partial_rows"] == row["drawn_rows"] - row["full_epochs"] * row["rows"]
+        )
+        assert (row["asked"], row["asked_tokens"]) == (
+            source.asked,
+            source.asked_tokens,
+        )
     by_tokens = [row["asked_tokens"] for row in found if row["dataset"] == "loose"]
     assert by_tokens == pytest.approx([0.25, 0.75])
     for share in ("asked", "achieved_rows", "achieved_tokens"):
@@ -284,17 +378,33 @@ def test_sql_has_a_row_for_each_source_of_a_mixture(store: Path) -> None:
 
 
 @pytest.mark.parametrize("dataset", ["pile", "loose", "rows"])
-def test_accounts_and_documents_add_up_to_the_version_s(capsys: Output, store: Path, dataset: str) -> None:
+def test_accounts_and_documents_add_up_to_the_version_s(
+    capsys: Output, store: Path, dataset: str
+) -> None:
     whole = _manifest(store, dataset).account
-    counts = ("rows_read", "tokens", "content_packed", "eos", "pad", "sequences", "slots")
+    counts = (
+        "rows_read",
+        "tokens",
+        "content_packed",
+        "eos",
+        "pad",
+        "sequences",
+        "slots",
+    )
     sums = ", ".join(f"sum({name}) as {name}" for name in counts)
-    [row] = query(store, f"select {sums} from accounts where dataset = '{dataset}'").to_pylist()
+    [row] = query(
+        store, f"select {sums} from accounts where dataset = '{dataset}'"
+    ).to_pylist()
     assert row == {name: getattr(whole, name) for name in counts}
-    sources = query(store, f"select distinct source from accounts where dataset = '{dataset}'")
+    sources = query(
+        store, f"select distinct source from accounts where dataset = '{dataset}'"
+    )
     mixture = _manifest(store, dataset).mixture
     assert mixture is not None
     assert set(sources["source"].to_pylist()) == {*mixture.sources, "*"}
     sums = f'select sum(length) as ids, count(distinct path) as files from "{dataset}/documents"'
-    assert query(store, sums).to_pylist() == [{"ids": _manifest(store, dataset).totals.tokens, "files": 2}]
+    assert query(store, sums).to_pylist() == [
+        {"ids": _manifest(store, dataset).totals.tokens, "files": 2}
+    ]
     assert main(["verify", dataset, "--deep"]) == 0
     assert f"{dataset} v1: intact" in capsys.readouterr().out

@@ -1,4 +1,6 @@
-"""``tokenlake sql`` as scripts and as a prompt; errors as JSON, narrow tables, names that a shell completes."""
+"""``tokenlake sql`` as scripts and as a prompt; errors as JSON, narrow tables, names
+that a shell completes.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,10 @@ def _this_store(store: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=3), st.booleans())
 def test_only_a_semicolon_between_statements_ends_one(
-    capsys: Output, monkeypatch: pytest.MonkeyPatch, texts: list[tuple[str, str]], is_last_ended: bool
+    capsys: Output,
+    monkeypatch: pytest.MonkeyPatch,
+    texts: list[tuple[str, str]],
+    is_last_ended: bool,
 ) -> None:
     script: list[str] = []
     results: list[list[dict[str, str]]] = []
@@ -61,8 +66,14 @@ def documents(text: str) -> Iterator[Any]:
         text = text[end:].lstrip()
 
 
-def test_a_script_runs_until_a_statement_fails(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO("select 1 as a; select ';' as b;\nselec; select 4 as d"))
+def test_a_script_runs_until_a_statement_fails(
+    capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        sys,
+        "stdin",
+        io.StringIO("select 1 as a; select ';' as b;\nselec; select 4 as d"),
+    )
     assert main(["sql", "--csv"]) == 2
     captured = capsys.readouterr()
     assert captured.out == "a\n1\nb\n;\n"
@@ -70,7 +81,9 @@ def test_a_script_runs_until_a_statement_fails(capsys: Output, monkeypatch: pyte
 
 
 class Typed(io.StringIO):
-    """A terminal at which lines are typed; an exception is what the terminal raises instead of a line."""
+    """A terminal at which lines are typed; an exception is what the terminal raises
+    instead of a line.
+    """
 
     def __init__(self, *lines: str | type[BaseException]) -> None:
         super().__init__()
@@ -104,9 +117,13 @@ def test_a_prompt_goes_on_after_errors_and_cancelled_lines(
     listing, _, answers = captured.out.partition("n\n1\n")
     assert "small/documents" in listing
     described = answers.replace("sql> ", "").replace("...> ", "").removeprefix("t\n;\n")
-    assert described.startswith("column_name,column_type,") and "input_ids,INTEGER[" in described
     assert (
-        "error: the statement is wrong" in captured.err or 'syntax error at or near "selec"' in captured.err
+        described.startswith("column_name,column_type,")
+        and "input_ids,INTEGER[" in described
+    )
+    assert (
+        "error: the statement is wrong" in captured.err
+        or 'syntax error at or near "selec"' in captured.err
     )
 
 
@@ -122,7 +139,9 @@ def test_a_prompt_ends_by_sigterm(store: Path) -> None:
         "raise SystemExit(main())\n"
     )
     command = [sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=60
+    )
     assert done.returncode == 128 + signal.SIGTERM
     assert "cancelled" not in done.stderr and done.stderr.endswith("interrupted\n")
 
@@ -136,7 +155,9 @@ def test_a_prompt_ends_by_sigterm(store: Path) -> None:
         (["lss"], "UsageError", 2),
     ],
 )
-def test_errors_are_one_object_with_json(arguments: list[str], type: str, code: int, capsys: Output) -> None:
+def test_errors_are_one_object_with_json(
+    arguments: list[str], type: str, code: int, capsys: Output
+) -> None:
     assert main([*arguments, "--json"]) == code
     captured = capsys.readouterr()
     (line,) = captured.err.splitlines()
@@ -157,7 +178,15 @@ def test_rows_that_are_too_wide_become_lines(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setattr(sys, "stdout", screen := Narrow())
     columns = [f"{'x' * 20}{number}" for number in range(5)]
-    assert main(["sql", f"select {', '.join(f'{at} as {name}' for at, name in enumerate(columns))}"]) == 0
+    assert (
+        main(
+            [
+                "sql",
+                f"select {', '.join(f'{at} as {name}' for at, name in enumerate(columns))}",
+            ]
+        )
+        == 0
+    )
     assert [line.split() for line in screen.getvalue().splitlines()] == [
         [name, str(at)] for at, name in enumerate(columns)
     ]

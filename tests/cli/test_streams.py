@@ -17,8 +17,11 @@ ENCODINGS = st.sampled_from(["ascii", "latin-1", "cp1252", "utf-8", "shift_jis"]
 
 
 def said_of(name: str, encoding: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return the text, in JSON on a stream of an encoding, about a command that does not exist."""
-    stream = io.TextIOWrapper(io.BytesIO(), encoding)  # strict: a character that it lacks is an exception
+    """Return the text, in JSON on a stream of an encoding, about a command that does
+    not exist.
+    """
+    # Strict: a character that it lacks is an exception.
+    stream = io.TextIOWrapper(io.BytesIO(), encoding)
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stderr", stream)
         assert main([f"no-{name}", "--json"]) == 2
@@ -35,7 +38,9 @@ def test_json_means_the_same_in_every_encoding(
     assert message.startswith(f"there is no command {f'no-{name}'!r}")
 
 
-@pytest.mark.parametrize(("encoding", "is_shown"), [("ascii", False), ("latin-1", True), ("utf-8", True)])
+@pytest.mark.parametrize(
+    ("encoding", "is_shown"), [("ascii", False), ("latin-1", True), ("utf-8", True)]
+)
 def test_a_character_that_the_encoding_has_is_not_escaped(
     encoding: str, is_shown: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,6 @@
-"""The lines that ``tokenlake run`` prints under "Train" train on what was built, as printed."""
+"""The lines that ``tokenlake run`` prints under "Train" train on what was built, as
+printed.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,12 @@ ANSWERS = [
 ]
 TEXTS = [{"text": f"a lake holds water {number}"} for number in range(40)]
 CHATS = [
-    {"messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "content": f"hi {number}"}]}
+    {
+        "messages": [
+            {"role": "user", "content": "hello"},
+            {"role": "assistant", "content": f"hi {number}"},
+        ]
+    }
     for number in range(4)
 ]
 PACKED = {"pack": {"enabled": True, "seq_length": 16}}
@@ -32,15 +39,32 @@ BUILDS: dict[str, tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any], st
     "chat": (CHATS, CHAT, PACKED, "loss_mask"),
     "chat tokens": (CHATS, CHAT, RAGGED, "loss_mask"),
     "dpo": (PAIRS, {"preference": {"method": "dpo"}}, RAGGED, "chosen_input_ids"),
-    "reward": (PAIRS, {"preference": {"method": "reward"}}, RAGGED, "rejected_input_ids"),
+    "reward": (
+        PAIRS,
+        {"preference": {"method": "reward"}},
+        RAGGED,
+        "rejected_input_ids",
+    ),
     "kto": (ANSWERS, {"preference": {"method": "kto"}}, RAGGED, "label"),
     "grpo": (ANSWERS, {"preference": {"method": "grpo"}}, RAGGED, "prompt_input_ids"),
-    "splits": (TEXTS, {}, {**PACKED, "source": {"splits": {"a": 0.5, "b": 0.5}}}, "input_ids"),
-    "one split": (TEXTS, {}, {**PACKED, "source": {"splits": {"only": 1.0}}}, "input_ids"),
+    "splits": (
+        TEXTS,
+        {},
+        {**PACKED, "source": {"splits": {"a": 0.5, "b": 0.5}}},
+        "input_ids",
+    ),
+    "one split": (
+        TEXTS,
+        {},
+        {**PACKED, "source": {"splits": {"only": 1.0}}},
+        "input_ids",
+    ),
 }
 
 
-def printed_lines(config: dict[str, Any], folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+def printed_lines(
+    config: dict[str, Any], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> str:
     """Run a configuration, and return what it prints under "Train"."""
     path = folder / "set.json"
     path.write_text(json.dumps(config))
@@ -64,7 +88,9 @@ def test_the_lines_work_as_printed(
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = {
         "name": "set",
-        "datasets": [{"data_files": str(data), "tokenizer": str(tokenizer_dir), **dataset}],
+        "datasets": [
+            {"data_files": str(data), "tokenizer": str(tokenizer_dir), **dataset}
+        ],
         "save": {"output_dir": str(tmp_path / "store")},
         **settings,
     }
@@ -82,7 +108,8 @@ def test_the_lines_of_a_mixture_work_as_printed(
     config = {
         "name": "set",
         "datasets": [
-            {"name": name, "data_files": str(data), "tokenizer": str(tokenizer_dir)} for name in ("x", "y")
+            {"name": name, "data_files": str(data), "tokenizer": str(tokenizer_dir)}
+            for name in ("x", "y")
         ],
         "mix": {"weights": {"x": 0.5, "y": 0.5}, "total_rows": 16, "lanes": 1},
         "save": {"output_dir": str(tmp_path / "store")},

@@ -1,8 +1,10 @@
-"""No option is ignored in silence: each acts, is refused, or says in its description whom it concerns.
+"""No option is ignored in silence: each acts, is refused, or says in its description
+whom it concerns.
 
-Every key of a dataset, and of the section `source`, is set on every kind of source, on every road: a source on its own,
-the row-by-row API, and a build. What comes out must differ from what comes out without the key, or be an error of ours.
-The tables must be total: a new key without an entry fails.
+Every key of a dataset, and of the section `source`, is set on every kind of source, on
+every road: a source on its own, the row-by-row API, and a build. What comes out must
+differ from what comes out without the key, or be an error of ours. The tables must be
+total: a new key without an entry fails.
 """
 
 from __future__ import annotations
@@ -57,15 +59,19 @@ class Option:
         value: another one than the default; {folder} in it is the test's own folder.
         beside: keys that must be set, too, before it can do anything.
         in_rows: the same, in the row-by-row API.
-        told: road to what a description says of it there, that of the key or of the road: it does nothing there.
-        told_kinds: road to the kinds of sources that `told` is about; all where the road is missing.
+        told: road to what a description says of it there, that of the key or of the
+            road: it does nothing there.
+        told_kinds: road to the kinds of sources that `told` is about; all where the
+            road is missing.
     """
 
     value: Any
     beside: Mapping[str, Any] = field(default_factory=dict[str, Any])
     in_rows: Mapping[str, Any] = field(default_factory=dict[str, Any])
     told: Mapping[str, str] = field(default_factory=dict[str, str])
-    told_kinds: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    told_kinds: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict[str, tuple[str, ...]]
+    )
 
     def is_told(self, road: str, kind: str) -> bool:
         """Whether the option does nothing on a road, by its description."""
@@ -84,7 +90,10 @@ DATASET: Final[dict[str, Option]] = {
     "data_files": Option(value="{folder}/nothing.jsonl"),
     "dataset": Option(value="stored"),
     "retokenize": Option(value=True),
-    "name": Option(value="other", told={"source": "Name of the source", "rows": "Name of the source"}),
+    "name": Option(
+        value="other",
+        told={"source": "Name of the source", "rows": "Name of the source"},
+    ),
     "type": Option(value="arrow"),
     "split": Option(value="nonsense"),
     "dataset_split_name": Option(value="nonsense"),
@@ -93,7 +102,9 @@ DATASET: Final[dict[str, Option]] = {
     "where": Option(value="text like '%1%'"),
     "storage_options": Option(value={"endpoint": "http://127.0.0.1:9"}),
     "tokenizer": Option(value="{folder}/none", told={"source": NO_TOKENS}),
-    "tokenizer_kwargs": Option(value={"model_max_length": 3}, told={"source": NO_TOKENS}),
+    "tokenizer_kwargs": Option(
+        value={"model_max_length": 3}, told={"source": NO_TOKENS}
+    ),
     "special_tokens_in_text": Option(value="encode"),
     "cache_path": Option(value="{folder}/cache"),
     "cache_enabled": Option(
@@ -103,17 +114,24 @@ DATASET: Final[dict[str, Option]] = {
     ),
     "save_path": Option(value="{folder}/out", told={"rows": SAVED}),
     "save_format": Option(
-        value="jsonl", beside={"save_path": "{folder}/out"}, told={"rows": "Format at `save_path`"}
+        value="jsonl",
+        beside={"save_path": "{folder}/out"},
+        told={"rows": "Format at `save_path`"},
     ),
     "content_field": Option(
         value="body",
         told=dict.fromkeys(("source", "rows"), "with the text in `content_field`"),
-        told_kinds={"source": tuple(kind for kind in KINDS if kind != "txt"), "rows": ("txt",)},
+        told_kinds={
+            "source": tuple(kind for kind in KINDS if kind != "txt"),
+            "rows": ("txt",),
+        },
     ),
     "delimiter": Option(value=";"),
     "text_mode": Option(
         value="lines",
-        told=dict.fromkeys(("source", "rows"), "lines if rows are read without a build"),
+        told=dict.fromkeys(
+            ("source", "rows"), "lines if rows are read without a build"
+        ),
         told_kinds=dict.fromkeys(("source", "rows"), ("txt",)),
     ),
     "additional_fields": Option(value=["text"]),
@@ -128,8 +146,13 @@ DATASET: Final[dict[str, Option]] = {
     "long_documents": Option(value="drop", beside=SHORT),
     "truncation_strategy": Option(value="word", beside=SHORT),
     "truncation_side": Option(value="left", beside=SHORT),
-    "shard_column": Option(value="lang", beside={"save_path": "{folder}/out", "additional_fields": ["lang"]}),
-    "field_types": Option(value={"text": "string"}, beside={"additional_fields": ["text"]}),
+    "shard_column": Option(
+        value="lang",
+        beside={"save_path": "{folder}/out", "additional_fields": ["lang"]},
+    ),
+    "field_types": Option(
+        value={"text": "string"}, beside={"additional_fields": ["text"]}
+    ),
     "num_shards": Option(value=2, told={"rows": "files for each split of this source"}),
     "on_bad_record": Option(value="quarantine", beside={"where": FAILING}),
     "max_bad_fraction": Option(value=0.5, beside={"on_bad_record": "quarantine"}),
@@ -142,15 +165,25 @@ SECTION: Final[dict[str, Option]] = {
     "unit_size": Option(value=10, told={"rows": "of a build"}),
     "max_record_bytes": Option(value=10),
     "max_expansion": Option(
-        value=2.0, told={"rows": "Largest compression ratio", "build": "Largest compression ratio"}
+        value=2.0,
+        told={
+            "rows": "Largest compression ratio",
+            "build": "Largest compression ratio",
+        },
     ),
     "on_bad_record": Option(value="quarantine", beside={"where": FAILING}),
     "max_bad_fraction": Option(value=0.5, beside={"on_bad_record": "quarantine"}),
     "splits": Option(value={"train": 0.5, "test": 0.5}),
     "hash_threads": Option(
-        value=3, told={"rows": "does not change the result", "build": "does not change the result"}
+        value=3,
+        told={
+            "rows": "does not change the result",
+            "build": "does not change the result",
+        },
     ),
-    "streaming": Option(value=False, told={"rows": "files of the Hub", "build": "Not used by a build"}),
+    "streaming": Option(
+        value=False, told={"rows": "files of the Hub", "build": "Not used by a build"}
+    ),
     "cloud_max_retries": Option(value=2),
     "cloud_retry_delay": Option(value=2.0),
     "dask_storage_options": Option(value={"a": 1}),
@@ -168,7 +201,9 @@ class Surroundings:
     def filled(self, value: Any) -> Any:
         """Return a value with the folders filled in."""
         if isinstance(value, str):
-            return value.replace("{folder}", str(self.folder)).replace("{tokenizer}", str(self.tokenizer))
+            return value.replace("{folder}", str(self.folder)).replace(
+                "{tokenizer}", str(self.tokenizer)
+            )
         if isinstance(value, dict):
             return {key: self.filled(item) for key, item in value.items()}
         return value
@@ -198,7 +233,9 @@ def write(path: Path, kind: str, rows: list[dict[str, Any]]) -> None:
     """Write rows as a file of a kind."""
     if kind in ("csv", "tsv"):
         with path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]), delimiter="\t" if kind == "tsv" else ",")
+            writer = csv.DictWriter(
+                file, list(rows[0]), delimiter="\t" if kind == "tsv" else ","
+            )
             writer.writeheader()
             writer.writerows(rows)
     elif kind == "parquet":
@@ -231,31 +268,48 @@ def _a_hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         for split, rows in (("train", ROWS), ("test", ROWS[:2]))
     }
     with pytest.MonkeyPatch.context() as patch, hub() as running:
-        for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        for name in (
+            "HF_HUB_OFFLINE",
+            "TRANSFORMERS_OFFLINE",
+            "HF_TOKEN",
+            "HUGGING_FACE_HUB_TOKEN",
+        ):
             patch.delenv(name, raising=False)
         patch.setattr(constants, "HF_HUB_OFFLINE", False)
-        patch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path_factory.mktemp("home") / "no-token"))
+        patch.setattr(
+            constants,
+            "HF_TOKEN_PATH",
+            str(tmp_path_factory.mktemp("home") / "no-token"),
+        )
         patch.setattr(hub_client, "_FIRST_WAIT", 0.001)
         patch.setenv("HF_ENDPOINT", running.endpoint)
         running.repo("org/data", content)
         yield
 
 
-def rows_of_source(dataset: Mapping[str, Any], _section: Mapping[str, Any], _folder: Path) -> Any:
+def rows_of_source(
+    dataset: Mapping[str, Any], _section: Mapping[str, Any], _folder: Path
+) -> Any:
     return list(tl.create_source(dataset))
 
 
-def rows_of_pipeline(dataset: Mapping[str, Any], section: Mapping[str, Any], folder: Path) -> Any:
+def rows_of_pipeline(
+    dataset: Mapping[str, Any], section: Mapping[str, Any], folder: Path
+) -> Any:
     pipeline = tl.Pipeline.from_config({"datasets": [dataset], "source": section})
     rows = [
         {name: np.asarray(value).tolist() for name, value in row.items()}
         for row in pipeline.source().tokenize().build()
     ]
     cache = folder / "cache"
-    return rows, sorted(path.name for path in cache.rglob("*")) if cache.exists() else []
+    return rows, sorted(
+        path.name for path in cache.rglob("*")
+    ) if cache.exists() else []
 
 
-def planned(dataset: Mapping[str, Any], section: Mapping[str, Any], folder: Path) -> Any:
+def planned(
+    dataset: Mapping[str, Any], section: Mapping[str, Any], folder: Path
+) -> Any:
     config = load_config(
         {
             "name": "set",
@@ -283,7 +337,9 @@ _KNOWN: Final[dict[str, tuple[str, Any]]] = {}
 def outcome(
     road: str, dataset: Mapping[str, Any], section: Mapping[str, Any], folder: Path
 ) -> tuple[str, Any]:
-    """Return what comes out, or the error of ours that comes; any other error fails the test."""
+    """Return what comes out, or the error of ours that comes; any other error fails
+    the test.
+    """
     asked = repr((road, dataset, section, folder))
     if asked not in _KNOWN:
         try:
@@ -310,7 +366,9 @@ def test_the_tables_are_total() -> None:
 @pytest.mark.filterwarnings("ignore:.*left out, more than were kept:RuntimeWarning")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("key", DATASET)
-def test_a_key_of_a_dataset_acts_or_is_refused(data: Path, tokenizer: Path, kind: str, key: str) -> None:
+def test_a_key_of_a_dataset_acts_or_is_refused(
+    data: Path, tokenizer: Path, kind: str, key: str
+) -> None:
     folder = data / "own"
     here, option = Surroundings(data, tokenizer, folder), DATASET[key]
     for road in ROADS:
@@ -327,17 +385,25 @@ def test_a_key_of_a_dataset_acts_or_is_refused(data: Path, tokenizer: Path, kind
 
 
 @pytest.mark.parametrize("key", SECTION)
-def test_a_key_of_the_section_source_acts_or_is_refused(data: Path, tokenizer: Path, key: str) -> None:
+def test_a_key_of_the_section_source_acts_or_is_refused(
+    data: Path, tokenizer: Path, key: str
+) -> None:
     folder = data / "own"
     here, option = Surroundings(data, tokenizer, folder), SECTION[key]
-    own = {name: value for name, value in option.beside.items() if name in DATASET and name not in SECTION}
+    own = {
+        name: value
+        for name, value in option.beside.items()
+        if name in DATASET and name not in SECTION
+    }
     beside = {name: value for name, value in option.beside.items() if name not in own}
     for road in ("rows", "build"):
         dataset = here.dataset("jsonl", own)
         before = outcome(road, dataset, beside, folder)
         after = outcome(road, dataset, {**beside, key: option.value}, folder)
         is_ignored = after == before and after[0] == "result"
-        assert is_ignored == option.is_told(road, "jsonl"), f"{road}: {before} -> {after}"
+        assert is_ignored == option.is_told(road, "jsonl"), (
+            f"{road}: {before} -> {after}"
+        )
 
 
 @pytest.mark.parametrize("key", DATASET)
@@ -351,17 +417,27 @@ def test_beside_a_stored_dataset_a_key_is_refused_by_name(key: str) -> None:
     with pytest.raises(ValidationError, match=rf"{key}"):
         DatasetConfig.model_validate(given)
     for road in ("source", "rows"):  # these read files alone
-        assert outcome(road, {"dataset": "stored", "tokenizer": "x"}, {}, Path("none"))[0] == "refused"
+        assert (
+            outcome(road, {"dataset": "stored", "tokenizer": "x"}, {}, Path("none"))[0]
+            == "refused"
+        )
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("key", "fitting"), [("delimiter", {"csv", "tsv"}), ("text_mode", {"txt"}), ("storage_options", {"hf"})]
+    ("key", "fitting"),
+    [
+        ("delimiter", {"csv", "tsv"}),
+        ("text_mode", {"txt"}),
+        ("storage_options", {"hf"}),
+    ],
 )
 def test_an_option_without_a_use_is_refused_on_every_road(
     data: Path, tokenizer: Path, kind: str, key: str, fitting: set[str]
 ) -> None:
-    """In a build these are a part of the identity, so that the table sees a difference wherever they are set."""
+    """In a build these are a part of the identity, so that the table sees a
+    difference wherever they are set.
+    """
     here = Surroundings(data, tokenizer, data / "own")
     value = {"token": False} if key == "storage_options" else DATASET[key].value
     for road in ROADS:
@@ -381,8 +457,12 @@ def run_or_bad_text(road: str, dataset: Mapping[str, Any], folder: Path) -> None
         assert "leave it out" not in str(error)
 
 
-SPEED: Final[dict[str, dict[str, Any]]] = {"tokenize": {"batch_size": 500, "num_workers": 2}}
-"""Options that only concern speed and that a build does not use: (section, {key: another value})."""
+SPEED: Final[dict[str, dict[str, Any]]] = {
+    "tokenize": {"batch_size": 500, "num_workers": 2}
+}
+"""Options that only concern speed and that a build does not use: (section, {key:
+another value}).
+"""
 
 
 @pytest.mark.parametrize("mixed", [False, True])
@@ -409,7 +489,9 @@ def test_an_option_of_speed_is_accepted_with_one_note_and_changes_nothing(
     notes = [note for build in builds for note in build.notes]
     assert [replace(build, notes=()) for build in builds] == expected
     assert [note.partition(" is not used by a build")[0] for note in notes] == [
-        f"{section}.{key}: {value}" for section, keys in SPEED.items() for key, value in keys.items()
+        f"{section}.{key}: {value}"
+        for section, keys in SPEED.items()
+        for key, value in keys.items()
     ]
 
 
@@ -427,4 +509,7 @@ def test_the_plan_and_the_result_of_a_build_say_which_options_it_does_not_use(
     assert plan.fingerprint == tl.plan({**config, "tokenize": {}}).fingerprint
     result = tl.build_dataset(config, workers=1)
     for notes in (plan.notes, result.notes, tl.build_dataset(config, workers=1).notes):
-        assert [note.partition(":")[0] for note in notes] == ["tokenize.batch_size", "tokenize.num_workers"]
+        assert [note.partition(":")[0] for note in notes] == [
+            "tokenize.batch_size",
+            "tokenize.num_workers",
+        ]

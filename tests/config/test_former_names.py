@@ -1,4 +1,6 @@
-"""Former names of options work for one release, with a note that gives the present name."""
+"""Former names of options work for one release, with a note that gives the present
+name.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,14 @@ prefect_logging: Any = lazily("prefect.logging")
 NOTE = "tokenize.engine is now called tokenize.tokenizer_backend; the former name works in this release only"
 
 
-def config_with(tokenize: dict[str, Any], overrides: list[str] | None = None) -> PipelineConfig:
+def config_with(
+    tokenize: dict[str, Any], overrides: list[str] | None = None
+) -> PipelineConfig:
     """Return a configuration with a section `tokenize`."""
     dataset = {"name": "code", "data_files": "data/*.jsonl", "tokenizer": "gpt2"}
-    return load_config({"name": "demo", "datasets": [dataset], "tokenize": tokenize}, overrides or [])
+    return load_config(
+        {"name": "demo", "datasets": [dataset], "tokenize": tokenize}, overrides or []
+    )
 
 
 @pytest.mark.parametrize(
@@ -61,7 +67,10 @@ def test_the_name_of_the_key_does_not_change_the_identity() -> None:
 
 
 def test_a_wrong_value_is_reported_under_the_present_name() -> None:
-    with pytest.raises(ConfigError, match=r"tokenize\.tokenizer_backend: got 'word', .*did you mean 'words'"):
+    with pytest.raises(
+        ConfigError,
+        match=r"tokenize\.tokenizer_backend: got 'word', .*did you mean 'words'",
+    ):
         config_with({"engine": "word"})
 
 
@@ -69,7 +78,11 @@ def test_a_wrong_value_is_reported_under_the_present_name() -> None:
     "call",
     [
         lambda folder, **named: tokenlake.build_dataset(
-            {"name": "a", "datasets": [{"data_files": "absent"}], "save": {"output_dir": str(folder)}},
+            {
+                "name": "a",
+                "datasets": [{"data_files": "absent"}],
+                "save": {"output_dir": str(folder)},
+            },
             **named,
         ),
         lambda folder, **named: tokenlake.repair(folder, "absent", **named),
@@ -89,9 +102,14 @@ def test_the_former_argument_is_warned_of_at_the_line_of_the_call(
         call(tmp_path, engine="local", executor="local")
 
 
-@pytest.mark.parametrize("command", [["run", "absent.yaml", "--no-prefect"], ["repair", "absent"]])
+@pytest.mark.parametrize(
+    "command", [["run", "absent.yaml", "--no-prefect"], ["repair", "absent"]]
+)
 def test_the_former_flag_is_noted_and_not_in_the_help(
-    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main([*command, "--engine", "local"]) == 2

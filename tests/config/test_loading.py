@@ -1,4 +1,6 @@
-"""Loading and dumping: YAML files, mappings, overrides, errors with lines, and the round trip."""
+"""Loading and dumping: YAML files, mappings, overrides, errors with lines, and the
+round trip.
+"""
 
 from __future__ import annotations
 
@@ -57,12 +59,17 @@ def test_a_file_a_mapping_and_a_model_give_the_same_configuration(write: Write) 
     assert load_config(dict(config)) == config
 
 
-def test_the_stem_is_the_name_only_where_it_is_a_name_and_none_is_given(write: Write) -> None:
+def test_the_stem_is_the_name_only_where_it_is_a_name_and_none_is_given(
+    write: Write,
+) -> None:
     assert load_config(write(GOOD, "My Config.yaml")).name is None
     assert load_config(write("name: mine\n" + GOOD)).name == "mine"
     anchors = "datasets: [&base {data_files: a, tokenizer: gpt2, name: a}, {<<: *base, name: b}]\n"
     both = load_config(write(anchors)).datasets
-    assert [(each.name, each.tokenizer) for each in both] == [("a", "gpt2"), ("b", "gpt2")]
+    assert [(each.name, each.tokenizer) for each in both] == [
+        ("a", "gpt2"),
+        ("b", "gpt2"),
+    ]
 
 
 def test_every_problem_is_listed_with_its_line(write: Write) -> None:
@@ -105,7 +112,9 @@ mxi: {}
         ("name: a\n---\nname: b\n", "not YAML"),
     ],
 )
-def test_bad_yaml_is_refused_with_its_place(write: Write, text: str, words: str) -> None:
+def test_bad_yaml_is_refused_with_its_place(
+    write: Write, text: str, words: str
+) -> None:
     path = write(text)
     message = refusal(path)
     assert message.startswith(str(path))
@@ -128,11 +137,16 @@ def test_files_and_overrides_hold_no_literal_secrets(write: Write) -> None:
     assert "{env: NAME}" in message
     message = refusal(write(GOOD), "save.hub_token=hf_SuperSecret")
     assert "SuperSecret" not in message
-    storage = GOOD.replace("tokenizer: gpt2", "storage_options: {secret: hf_SuperSecret}")
+    storage = GOOD.replace(
+        "tokenizer: gpt2", "storage_options: {secret: hf_SuperSecret}"
+    )
     message = refusal(write(storage))
     assert "option 'secret'" in message
     assert "SuperSecret" not in message
-    assert load_config(write(GOOD), ["save.hub_token={block: hub}"]).save.hub_token is not None
+    assert (
+        load_config(write(GOOD), ["save.hub_token={block: hub}"]).save.hub_token
+        is not None
+    )
 
 
 def test_overrides_are_yaml_values_at_dotted_keys(write: Write) -> None:
@@ -173,7 +187,10 @@ def test_overrides_change_neither_the_callers_mapping_nor_the_model() -> None:
         ("pack", "must be key=value"),
         ("=5", "must be key=value"),
         ("pack..x=5", "must be key=value"),
-        ("pack.seq_lenght=5", "pack.seq_lenght (override): unknown key; did you mean 'seq_length'?"),
+        (
+            "pack.seq_lenght=5",
+            "pack.seq_lenght (override): unknown key; did you mean 'seq_length'?",
+        ),
         ("pakc.seq_length=5", "pakc: unknown key; did you mean 'pack'?"),
         ("pack.seq_length=x", "pack.seq_length (override): got 'x'"),
         ("pack.seq_length.x=5", "leads into a value without keys"),
@@ -186,11 +203,15 @@ def test_a_wrong_override_says_how(write: Write, override: str, words: str) -> N
     assert words in refusal(write(GOOD), override)
 
 
-# Text that people write; YAML's own escapes are what is tested, not control characters in paths.
+# Text that people write; YAML's own escapes are what is tested, not control characters
+# in paths.
 TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=8)
 TOKENIZERS = TEXTS | st.fixed_dictionaries(
     {"name_or_path": TEXTS},
-    optional={"truncation": st.none() | st.booleans(), "max_length": st.integers(1, 99)},
+    optional={
+        "truncation": st.none() | st.booleans(),
+        "max_length": st.integers(1, 99),
+    },
 )
 DATASETS = st.fixed_dictionaries(
     {"data_files": TEXTS | st.lists(TEXTS, min_size=1, max_size=3)},
@@ -200,7 +221,9 @@ DATASETS = st.fixed_dictionaries(
         "content_field": TEXTS,
         "splits": st.sampled_from([None, {"train": 0.999, "validation": 0.001}]),
         "max_bad_fraction": st.none() | st.floats(0.0, 1.0),
-        "storage_options": st.just({"secret": "hf_Super", "key": {"env": "K"}, "anon": True}),
+        "storage_options": st.just(
+            {"secret": "hf_Super", "key": {"env": "K"}, "anon": True}
+        ),
         "format_fields": st.just({"no": "yes", "1e5": "~"}),
         "format_callback": st.just(json.dumps),
     },
@@ -209,9 +232,14 @@ CONFIGS = st.fixed_dictionaries(
     {"datasets": st.lists(DATASETS, min_size=1, max_size=3)},
     optional={
         "seed": st.none() | st.integers(0, 2**63 - 1),
-        "mix": st.fixed_dictionaries({"weights": st.just({"dataset_0": 1}), "epochs": st.floats(0.1, 9)}),
+        "mix": st.fixed_dictionaries(
+            {"weights": st.just({"dataset_0": 1}), "epochs": st.floats(0.1, 9)}
+        ),
         "save": st.fixed_dictionaries(
-            {"max_shard_size": st.integers(1, 2**50) | st.just("1.5 GB"), "output_dir": TEXTS},
+            {
+                "max_shard_size": st.integers(1, 2**50) | st.just("1.5 GB"),
+                "output_dir": TEXTS,
+            },
             optional={"hub_token": st.sampled_from([{"env": "HF"}, {"block": "hub"}])},
         ),
     },
@@ -226,7 +254,8 @@ def test_what_is_dumped_loads_back_equal_but_for_secrets(
     config = load_config(data)
     text = dump_yaml(config)
     assert "hf_Super" not in text
-    path = tmp_path_factory.getbasetemp() / "Dumped.yaml"  # a stem that is no name of a dataset
+    # A stem that is no name of a dataset.
+    path = tmp_path_factory.getbasetemp() / "Dumped.yaml"
     path.write_text(text, "utf-8")
     if "**********" in text:
         assert "removed on saving" in refusal(path)
@@ -281,20 +310,35 @@ def test_units_are_powers_of_1024_however_they_are_spelled(
     unit = "" if power == 0 else "kmgt"[power - 1] + infix
     text = f"{number}{gap}{unit.upper() if upper else unit}{suffix}"
     assert parse_size(text) == number * 1024**power
-    assert (parse_size("1.5 GB"), parse_size("0.3KB"), parse_size(123)) == (1610612736, 307, 123)
+    assert (parse_size("1.5 GB"), parse_size("0.3KB"), parse_size(123)) == (
+        1610612736,
+        307,
+        123,
+    )
 
 
 DAY = 86_400
-SPANS = {"7d": 7 * DAY, "12h": 43_200, "30m": 1800, "90s": 90, "2w": 14 * DAY, "0": 0, "1.5h": 5400}
+SPANS = {
+    "7d": 7 * DAY,
+    "12h": 43_200,
+    "30m": 1800,
+    "90s": 90,
+    "2w": 14 * DAY,
+    "0": 0,
+    "1.5h": 5400,
+}
 
 
 def test_spans() -> None:
     assert {text: parse_duration(text) for text in SPANS} == SPANS
-    assert [parse_duration(seconds) for seconds in SPANS.values()] == list(SPANS.values())
+    assert [parse_duration(seconds) for seconds in SPANS.values()] == list(
+        SPANS.values()
+    )
 
 
 @pytest.mark.parametrize(
-    "wrong", ["", "7", "d", "-1d", "7 days", "1e9d", "nan", -1, float("nan"), True, None]
+    "wrong",
+    ["", "7", "d", "-1d", "7 days", "1e9d", "nan", -1, float("nan"), True, None],
 )
 def test_what_is_no_span(wrong: object) -> None:
     with pytest.raises(ConfigError, match="span of time"):
@@ -315,12 +359,17 @@ def test_what_is_no_span(wrong: object) -> None:
         ),
         ("pack.tokenizer=gpt2", "did you mean 'datasets.0.tokenizer'?"),
         ("datasets.0.colour=4", "datasets.0.colour (override): unknown key (known: "),
-        ("dataset_name=wiki", "dataset_name (override): unknown key; did you mean 'name'?"),
+        (
+            "dataset_name=wiki",
+            "dataset_name (override): unknown key; did you mean 'name'?",
+        ),
         ("context_length=512", "did you mean 'pack.seq_length'?"),
         ("colour=512", "colour (override): unknown key (known: "),
     ],
 )
-def test_a_key_that_belongs_elsewhere_is_named_with_its_path(write: Write, override: str, place: str) -> None:
+def test_a_key_that_belongs_elsewhere_is_named_with_its_path(
+    write: Write, override: str, place: str
+) -> None:
     assert place in refusal(write(GOOD), override)
 
 

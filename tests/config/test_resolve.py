@@ -33,15 +33,24 @@ from tokenlake.errors import ConfigError, NotAvailableError
 
 def config(dataset: dict[str, Any] | None = None, **sections: Any) -> PipelineConfig:
     """Return a configuration that resolves, with some options changed."""
-    whole = {"data_files": "data/*.jsonl", "name": "code", "tokenizer": "gpt2", **(dataset or {})}
-    return PipelineConfig.model_validate({"name": "demo", "datasets": [whole], **sections})
+    whole = {
+        "data_files": "data/*.jsonl",
+        "name": "code",
+        "tokenizer": "gpt2",
+        **(dataset or {}),
+    }
+    return PipelineConfig.model_validate(
+        {"name": "demo", "datasets": [whole], **sections}
+    )
 
 
 def build(dataset: dict[str, Any] | None = None, **sections: Any) -> ResolvedBuild:
     return resolve(config(dataset, **sections), environ={})
 
 
-def refusal(kind: type[ConfigError], dataset: dict[str, Any] | None = None, **sections: Any) -> str:
+def refusal(
+    kind: type[ConfigError], dataset: dict[str, Any] | None = None, **sections: Any
+) -> str:
     with pytest.raises(ConfigError) as error:
         build(dataset, **sections)
     assert type(error.value) is kind
@@ -51,9 +60,15 @@ def refusal(kind: type[ConfigError], dataset: dict[str, Any] | None = None, **se
 # What a build consumes
 
 
-@pytest.mark.parametrize("url", ["s3://lake/tokens", "S3A://lake", "gs://lake/a/b", "gcs://lake"])
+@pytest.mark.parametrize(
+    "url", ["s3://lake/tokens", "S3A://lake", "gs://lake/a/b", "gcs://lake"]
+)
 def test_a_store_in_a_bucket_with_options_that_are_no_identity(url: str) -> None:
-    options = {"endpoint_url": "https://here", "key": {"env": "KEY"}, "secret": SecretStr("hunter22")}
+    options = {
+        "endpoint_url": "https://here",
+        "key": {"env": "KEY"},
+        "secret": SecretStr("hunter22"),
+    }
     found = resolve(config(save={"output_dir": url, "storage_options": options}))
     assert found.store == url
     assert found.store_options == options | {"secret": "hunter22"}
@@ -66,7 +81,10 @@ def test_a_store_in_a_bucket_with_options_that_are_no_identity(url: str) -> None
     [
         ({"output_dir": "s3://hunter2@lake/a"}, "has a user name or password in it"),
         ({"output_dir": "gs://lake/a?token=hunter2"}, "has a query in it"),
-        ({"output_dir": "/a", "storage_options": {"key": "hunter2"}}, "is local and takes none"),
+        (
+            {"output_dir": "/a", "storage_options": {"key": "hunter2"}},
+            "is local and takes none",
+        ),
     ],
 )
 def test_a_store_that_cannot_be(save: dict[str, Any], message: str) -> None:
@@ -77,7 +95,11 @@ def test_a_store_that_cannot_be(save: dict[str, Any], message: str) -> None:
 
 def test_a_dataset_overrides_its_stage() -> None:
     stages: dict[str, Any] = {
-        "source": {"on_bad_record": "quarantine", "max_bad_fraction": 0.5, "splits": {"train": 1.0}},
+        "source": {
+            "on_bad_record": "quarantine",
+            "max_bad_fraction": 0.5,
+            "splits": {"train": 1.0},
+        },
         "tokenize": {"special_tokens_in_text": "encode"},
     }
     own = {"on_bad_record": "fail", "max_bad_fraction": 0.0, "splits": {"test": 1.0}}
@@ -112,11 +134,17 @@ MODELS: dict[str, Any] = {
     "datasets": DatasetConfig,
     "tokenizer": TokenizerConfig,
     "": PipelineConfig,
-} | {name: type(value) for name, value in PipelineConfig() if isinstance(value, BaseModel)}
+} | {
+    name: type(value)
+    for name, value in PipelineConfig()
+    if isinstance(value, BaseModel)
+}
 
 
 def _file_of(module: str) -> Path:
-    """Return the file of a module, which is not imported; of a package its __init__.py."""
+    """Return the file of a module, which is not imported; of a package its
+    __init__.py.
+    """
     spec = find_spec(module)
     assert spec is not None and spec.origin is not None
     return Path(spec.origin)
@@ -143,7 +171,10 @@ def test_every_field_is_looked_at_or_refused_or_says_that_a_build_does_not_use_i
     options = schema["$defs"].get(model.__name__, schema)["properties"]
     for name in model.model_fields:
         looked_at = re.search(rf"\.{name}\b", code) or name in MODELS or name in copied
-        told = re.search("[Nn]ot used by|keeps only|requires|never runs code", options[name]["description"])
+        told = re.search(
+            "[Nn]ot used by|keeps only|requires|never runs code",
+            options[name]["description"],
+        )
         refused = any(refusal.key == f"{section}.{name}" for refusal in REFUSALS)
         assert looked_at or told or refused, f"{section}.{name}"
 
@@ -157,7 +188,9 @@ def another(refusal: Any, section: str, name: str) -> Any:
     choices = re.findall(r"'(\w+)'", str(model.model_fields[name].annotation))
     for value in (*choices, True, False, 7, "x", {"x": 1}):
         with suppress(ValidationError):
-            made = getattr(model.model_validate({**NEEDED.get(section, {}), name: value}), name)
+            made = getattr(
+                model.model_validate({**NEEDED.get(section, {}), name: value}), name
+            )
             if refusal.refuses(made, model.model_fields[name].get_default()):
                 return value
     raise AssertionError(f"no other value of {section}.{name}")
@@ -178,7 +211,10 @@ def test_a_default_is_never_refused_and_another_value_always_with_what_to_use_in
     elif refused.build:
         options = {**NEEDED.get(section, {}), name: another(refused, section, name)}
         inside = section == "datasets"
-        message = refusal(NotAvailableError, **({"dataset": options} if inside else {section: options}))
+        message = refusal(
+            NotAvailableError,
+            **({"dataset": options} if inside else {section: options}),
+        )
         assert f"{'datasets.code' if inside else section}.{name}: " in message
         assert "is not available in a build; instead: " in message
 
@@ -190,7 +226,12 @@ def test_what_is_harmless_passes_and_changes_nothing() -> None:
             "tokenizer_kwargs": {"use_fast": True},
             "format_fields": {},
         },
-        save={"enabled": True, "compression": "zstd", "hub_repo_id": "a/b", "hub_token": "hf_x"},
+        save={
+            "enabled": True,
+            "compression": "zstd",
+            "hub_repo_id": "a/b",
+            "hub_token": "hf_x",
+        },
         load={"batch_size": 99, "shuffle_buffer_size": 10},
         ray={"num_workers": 9},
         tokenize={"remove_columns": ["text"], "cache_tokenized": False},
@@ -200,13 +241,20 @@ def test_what_is_harmless_passes_and_changes_nothing() -> None:
 
 
 def test_what_is_not_available_is_listed_at_once_and_shows_no_secret() -> None:
-    assert "2 problems" in refusal(NotAvailableError, {"cache_path": "x"}, cache={"enabled": False})
+    assert "2 problems" in refusal(
+        NotAvailableError, {"cache_path": "x"}, cache={"enabled": False}
+    )
     said = refusal(
-        NotAvailableError, {"exclude": "https://host/x.parquet"}, save={"output_dir": "https://b/s"}
+        NotAvailableError,
+        {"exclude": "https://host/x.parquet"},
+        save={"output_dir": "https://b/s"},
     )
     assert "datasets.code.exclude: https:// is not available" in said
     assert "save.output_dir: https:// is not available" in said
-    options = {"storage_options": {"secret": "hf_Super"}, "tokenizer_kwargs": {"token": "hf_Super"}}
+    options = {
+        "storage_options": {"secret": "hf_Super"},
+        "tokenizer_kwargs": {"token": "hf_Super"},
+    }
     save = {"push_to_hub": True, "hub_repo_id": "a/b", "hub_token": "hf_Super"}
     assert "hf_Super" not in refusal(NotAvailableError, options, save=save)
 
@@ -216,7 +264,9 @@ def test_what_is_not_available_is_listed_at_once_and_shows_no_secret() -> None:
 
 def ids(found: ResolvedBuild) -> str:
     return json.dumps(
-        [identity(found), *map(source_identity, found.sources)], sort_keys=True, allow_nan=False
+        [identity(found), *map(source_identity, found.sources)],
+        sort_keys=True,
+        allow_nan=False,
     )
 
 
@@ -249,12 +299,16 @@ PACKED: dict[str, Any] = {"pack": {"enabled": True, "seq_length": 512}}
         ({}, {"save": {"max_shard_size": 1}}),
     ],
 )
-def test_what_changes_bytes_changes_the_identity(dataset: dict[str, Any], sections: dict[str, Any]) -> None:
+def test_what_changes_bytes_changes_the_identity(
+    dataset: dict[str, Any], sections: dict[str, Any]
+) -> None:
     assert ids(build(dataset, **{**PACKED, **sections})) != ids(build(**PACKED))
 
 
 def test_the_identity_is_pinned() -> None:
-    """A change here makes every dataset ever built look new: change it on purpose or not at all."""
+    """A change here makes every dataset ever built look new: change it on purpose or
+    not at all.
+    """
     found = build(**PACKED, source={"unit_size": "128MiB"})
     assert identity(found) == {
         "kind": "packed",
@@ -278,7 +332,11 @@ def test_the_identity_is_pinned() -> None:
         "on_bad_record": "fail",
         "max_record_bytes": 268435456,
         "splits": [["train", 1.0]],
-        "tokenizer": {"add_special_tokens": True, "max_length": None, "special_tokens_in_text": "literal"},
+        "tokenizer": {
+            "add_special_tokens": True,
+            "max_length": None,
+            "special_tokens_in_text": "literal",
+        },
     }
     assert identity(build())["kind"] == "tokens"
     assert identity(build())["pack"] is None
@@ -289,7 +347,9 @@ def test_a_worker_gets_the_records_without_importing_pydantic_or_yaml() -> None:
         "import sys, tokenlake.config.resolved, tokenlake.etl.job; "
         "sys.exit(any(name in sys.modules for name in ('pydantic', 'yaml')))"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(sys.path)})
+    subprocess.run(
+        [sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(sys.path)}
+    )
 
 
 def test_what_a_section_says_holds_until_a_nearer_one_says_another() -> None:
@@ -297,15 +357,32 @@ def test_what_a_section_says_holds_until_a_nearer_one_says_another() -> None:
         return build({"tokenizer": dataset}, **sections).sources[0].tokenizer
 
     stage: dict[str, Any] = {"default_tokenizer": "s", "max_length": 77}
-    found = [tokenizer(own, tokenize=stage, default_tokenizer="p") for own in ("d", None)]
-    assert [(each.name_or_path, each.max_length) for each in found] == [("d", 77), ("s", 77)]
+    found = [
+        tokenizer(own, tokenize=stage, default_tokenizer="p") for own in ("d", None)
+    ]
+    assert [(each.name_or_path, each.max_length) for each in found] == [
+        ("d", 77),
+        ("s", 77),
+    ]
     assert tokenizer(None, default_tokenizer="p").name_or_path == "p"
-    assert tokenizer({"name_or_path": "x", "max_length": 5}, tokenize=stage).max_length == 5
-    # A dump writes every key down; it must not turn what is inherited into something of its own.
-    written = config({"tokenizer": {"name_or_path": "x"}}, tokenize=stage).model_dump(mode="json")
+    assert (
+        tokenizer({"name_or_path": "x", "max_length": 5}, tokenize=stage).max_length
+        == 5
+    )
+    # A dump writes every key down; it must not turn what is inherited into something of
+    # its own.
+    written = config({"tokenizer": {"name_or_path": "x"}}, tokenize=stage).model_dump(
+        mode="json"
+    )
     assert resolve(load_config(written)).sources[0].tokenizer.max_length == 77
-    for asked, packing, policy in ((None, True, "keep"), (None, False, "truncate"), (True, True, "truncate")):
-        cut = tokenizer({"name_or_path": "x", "truncation": asked}, pack={"enabled": packing})
+    for asked, packing, policy in (
+        (None, True, "keep"),
+        (None, False, "truncate"),
+        (True, True, "truncate"),
+    ):
+        cut = tokenizer(
+            {"name_or_path": "x", "truncation": asked}, pack={"enabled": packing}
+        )
         assert cut.long_documents == policy
     environ = {"TOKENLAKE_STORE": "/lake"}
     assert resolve(config(save={"output_dir": "/mine"}), environ).store == "/mine"
@@ -316,9 +393,16 @@ def test_an_option_that_does_nothing_is_no_identity() -> None:
     def packed(seed: int | None = None, **pack: Any) -> str:
         return ids(build(seed=seed, pack={"enabled": True, "seq_length": 512, **pack}))
 
-    assert packed(seed=1) == packed(seed=2) == packed(shuffle_packed=False) == packed(num_packers=2)
+    assert (
+        packed(seed=1)
+        == packed(seed=2)
+        == packed(shuffle_packed=False)
+        == packed(num_packers=2)
+    )
     assert packed(seed=1, shuffle_packed=True) != packed(seed=2, shuffle_packed=True)
-    assert packed(seed=0, strategy="pool") == packed(strategy="pool", shuffle_packed=True)
+    assert packed(seed=0, strategy="pool") == packed(
+        strategy="pool", shuffle_packed=True
+    )
     assert packed(strategy="pool") != packed(strategy="pool", shuffle_packed=False)
     assert packed(num_packers=2, strategy="pool") != packed(strategy="pool")
     longer: dict[str, Any] = {"tokenize": {"max_length": 99}}
@@ -330,15 +414,40 @@ def test_an_option_that_does_nothing_is_no_identity() -> None:
     ("dataset", "sections"),
     [
         ({}, {"name": "other", "streaming": False, "seed": 9}),
-        ({}, {"load": {"batch_size": 9, "drop_last": False}, "ray": {"num_workers": 9}}),
         (
             {},
-            {"save": {"output_dir": "/a", "enabled": True}, "tokenize": {"tokenizer_backend": "tokenizers"}},
+            {"load": {"batch_size": 9, "drop_last": False}, "ray": {"num_workers": 9}},
         ),
-        ({}, {"source": {"hash_threads": 9, "max_bad_fraction": 0.5, "max_expansion": 1e9}}),
+        (
+            {},
+            {
+                "save": {"output_dir": "/a", "enabled": True},
+                "tokenize": {"tokenizer_backend": "tokenizers"},
+            },
+        ),
+        (
+            {},
+            {
+                "source": {
+                    "hash_threads": 9,
+                    "max_bad_fraction": 0.5,
+                    "max_expansion": 1e9,
+                }
+            },
+        ),
         ({}, {"pack": {**PACKED["pack"], "include_segment_ids": False}}),
-        ({"data_files": ["a", "b"], "exclude": "/takedowns.parquet", "max_bad_fraction": 0.5}, {}),
-        ({"tokenizer": {"name_or_path": "/a/copy/of/it", "trust_remote_code": True}}, {}),
+        (
+            {
+                "data_files": ["a", "b"],
+                "exclude": "/takedowns.parquet",
+                "max_bad_fraction": 0.5,
+            },
+            {},
+        ),
+        (
+            {"tokenizer": {"name_or_path": "/a/copy/of/it", "trust_remote_code": True}},
+            {},
+        ),
     ],
 )
 def test_paths_workers_engines_and_other_runtime_options_are_no_identity(
@@ -355,6 +464,8 @@ def test_paths_workers_engines_and_other_runtime_options_are_no_identity(
         ("{%- generation %}{{ messages }}{% endgeneration %}", "assistant", False),
     ],
 )
-def test_the_rules_that_find_turns_count_where_they_are_used(template: str, loss: Any, counts: bool) -> None:
+def test_the_rules_that_find_turns_count_where_they_are_used(
+    template: str, loss: Any, counts: bool
+) -> None:
     """Masks of earlier rules, which put loss on some headers, are not taken over."""
     assert ("turns" in ResolvedChat(template=template, loss=loss).identity()) == counts

@@ -1,4 +1,6 @@
-"""The JSON Schema: complete for editors, and in agreement with what loads; and the package's own surface."""
+"""The JSON Schema: complete for editors, and in agreement with what loads; and the
+package's own surface.
+"""
 
 from __future__ import annotations
 
@@ -95,8 +97,12 @@ def test_every_key_has_a_description() -> None:
     schema = json_schema()
     keys = dict(properties(schema))
     assert len(keys) > 100
-    assert [key for key, details in keys.items() if len(details.get("description", "")) < 10] == []
-    assert all(part["additionalProperties"] is False for part in schema["$defs"].values())
+    assert [
+        key for key, details in keys.items() if len(details.get("description", "")) < 10
+    ] == []
+    assert all(
+        part["additionalProperties"] is False for part in schema["$defs"].values()
+    )
     assert schema["additionalProperties"] is False
 
 

@@ -1,7 +1,9 @@
-"""A section of a configuration and its resolved form, which workers read without pydantic, agree on every default.
+"""A section of a configuration and its resolved form, which workers read without
+pydantic, agree on every default.
 
-A field of the same name is the same option. Its default may differ only where resolving gives it a value in any case,
-or where the section says "nothing" by null and the resolved form by an empty collection.
+A field of the same name is the same option. Its default may differ only where resolving
+gives it a value in any case, or where the section says "nothing" by null and the
+resolved form by an empty collection.
 """
 
 from __future__ import annotations
@@ -53,15 +55,22 @@ FOUND_BY_THE_PLAN: Final = {
 def common_fields() -> list[Any]:
     cases: list[Any] = []
     for section, twin in TWINS.items():
-        fields = [field for field in dataclasses.fields(twin) if field.name in section.model_fields]
+        fields = [
+            field
+            for field in dataclasses.fields(twin)
+            if field.name in section.model_fields
+        ]
         cases.extend(
-            pytest.param(section, twin, field, id=f"{twin.__name__}.{field.name}") for field in fields
+            pytest.param(section, twin, field, id=f"{twin.__name__}.{field.name}")
+            for field in fields
         )
     return cases
 
 
 def default_of(field: Any) -> Any:
-    """Return the default of a resolved field; `dataclasses.MISSING` where every value is worked out."""
+    """Return the default of a resolved field; `dataclasses.MISSING` where every
+    value is worked out.
+    """
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
     return field.default

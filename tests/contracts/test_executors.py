@@ -1,4 +1,5 @@
-"""The contract of an executor: the bytes, the events and the errors of a build do not depend on where its units run.
+"""The contract of an executor: the bytes, the events and the errors of a build do not
+depend on where its units run.
 
 Executors of clusters run with slots in this process.
 """
@@ -85,7 +86,9 @@ EXECUTORS: dict[str, Executor] = {
 
 
 @pytest.fixture(params=EXECUTORS)
-def execute(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Executor:
+def execute(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Executor:
     # A worker that joined by the store stays for so long after a build that failed.
     monkeypatch.setenv("TOKENLAKE_LEASE_SECONDS", "2")
     return EXECUTORS[request.param]
@@ -100,25 +103,37 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def config_for(store: Path, data: Path, tokenizer: Path) -> Config:
-    config = config_of(store, data, tokenizer, "texts", {"enabled": True, "seq_length": SEQ_LENGTH})
+    config = config_of(
+        store, data, tokenizer, "texts", {"enabled": True, "seq_length": SEQ_LENGTH}
+    )
     return {**config, "source": {"unit_size": "2KiB"}}
 
 
 def files_of(version: Path) -> dict[str, bytes]:
     """Return the files of a version, except its logs, in which times are."""
-    paths = [path for path in version.rglob("*") if path.is_file() and "runs" not in path.parts]
+    paths = [
+        path
+        for path in version.rglob("*")
+        if path.is_file() and "runs" not in path.parts
+    ]
     return {str(path.relative_to(version)): path.read_bytes() for path in paths}
 
 
 @pytest.fixture(scope="module")
-def expected(data: Path, tokenizer_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def expected(
+    data: Path, tokenizer_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, bytes]:
     store = tmp_path_factory.mktemp("expected")
     in_this_process(config_for(store, data, tokenizer_dir), lambda event: None)
     return files_of(store / "texts/v1")
 
 
 def test_the_bytes_are_those_of_one_process_and_each_unit_finishes_once(
-    execute: Executor, data: Path, tokenizer_dir: Path, tmp_path: Path, expected: dict[str, bytes]
+    execute: Executor,
+    data: Path,
+    tokenizer_dir: Path,
+    tmp_path: Path,
+    expected: dict[str, bytes],
 ) -> None:
     finished: list[int] = []
 

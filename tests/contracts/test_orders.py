@@ -1,7 +1,8 @@
-"""The contract of an order: a step is a function of its number, whatever came before, and loses no row.
+"""The contract of an order: a step is a function of its number, whatever came before,
+and loses no row.
 
-Each entry of :data:`ORDERS` is one way in which a loader can be asked for rows. A new option that changes which rows a
-step has belongs there.
+Each entry of :data:`ORDERS` is one way in which a loader can be asked for rows. A new
+option that changes which rows a step has belongs there.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ def scheduled(lake: str) -> Data:
         {"step": 0, "weights": {"web": 1.0, "code": 0.0}},
         {"step": 8, "weights": {"web": 0.5, "code": 0.5}},
     ]
-    return tl.Mixture(datasets, tl.WeightScheduler(points, "linear"), rows=128, block_size=8)
+    return tl.Mixture(
+        datasets, tl.WeightScheduler(points, "linear"), rows=128, block_size=8
+    )
 
 
 Order = tuple[Callable[[str], Data], dict[str, Any]]
@@ -60,9 +63,18 @@ ORDERS: dict[str, Order] = {
     "growing batches": (packed, {"batch_size": {0: 8, 4: 16}}),
     "growing lengths": (packed, {"lengths": {0: 8, 5: 16}}),
     "documents": (documents, {"seed": 3}),
-    "buckets": (documents, {"seed": 3, "padding": tl.BatchPadding(buckets=[16, 64, 128])}),
-    "mixture that ends": (lambda lake: mixture(lake, stop="all_exhausted"), {"seed": 3}),
-    "mixture to the first end": (lambda lake: mixture(lake, stop="first_exhausted"), {"seed": 3}),
+    "buckets": (
+        documents,
+        {"seed": 3, "padding": tl.BatchPadding(buckets=[16, 64, 128])},
+    ),
+    "mixture that ends": (
+        lambda lake: mixture(lake, stop="all_exhausted"),
+        {"seed": 3},
+    ),
+    "mixture to the first end": (
+        lambda lake: mixture(lake, stop="first_exhausted"),
+        {"seed": 3},
+    ),
     "mixture that restarts": (lambda lake: mixture(lake, rows=300), {"seed": 3}),
     "mixture by a schedule": (scheduled, {"seed": 3}),
 }
@@ -94,7 +106,13 @@ def loader_of(name: str, lake: str) -> Callable[..., tl.DataLoader]:
     data = make_data(lake)
 
     def make_loader(**more: Any) -> tl.DataLoader:
-        chosen: dict[str, Any] = {"batch_size": 8, "workers": 0, "prefetch": 0, **options, **more}
+        chosen: dict[str, Any] = {
+            "batch_size": 8,
+            "workers": 0,
+            "prefetch": 0,
+            **options,
+            **more,
+        }
         return tl.DataLoader(data, **chosen)
 
     return make_loader
@@ -102,8 +120,15 @@ def loader_of(name: str, lake: str) -> Callable[..., tl.DataLoader]:
 
 def rows_of(batch: Batch) -> list[bytes]:
     """Return the ids of each row without padding."""
-    is_token = batch["attention_mask"] if "attention_mask" in batch else batch["segment_ids"] > 0
-    return [row[mask].tobytes() for row, mask in zip(batch["input_ids"], is_token, strict=True)]
+    is_token = (
+        batch["attention_mask"]
+        if "attention_mask" in batch
+        else batch["segment_ids"] > 0
+    )
+    return [
+        row[mask].tobytes()
+        for row, mask in zip(batch["input_ids"], is_token, strict=True)
+    ]
 
 
 def assert_same(batches: list[Batch], expected: list[Batch]) -> None:
@@ -114,14 +139,18 @@ def assert_same(batches: list[Batch], expected: list[Batch]) -> None:
             assert np.array_equal(batch[column], values), column
 
 
-def test_a_step_does_not_depend_on_what_came_before(loader_of: Callable[..., tl.DataLoader]) -> None:
+def test_a_step_does_not_depend_on_what_came_before(
+    loader_of: Callable[..., tl.DataLoader],
+) -> None:
     whole = list(loader_of())
     assert len(loader_of()) == len(whole) > 4
     for step in range(0, len(whole), 5):
         assert_same(list(loader_of().iter_from_step(step)), whole[step:])
 
 
-def test_a_state_of_json_resumes_behind_its_batch(loader_of: Callable[..., tl.DataLoader]) -> None:
+def test_a_state_of_json_resumes_behind_its_batch(
+    loader_of: Callable[..., tl.DataLoader],
+) -> None:
     whole = list(loader_of())
     for step in (0, 1, len(whole) // 2, len(whole) - 1):
         first = loader_of()
@@ -136,16 +165,22 @@ def test_a_state_of_json_resumes_behind_its_batch(loader_of: Callable[..., tl.Da
         assert_same(list(resumed), whole[step:])
 
 
-def test_hosts_together_have_the_rows_of_each_batch(loader_of: Callable[..., tl.DataLoader]) -> None:
+def test_hosts_together_have_the_rows_of_each_batch(
+    loader_of: Callable[..., tl.DataLoader],
+) -> None:
     whole = list(loader_of(pad_last=True))
     for hosts in (2, 4):
-        shares = [list(loader_of(pad_last=True, host=(host, hosts))) for host in range(hosts)]
+        shares = [
+            list(loader_of(pad_last=True, host=(host, hosts))) for host in range(hosts)
+        ]
         for step, batch in enumerate(whole):
             joined = np.concatenate([share[step]["input_ids"] for share in shares])
             assert np.array_equal(joined, batch["input_ids"])
 
 
-def test_threads_and_batches_ahead_change_nothing(loader_of: Callable[..., tl.DataLoader]) -> None:
+def test_threads_and_batches_ahead_change_nothing(
+    loader_of: Callable[..., tl.DataLoader],
+) -> None:
     assert_same(list(loader_of(workers=2, prefetch=3)), list(loader_of()))
 
 

@@ -1,7 +1,9 @@
-"""The contract of an input format: every record once, in order, at one position, however the file is divided.
+"""The contract of an input format: every record once, in order, at one position,
+however the file is divided.
 
-Each entry of :data:`tokenlake.config.formats.FORMATS` runs it, plain and compressed as a whole where it may be. A new
-format needs a way to write a table here, and nothing else.
+Each entry of :data:`tokenlake.config.formats.FORMATS` runs it, plain and compressed as
+a whole where it may be. A new format needs a way to write a table here, and nothing
+else.
 """
 
 from __future__ import annotations
@@ -24,7 +26,14 @@ from tests.contracts.formats import formats
 from tokenlake import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import BadRecordError, DamagedFileError
-from tokenlake.etl.sources import InputFile, RowBatch, list_inputs, read_range, read_rows, split_file
+from tokenlake.etl.sources import (
+    InputFile,
+    RowBatch,
+    list_inputs,
+    read_range,
+    read_rows,
+    split_file,
+)
 
 RECORDS = 300
 TEXTS = [f"record {number} " + "é x" * (number % 17) for number in range(RECORDS)]
@@ -51,7 +60,9 @@ def bytes_of(format_name: str, texts: list[str]) -> bytes:
         return "".join(f"{text}\n" for text in texts).encode()
     if format_name in {"csv", "tsv"}:
         lines = io.StringIO()
-        writer = csv.writer(lines, delimiter="\t" if format_name == "tsv" else ",", lineterminator="\n")
+        writer = csv.writer(
+            lines, delimiter="\t" if format_name == "tsv" else ",", lineterminator="\n"
+        )
         writer.writerow(table.column_names)
         writer.writerows(zip(range(len(texts)), texts, strict=True))
         return lines.getvalue().encode()
@@ -66,7 +77,13 @@ def bytes_of(format_name: str, texts: list[str]) -> bytes:
 
 def source_of(path: Path, **options: Any) -> Any:
     """Return the source of a configuration that reads one file."""
-    dataset = {"name": "web", "data_files": str(path), "text_mode": "lines", "tokenizer": "gpt2", **options}
+    dataset = {
+        "name": "web",
+        "data_files": str(path),
+        "text_mode": "lines",
+        "tokenizer": "gpt2",
+        **options,
+    }
     config = {
         "name": "web",
         "datasets": [dataset],
@@ -94,7 +111,9 @@ Case = tuple[str, str]
 """A format, and the suffix of the compression of the whole file."""
 
 CASES: list[Case] = [
-    (name, suffix) for name, facts in formats().items() for suffix in (COMPRESS if facts.textual else [""])
+    (name, suffix)
+    for name, facts in formats().items()
+    for suffix in (COMPRESS if facts.textual else [""])
 ]
 
 
@@ -114,10 +133,16 @@ def path(case: Case, tmp_path: Path) -> Path:
 
 def read_in_units(source: Any, unit_size: int) -> list[Any]:
     """Return the batches of texts of a file that is divided into units of a size."""
-    return [batch for part in split_file(file_of(source), unit_size) for batch in read_range(part, source)]
+    return [
+        batch
+        for part in split_file(file_of(source), unit_size)
+        for batch in read_range(part, source)
+    ]
 
 
-def test_every_division_gives_the_same_records_at_the_same_positions(path: Path) -> None:
+def test_every_division_gives_the_same_records_at_the_same_positions(
+    path: Path,
+) -> None:
     source = source_of(path)
     whole = read_in_units(source, 1 << 30)
     assert texts_of(whole) == TEXTS
@@ -135,14 +160,18 @@ def test_the_bytes_read_of_all_units_are_those_of_the_file(path: Path) -> None:
     for unit_size in UNIT_SIZES:
         parts = split_file(file, unit_size)
         batches = [batch for part in parts for batch in read_range(part, source)]
-        assert sum(batch.bytes_read for batch in batches) == sum(part.weight for part in parts)
+        assert sum(batch.bytes_read for batch in batches) == sum(
+            part.weight for part in parts
+        )
         assert sum(batch.rows_read for batch in batches) == RECORDS
 
 
 def test_whole_rows_are_those_of_the_texts(path: Path) -> None:
     source = source_of(path)
     parts = split_file(file_of(source), 700)
-    rows: list[RowBatch] = [batch for part in parts for batch in read_rows(part, source)]
+    rows: list[RowBatch] = [
+        batch for part in parts for batch in read_rows(part, source)
+    ]
     values = [row for batch in rows for row in batch.objects or batch.rows.to_pylist()]
     assert [row["text"] for row in values] == TEXTS
     assert positions_of(rows) == positions_of(read_in_units(source, 1 << 30))
@@ -152,13 +181,17 @@ def test_small_blocks_change_nothing(path: Path) -> None:
     source = source_of(path)
     whole = read_in_units(source, 1 << 30)
     parts = split_file(file_of(source), 5_000)
-    blocks = [batch for part in parts for batch in read_range(part, source, block_bytes=100)]
+    blocks = [
+        batch for part in parts for batch in read_range(part, source, block_bytes=100)
+    ]
     assert texts_of(blocks) == TEXTS
     assert positions_of(blocks) == positions_of(whole)
 
 
 def test_a_file_that_was_cut_loses_nothing_in_silence(path: Path) -> None:
-    """A cut is an error, or one bad record at the end of what is left; text may end anywhere."""
+    """A cut is an error, or one bad record at the end of what is left; text may end
+    anywhere.
+    """
     data = path.read_bytes()
     path.write_bytes(data[: len(data) * 2 // 3])
     source = source_of(path)
@@ -169,7 +202,9 @@ def test_a_file_that_was_cut_loses_nothing_in_silence(path: Path) -> None:
         assert path.name in str(error)
         return
     assert not is_compressed
-    assert path.suffix in {".txt", ".csv", ".tsv"}, "only a format without an end can be cut unseen"
+    assert path.suffix in {".txt", ".csv", ".tsv"}, (
+        "only a format without an end can be cut unseen"
+    )
     assert texts[:-1] == TEXTS[: len(texts) - 1]
     assert TEXTS[len(texts) - 1].startswith(texts[-1])
 

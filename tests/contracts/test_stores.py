@@ -23,18 +23,28 @@ from tests.store.object_store_support import (
     small_parts,
     written,
 )
-from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
+from tokenlake.errors import (
+    IntegrityError,
+    NotFoundError,
+    StoreError,
+    VersionConflictError,
+)
 from tokenlake.runtime.store import Leftover, Link
 
 Place = Bucket | Folder
 
 
 @pytest.fixture(scope="module", params=("file", *CLOUDS))
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def place(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Place]:
     if request.param == "file":
         yield Folder(tmp_path_factory.mktemp("lake"))
         return
-    with environment(tmp_path_factory.mktemp("scratch")) as patch, bucket_on(request.param) as bucket:
+    with (
+        environment(tmp_path_factory.mktemp("scratch")) as patch,
+        bucket_on(request.param) as bucket,
+    ):
         small_parts(patch)
         yield bucket
 
@@ -46,7 +56,9 @@ def whole(place: Place) -> Iterator[None]:
 
 
 class TestPutNew:
-    def test_an_unequal_object_is_a_conflict_that_names_both(self, place: Place) -> None:
+    def test_an_unequal_object_is_a_conflict_that_names_both(
+        self, place: Place
+    ) -> None:
         store = place.ready()
         store.put_new("a", b"theirs")
         with pytest.raises(VersionConflictError) as caught:
@@ -56,11 +68,15 @@ class TestPutNew:
         assert store.read("a") == b"theirs"
 
     @pytest.mark.parametrize("orphan", [True, False])
-    def test_an_orphan_is_replaced_if_it_still_is_one(self, place: Place, orphan: bool) -> None:
+    def test_an_orphan_is_replaced_if_it_still_is_one(
+        self, place: Place, orphan: bool
+    ) -> None:
         store = place.ready()
         store.put_new("a", b"theirs")
         if orphan:
-            assert store.put_new("a", b"ours", replace_orphan=lambda: True) == "replaced"
+            assert (
+                store.put_new("a", b"ours", replace_orphan=lambda: True) == "replaced"
+            )
         else:
             with pytest.raises(VersionConflictError):
                 store.put_new("a", b"ours", replace_orphan=lambda: False)
@@ -73,7 +89,9 @@ class TestPutNew:
 
 
 class TestPublish:
-    def test_a_file_becomes_an_object_and_its_temporary_name_is_gone(self, place: Place) -> None:
+    def test_a_file_becomes_an_object_and_its_temporary_name_is_gone(
+        self, place: Place
+    ) -> None:
         store, data = place.ready(), os.urandom(700_000)
         temp, digest = written(store, data)
         assert store.publish(temp, "corpus/v1/data/x.parquet", digest) == "created"
@@ -89,7 +107,9 @@ class TestPublish:
         store = place.ready()
         temp, digest = written(store, b"some bytes")
         temp.write_bytes(b"same bytes")
-        with pytest.raises(StoreError, match="the bytes read back differ from those written"):
+        with pytest.raises(
+            StoreError, match="the bytes read back differ from those written"
+        ):
             store.publish(temp, "x", digest)
         assert not temp.exists()
         assert set(place.inside(store)) == {"ready"}
@@ -126,7 +146,11 @@ class TestReading:
         store.put_new("b/c", b"12")
         store.put_new("b-c", b"1")
         found = list(store.list(""))
-        assert [(info.key, info.size) for info in found] == [("b-c", 1), ("b/c", 2), ("ready", 0)]
+        assert [(info.key, info.size) for info in found] == [
+            ("b-c", 1),
+            ("b/c", 2),
+            ("ready", 0),
+        ]
         for info in found:
             assert info.modified is not None
             assert before - 2 <= info.modified <= time.time() + 2
@@ -150,15 +174,26 @@ class TestLink:
         store = place.ready()
         store.put_new("corpus/v1/x", b"whole")
         (seen,) = store.list("corpus/v1")
-        link = Link(source="corpus/v1/x", target="corpus/v2/x", size=5, sha256=sha256(b"whole"), seen=seen)
+        link = Link(
+            source="corpus/v1/x",
+            target="corpus/v2/x",
+            size=5,
+            sha256=sha256(b"whole"),
+            seen=seen,
+        )
         made = "created"
         if isinstance(place, Bucket) and place.scheme == "gs":
-            place.server.faults.append(Fault(short=True, applies=on("POST", "rewriteTo")))
-            made = "equal"  # half an answer came: the copy is there when it is asked for again
+            place.server.faults.append(
+                Fault(short=True, applies=on("POST", "rewriteTo"))
+            )
+            # Half an answer came: the copy is there when it is asked for again.
+            made = "equal"
         assert store.link_all([link]) == [made]
         store.delete("corpus/v1/x")
         (error,) = store.link_all([replace(link, target="corpus/v3/x")])
-        assert isinstance(error, IntegrityError | NotFoundError) and "corpus/v1/x" in str(error)
+        assert isinstance(
+            error, IntegrityError | NotFoundError
+        ) and "corpus/v1/x" in str(error)
         assert set(place.inside(store, "corpus")) == {"corpus/v2/x"}
 
     def test_a_target_that_is_there(self, place: Place) -> None:
@@ -168,7 +203,10 @@ class TestLink:
             place.put(store, "target", b"theirs")
             with pytest.raises(VersionConflictError):
                 store.link("source", "target", sha256(source))
-            assert store.link("source", "target", sha256(source), replace_orphan=True) == "replaced"
+            assert (
+                store.link("source", "target", sha256(source), replace_orphan=True)
+                == "replaced"
+            )
             assert place.inside(store)["target"] == source
 
 
@@ -195,14 +233,17 @@ class TestSwapping:
             while done < 3:
                 seen = store.read("n")
                 try:
-                    done += store.swap("n", str(int(seen) + 1).encode(), seen) == "replaced"
+                    done += (
+                        store.swap("n", str(int(seen) + 1).encode(), seen) == "replaced"
+                    )
                 except VersionConflictError:
                     continue
             return done
 
         with ThreadPoolExecutor(4) as pool:
             assert sum(pool.map(count, range(4))) == 12
-        # "equal" tells a swap of ours from one of another that wrote the same, and neither is counted.
+        # "equal" tells a swap of ours from one of another that wrote the same, and
+        # neither is counted.
         assert int(store.read("n")) >= 12
 
     def test_replace_is_for_the_bytes_that_were_seen(self, place: Place) -> None:
@@ -214,9 +255,17 @@ class TestSwapping:
         assert not temp.exists()
         with pytest.raises(StoreError, match="read back"):
             store.replace(written(store, b"other")[0], "x", digest, sha256(b"damaged"))
-        assert store.replace(written(store, b"whole")[0], "x", digest, sha256(b"damaged")) == "replaced"
-        assert store.replace(written(store, b"whole")[0], "x", digest, sha256(b"damaged")) == "equal"
-        assert store.replace(written(store, b"whole")[0], "y", digest, None) == "created"
+        assert (
+            store.replace(written(store, b"whole")[0], "x", digest, sha256(b"damaged"))
+            == "replaced"
+        )
+        assert (
+            store.replace(written(store, b"whole")[0], "x", digest, sha256(b"damaged"))
+            == "equal"
+        )
+        assert (
+            store.replace(written(store, b"whole")[0], "y", digest, None) == "created"
+        )
         with pytest.raises(VersionConflictError):
             store.replace(written(store, b"whole")[0], "z", digest, sha256(b"damaged"))
         assert place.inside(store) == {"x": b"whole", "y": b"whole", "ready": b""}

@@ -1,7 +1,8 @@
-"""The contract of an input format of token ids: that of formats of text, for records that are lists of ids.
+"""The contract of an input format of token ids: that of formats of text, for records
+that are lists of ids.
 
-Each entry of :data:`tokenlake.config.formats.FORMATS` whose records are ids runs it. A new format needs a writer in
-:data:`tests.token_files.WRITERS`, and nothing else.
+Each entry of :data:`tokenlake.config.formats.FORMATS` whose records are ids runs it. A
+new format needs a writer in :data:`tests.token_files.WRITERS`, and nothing else.
 """
 
 from __future__ import annotations
@@ -17,11 +18,19 @@ from tests.token_files import WRITERS
 from tokenlake import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import BadRecordError, SourceError
-from tokenlake.etl.sources import InputFile, RowBatch, list_inputs, read_rows, split_file
+from tokenlake.etl.sources import (
+    InputFile,
+    RowBatch,
+    list_inputs,
+    read_rows,
+    split_file,
+)
 
 RECORDS = 300
 EOS = 0
-DOCUMENTS = [[*range(1 + number, 1 + number + number % 17), EOS] for number in range(RECORDS)]
+DOCUMENTS = [
+    [*range(1 + number, 1 + number + number % 17), EOS] for number in range(RECORDS)
+]
 UNIT_SIZES = (16, 700, 5_000, 1 << 30)
 TOKENS = {"dtype": "uint16", "eos_token_id": EOS}
 
@@ -85,7 +94,9 @@ def test_every_format_has_a_writer() -> None:
     assert WRITERS.keys() == token_formats().keys()
 
 
-def test_every_division_gives_the_same_records_at_the_same_positions(path: Path, format_name: str) -> None:
+def test_every_division_gives_the_same_records_at_the_same_positions(
+    path: Path, format_name: str
+) -> None:
     source = source_of(path, format_name)
     whole = read_in_units(source, 1 << 30)
     assert ids_of(whole) == DOCUMENTS
@@ -97,12 +108,16 @@ def test_every_division_gives_the_same_records_at_the_same_positions(path: Path,
         assert positions_of(divided) == positions
 
 
-def test_the_bytes_read_of_all_units_are_those_of_the_file(path: Path, format_name: str) -> None:
+def test_the_bytes_read_of_all_units_are_those_of_the_file(
+    path: Path, format_name: str
+) -> None:
     source = source_of(path, format_name)
     for unit_size in UNIT_SIZES:
         parts = split_file(file_of(source), unit_size)
         batches = [batch for part in parts for batch in read_rows(part, source)]
-        assert sum(batch.bytes_read for batch in batches) == sum(part.weight for part in parts)
+        assert sum(batch.bytes_read for batch in batches) == sum(
+            part.weight for part in parts
+        )
         assert sum(batch.rows_read for batch in batches) == RECORDS
 
 
@@ -114,7 +129,9 @@ def test_small_blocks_change_nothing(path: Path, format_name: str) -> None:
     assert positions_of(blocks) == positions_of(whole)
 
 
-def test_the_first_records_of_a_range_are_those_of_the_file(path: Path, format_name: str) -> None:
+def test_the_first_records_of_a_range_are_those_of_the_file(
+    path: Path, format_name: str
+) -> None:
     source = source_of(path, format_name)
     [part] = split_file(file_of(source), 1 << 30)
     limited = list(read_rows(replace(part, rows=7), source))
@@ -122,8 +139,12 @@ def test_the_first_records_of_a_range_are_those_of_the_file(path: Path, format_n
 
 
 @pytest.mark.parametrize("share", [0.9, 0.5, 0.01])
-def test_a_file_that_was_cut_is_refused(path: Path, format_name: str, share: float) -> None:
-    """A stream of ids alone has no end that could be missing, but ends inside of an id."""
+def test_a_file_that_was_cut_is_refused(
+    path: Path, format_name: str, share: float
+) -> None:
+    """A stream of ids alone has no end that could be missing, but ends inside of an
+    id.
+    """
     data = path.read_bytes()
     size = int(len(data) * share)
     if format_name == "numpy":

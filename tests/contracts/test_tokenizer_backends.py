@@ -1,6 +1,8 @@
-"""The contract of a tokenizer implementation: the ids of `tokenizers`, whatever the text, its mode and its batch.
+"""The contract of a tokenizer implementation: the ids of `tokenizers`, whatever the
+text, its mode and its batch.
 
-Each entry of :data:`tokenlake.etl.tokenizers.ENGINES` runs it, with every sample tokenizer that it supports.
+Each entry of :data:`tokenlake.etl.tokenizers.ENGINES` runs it, with every sample
+tokenizer that it supports.
 """
 
 from __future__ import annotations
@@ -22,8 +24,13 @@ from tokenlake.etl.tokenizers import ENGINES, Encoder, TokenizerFiles, choose_en
 @cache
 def tokenizers() -> dict[str, TokenizerFiles]:
     """Return name -> tokenizer: all models of which there are builds."""
-    # tokenizers 1.0 does not load GPT-2's expression as a Split; Tokenlake writes it in another way.
-    known = {name: files for name, files in samples.known().items() if HAS_STAGES or name != "gpt-2"}
+    # tokenizers 1.0 does not load GPT-2's expression as a Split; Tokenlake writes it in
+    # another way.
+    known = {
+        name: files
+        for name, files in samples.known().items()
+        if HAS_STAGES or name != "gpt-2"
+    }
     for name, train, unknown in (
         ("word-piece", train_word_piece, "[UNK]"),
         ("unigram", train_unigram, "<unk>"),
@@ -46,7 +53,9 @@ NAMES = (
 
 @cache
 def encoder_of(engine: str, name: str, mode: str) -> Encoder | None:
-    """Return an encoder, or None where an implementation refuses a tokenizer that it does not support."""
+    """Return an encoder, or None where an implementation refuses a tokenizer that it
+    does not support.
+    """
     if name not in tokenizers():
         return None
     try:
@@ -70,7 +79,9 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.parametrize("mode", ["literal", "encode"])
-def test_ids_are_those_of_the_reference_for_every_tokenizer_that_it_supports(engine: str, mode: str) -> None:
+def test_ids_are_those_of_the_reference_for_every_tokenizer_that_it_supports(
+    engine: str, mode: str
+) -> None:
     texts = list(samples.hard_texts()[::3])
     supported = 0
     for name in NAMES:
@@ -78,14 +89,18 @@ def test_ids_are_those_of_the_reference_for_every_tokenizer_that_it_supports(eng
         if encoder is None:
             continue
         supported += 1
-        expected = samples.reference_ids(tokenizers()[name], texts, literal=mode == "literal")
+        expected = samples.reference_ids(
+            tokenizers()[name], texts, literal=mode == "literal"
+        )
         assert ids_of(encoder, texts) == expected, name
     assert supported > 0, "no sample tokenizer shows what this implementation does"
 
 
 @settings(max_examples=20)
 @given(data=st.data(), texts=st.lists(st.text(max_size=60), max_size=6))
-def test_ids_of_any_text_do_not_depend_on_its_batch(data: st.DataObject, texts: list[str]) -> None:
+def test_ids_of_any_text_do_not_depend_on_its_batch(
+    data: st.DataObject, texts: list[str]
+) -> None:
     engine = data.draw(st.sampled_from(ENGINES))
     name = data.draw(st.sampled_from(NAMES))
     encoder = encoder_of(engine, name, "literal")
@@ -96,7 +111,9 @@ def test_ids_of_any_text_do_not_depend_on_its_batch(data: st.DataObject, texts: 
     assert together == [ids_of(encoder, [text])[0] for text in texts]
 
 
-def test_a_slice_has_its_own_ids_in_arrays_of_the_same_types_from_zero(engine: str) -> None:
+def test_a_slice_has_its_own_ids_in_arrays_of_the_same_types_from_zero(
+    engine: str,
+) -> None:
     for name in NAMES:
         encoder = encoder_of(engine, name, "literal")
         if encoder is None:
@@ -104,9 +121,9 @@ def test_a_slice_has_its_own_ids_in_arrays_of_the_same_types_from_zero(engine: s
         texts = ["one two", "", "drei \u00e4"]
         sliced = samples.large(["left out", *texts, "left out, too"]).slice(1, 3)
         encoded = encoder.encode(sliced)
-        assert samples.rows_of(encoded) == samples.reference_ids(tokenizers()[name], texts, literal=True), (
-            name
-        )
+        assert samples.rows_of(encoded) == samples.reference_ids(
+            tokenizers()[name], texts, literal=True
+        ), name
         assert encoded.ids.dtype == np.int32
         assert encoded.ids.flags.c_contiguous
         assert encoded.offsets.dtype == np.int64
@@ -117,7 +134,11 @@ def test_a_slice_has_its_own_ids_in_arrays_of_the_same_types_from_zero(engine: s
 
 def test_special_tokens_in_text_are_counted_in_every_mode(engine: str) -> None:
     for name in ("byte-level", "sentencepiece", "word-piece"):
-        special = {"byte-level": "<|endoftext|>", "sentencepiece": "</s>", "word-piece": "[SEP]"}[name]
+        special = {
+            "byte-level": "<|endoftext|>",
+            "sentencepiece": "</s>",
+            "word-piece": "[SEP]",
+        }[name]
         texts = samples.large([f"a{special}b", "no markup", f"{special}{special}"])
         for mode in ("literal", "encode", "fail"):
             encoder = encoder_of(engine, name, mode)

@@ -1,4 +1,6 @@
-"""Epochs and shares of the data module: another order in each epoch, equal numbers in each process, long prompts."""
+"""Epochs and shares of the data module: another order in each epoch, equal numbers
+in each process, long prompts.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def opened(tokenizer: Path, rows: Any = ROWS, *, streaming: bool = True, **loader: Any) -> DataPipeline:
+def opened(
+    tokenizer: Path, rows: Any = ROWS, *, streaming: bool = True, **loader: Any
+) -> DataPipeline:
     config = {
         "type": "data_module",
         "dataset": {"name": "unused", "streaming": streaming},
@@ -56,11 +60,16 @@ def engine(max_length: int = 32) -> dp.PromptEngine:
 
 
 @promise(126, 306)
-@pytest.mark.parametrize("workers", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}])
+@pytest.mark.parametrize(
+    "workers", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}]
+)
 def test_a_shuffled_stream_has_another_order_in_each_epoch_and_always_the_same_ones(
     tokenizer: Path, workers: dict[str, Any]
 ) -> None:
-    loaders = [opened(tokenizer, **workers).get_dataloader(shuffle=True).unwrap() for _ in range(2)]
+    loaders = [
+        opened(tokenizer, **workers).get_dataloader(shuffle=True).unwrap()
+        for _ in range(2)
+    ]
     first, second, third = (order(loaders[0]) for _ in range(3))
     assert first != second != third != first
     assert sorted(first) == sorted(second) == sorted(third)
@@ -95,28 +104,52 @@ def test_a_process_of_several_has_another_order_in_each_epoch_too() -> None:
 
 
 @promise(306, 297)
-@given(st.integers(0, 40), st.integers(1, 5), st.integers(1, 9), st.booleans(), st.sampled_from([0, 5]))
+@given(
+    st.integers(0, 40),
+    st.integers(1, 5),
+    st.integers(1, 9),
+    st.booleans(),
+    st.sampled_from([0, 5]),
+)
 def test_processes_have_equal_numbers_of_batches(
     count: int, world: int, size: int, drops_last: bool, buffer: int
 ) -> None:
     rows = [{"q": f"say {n}", "a": f"{n}"} for n in range(count)]
     shares: list[list[list[tuple[int, ...]]]] = []
     for rank in range(world):
-        options: dict[str, Any] = {"rank": rank, "world_size": world, "drop_last": drops_last}
-        dataset = dp.StreamingPreprocessedDataset(rows, SHORT, shuffle_buffer=buffer, **options)
+        options: dict[str, Any] = {
+            "rank": rank,
+            "world_size": world,
+            "drop_last": drops_last,
+        }
+        dataset = dp.StreamingPreprocessedDataset(
+            rows, SHORT, shuffle_buffer=buffer, **options
+        )
         builder = dp.DataLoaderBuilder().with_dataset(dataset).with_padding(0)
         loader = builder.with_batch_size(size, drop_last=drops_last).build().unwrap()
-        shares.append([[tuple(row.tolist()) for row in batch["labels"]] for batch in loader])
+        shares.append(
+            [[tuple(row.tolist()) for row in batch["labels"]] for batch in loader]
+        )
     assert len({len(share) for share in shares}) == 1
     sizes = [[len(batch) for batch in share] for share in shares]
     assert all(each == sizes[0] for each in sizes)
     delivered = [
-        tuple(value for value in row if value != -100) for share in shares for batch in share for row in batch
+        tuple(value for value in row if value != -100)
+        for share in shares
+        for batch in share
+        for row in batch
     ]
     if drops_last:
-        assert len(set(delivered)) == len(delivered) == count // world // size * size * world
+        assert (
+            len(set(delivered))
+            == len(delivered)
+            == count // world // size * size * world
+        )
     else:
-        assert len(set(delivered)) == count and len(delivered) == -(-count // world) * world
+        assert (
+            len(set(delivered)) == count
+            and len(delivered) == -(-count // world) * world
+        )
 
 
 SHORT = engine()
@@ -133,14 +166,21 @@ def test_a_row_that_is_skipped_takes_no_batch_from_one_of_several_processes() ->
             )
             shares.append(len(list(dataset)))
         assert shares == ([9] if world == 1 else [-(-len(rows) // world)] * world)
-    nothing = dp.StreamingPreprocessedDataset([LONG] * 4, engine(), skip_errors=True, world_size=2)
-    with pytest.raises(BadRecordError, match="process 0 of 2: none of its 2 rows can be used"):
+    nothing = dp.StreamingPreprocessedDataset(
+        [LONG] * 4, engine(), skip_errors=True, world_size=2
+    )
+    with pytest.raises(
+        BadRecordError, match="process 0 of 2: none of its 2 rows can be used"
+    ):
         list(nothing)
 
 
 def learned(pipeline: DataPipeline, loader: Any) -> list[str]:
     rows = [row[row != -100].tolist() for batch in loader for row in batch["labels"]]
-    return [pipeline.tokenizer.decode(ids).unwrap().replace("</s>", "").strip() for ids in rows]
+    return [
+        pipeline.tokenizer.decode(ids).unwrap().replace("</s>", "").strip()
+        for ids in rows
+    ]
 
 
 @pytest.mark.parametrize("streaming", [True, False])
@@ -149,7 +189,9 @@ def test_a_prompt_that_is_too_long_is_an_error_a_row_less_or_a_shorter_prompt(
 ) -> None:
     rows = [ROWS[0], LONG, ROWS[1]]
     failing = opened(tokenizer, rows, streaming=streaming).get_dataloader().unwrap()
-    remedy = r"row 1: no token .*\. dataloader\.long_prompts: skip leaves these rows out"
+    remedy = (
+        r"row 1: no token .*\. dataloader\.long_prompts: skip leaves these rows out"
+    )
     with pytest.raises(BadRecordError, match=remedy):
         list(failing)
 
@@ -161,15 +203,25 @@ def test_a_prompt_that_is_too_long_is_an_error_a_row_less_or_a_shorter_prompt(
     told = r"1 (rows of this process )?were shortened, because their prompts are longer than"
     with pytest.warns(RuntimeWarning, match=told):
         pipeline = opened(tokenizer, rows, streaming=streaming, long_prompts="shorten")
-        assert learned(pipeline, pipeline.get_dataloader().unwrap()) == ["0", "two", "1"]
+        assert learned(pipeline, pipeline.get_dataloader().unwrap()) == [
+            "0",
+            "two",
+            "1",
+        ]
 
 
 def test_workers_count_what_they_skip_and_shorten(tokenizer: Path) -> None:
     rows = [*ROWS, LONG, LONG]
     for policy, words, left in (("skip", "left out", 12), ("shorten", "shortened", 14)):
-        loader = opened(tokenizer, rows, num_workers=2, long_prompts=policy).get_dataloader().unwrap()
+        loader = (
+            opened(tokenizer, rows, num_workers=2, long_prompts=policy)
+            .get_dataloader()
+            .unwrap()
+        )
         for total in (2, 4):
-            with pytest.warns(RuntimeWarning, match=f"2 rows of this process were {words}"):
+            with pytest.warns(
+                RuntimeWarning, match=f"2 rows of this process were {words}"
+            ):
                 assert len(order(loader)) == left
             counts = loader.dataset.skipped, loader.dataset.shortened
             assert counts == ((total, 0) if policy == "skip" else (0, total))
@@ -180,7 +232,8 @@ def test_prompts_that_are_cut_by_more_than_is_kept_are_told(tokenizer: Path) -> 
     for streaming in (True, False):
         loader = opened(tokenizer, rows, streaming=streaming).get_dataloader().unwrap()
         with pytest.warns(
-            RuntimeWarning, match=r"prompts: .* 1 of 2 documents are longer than max_length \(32\)"
+            RuntimeWarning,
+            match=r"prompts: .* 1 of 2 documents are longer than max_length \(32\)",
         ):
             list(loader)
 
@@ -188,7 +241,9 @@ def test_prompts_that_are_cut_by_more_than_is_kept_are_told(tokenizer: Path) -> 
 @promise(303)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=12))
 def test_packed_rows_hold_all_that_is_in_the_rows(words: list[int]) -> None:
-    """Laid end to end, packed rows are the examples in their order, with the same labels; nothing is cut."""
+    """Laid end to end, packed rows are the examples in their order, with the same
+    labels; nothing is cut.
+    """
     rows = [{"q": "word " * count, "a": f"answer {count} " * count} for count in words]
     config = {
         "type": "data_module",
@@ -196,11 +251,19 @@ def test_packed_rows_hold_all_that_is_in_the_rows(words: list[int]) -> None:
         "tokenizer": {"name_or_path": "unused", "max_length": 32},
         "prompt_template": QA,
         "output_schema": dict.fromkeys(
-            ("input_ids", "attention_mask", "labels", "position_ids", "segment_ids"), "int64"
+            ("input_ids", "attention_mask", "labels", "position_ids", "segment_ids"),
+            "int64",
         ),
     }
-    loader = DataPipeline(config, tokenizer=FILES, datasets={"train": rows}).get_dataloader().unwrap()
-    packed = {name: torch.cat([batch[name] for batch in loader]) for name in config["output_schema"]}
+    loader = (
+        DataPipeline(config, tokenizer=FILES, datasets={"train": rows})
+        .get_dataloader()
+        .unwrap()
+    )
+    packed = {
+        name: torch.cat([batch[name] for batch in loader])
+        for name in config["output_schema"]
+    }
     assert packed["input_ids"].shape == (len(loader), 32)
     expected = [engine(1 << 20).process(row).unwrap() for row in rows]
     own = packed["attention_mask"] == 1
@@ -208,9 +271,13 @@ def test_packed_rows_hold_all_that_is_in_the_rows(words: list[int]) -> None:
         assert packed[name][own].tolist() == [
             value for example in expected for value in example[name].tolist()
         ]
-    assert (packed["labels"][~own] == -100).all() and (packed["segment_ids"][~own] == 0).all()
+    assert (packed["labels"][~own] == -100).all() and (
+        packed["segment_ids"][~own] == 0
+    ).all()
     # Positions begin again with each segment.
-    for segments, positions in zip(packed["segment_ids"], packed["position_ids"], strict=True):
+    for segments, positions in zip(
+        packed["segment_ids"], packed["position_ids"], strict=True
+    ):
         for segment in segments[segments > 0].unique():
             of_segment = positions[segments == segment]
             assert of_segment.tolist() == list(range(len(of_segment)))
@@ -227,7 +294,10 @@ def test_packing_that_cannot_be_is_refused(tokenizer: Path) -> None:
             "dataset.stages: packing, but streamed rows",
         ),
         (
-            {"dataset": {"stages": ["packing"], "streaming": False}, "dataloader": {"long_prompts": "skip"}},
+            {
+                "dataset": {"stages": ["packing"], "streaming": False},
+                "dataloader": {"long_prompts": "skip"},
+            },
             "dataloader.long_prompts: skip, but packing keeps long prompts whole",
         ),
         (
@@ -235,7 +305,9 @@ def test_packing_that_cannot_be_is_refused(tokenizer: Path) -> None:
             "output_schema.position_ids: only packed rows have it",
         ),
     ):
-        own = {name: {**config.get(name, {}), **values} for name, values in changes.items()}
+        own = {
+            name: {**config.get(name, {}), **values} for name, values in changes.items()
+        }
         pipeline = DataPipeline({**config, **own}, datasets={"train": ROWS})
         for result in (pipeline.get_dataset(), pipeline.get_dataloader()):
             error = result.unwrap_err()

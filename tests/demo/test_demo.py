@@ -31,7 +31,11 @@ def test_the_corpus_is_real_text_of_two_kinds(root: Path) -> None:
     modules = sorted(corpus["code"].rglob("*.py"))
     assert corpus["code"] / "json" / "decoder.py" in modules
     assert sum(path.stat().st_size for path in modules) > 5_000_000
-    lines = pa.CompressedInputStream(str(corpus["prose"] / "manuals.jsonl.zst"), "zstd").read().splitlines()
+    lines = (
+        pa.CompressedInputStream(str(corpus["prose"] / "manuals.jsonl.zst"), "zstd")
+        .read()
+        .splitlines()
+    )
     texts = [json.loads(line)["text"] for line in lines]
     texts += pq.read_table(corpus["prose"] / "docstrings.parquet")["text"].to_pylist()
     assert sum(map(len, texts)) >= 1_000_000
@@ -40,21 +44,29 @@ def test_the_corpus_is_real_text_of_two_kinds(root: Path) -> None:
 
 
 def test_what_is_there_is_not_made_again(root: Path) -> None:
-    before = {path: path.stat().st_mtime_ns for path in root.rglob("*") if path.is_file()}
+    before = {
+        path: path.stat().st_mtime_ns for path in root.rglob("*") if path.is_file()
+    }
     said: list[str] = []
     demo.demo_settings(root, said.append)
     assert said == []
-    assert {path: path.stat().st_mtime_ns for path in root.rglob("*") if path.is_file()} == before
+    assert {
+        path: path.stat().st_mtime_ns for path in root.rglob("*") if path.is_file()
+    } == before
 
 
-def test_a_corpus_without_its_stamp_is_made_again(root: Path, tmp_path: Path, monkeypatch) -> None:
+def test_a_corpus_without_its_stamp_is_made_again(
+    root: Path, tmp_path: Path, monkeypatch
+) -> None:
     monkeypatch.setattr(demo, "PROSE_BYTES", 0)
     monkeypatch.setattr(demo, "_modules", lambda folder: [Path(json.__file__)])
     (tmp_path / "corpus" / "prose").mkdir(parents=True)
     (tmp_path / "corpus" / "prose" / "half.jsonl").write_text('{"te')
     (tmp_path / "corpus" / "mine.txt").write_text("keep")
     demo.ensure_corpus(tmp_path)
-    assert sorted(path.name for path in (tmp_path / "corpus").rglob("*") if path.is_file()) == [
+    assert sorted(
+        path.name for path in (tmp_path / "corpus").rglob("*") if path.is_file()
+    ) == [
         "__init__.py",
         "corpus.json",
         "docstrings.parquet",
@@ -67,13 +79,18 @@ def test_a_corpus_without_its_stamp_is_made_again(root: Path, tmp_path: Path, mo
 
 def test_the_tokenizer_is_trained_on_both_sources(root: Path) -> None:
     folder = demo.ensure_tokenizer(root, demo.ensure_corpus(root))
-    assert sorted(path.name for path in folder.iterdir()) == ["tokenizer.json", "tokenizer_config.json"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ]
     vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
     assert len(vocabulary) == 1024
     assert {"Ġself", "Ġthe"} <= vocabulary.keys()
 
 
-def test_no_tokenizer_is_trained_where_none_is_wanted(root: Path, tmp_path: Path) -> None:
+def test_no_tokenizer_is_trained_where_none_is_wanted(
+    root: Path, tmp_path: Path
+) -> None:
     (tmp_path / "corpus").symlink_to(root / "corpus")
     assert "default_tokenizer" not in demo.demo_settings(tmp_path, trained=False)
     assert not (tmp_path / "tokenizer").exists()
@@ -101,6 +118,8 @@ def test_docstrings_keep_their_names(tmp_path: Path) -> None:
     assert demo._docstrings(module, "lake") == ""
 
 
-def test_the_tour_refuses_what_it_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_tour_refuses_what_it_does_not_know(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert demo.main(["--fast"]) == 2
     assert "python -m tokenlake.demo" in capsys.readouterr().out

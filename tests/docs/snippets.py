@@ -26,16 +26,20 @@ from tokenlake.runtime.trainer import load_training_config
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGES: Final = tuple(
-    sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "README.md", *ROOT.glob("docs/**/*.md")))
+    sorted(
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "README.md", *ROOT.glob("docs/**/*.md"))
+    )
 )
 _BLOCK: Final = re.compile(
-    r"(?:<!-- not run: (?P<why>[^>]+) -->\n+)?^```(?P<kind>\w*)\n(?P<code>.*?)^```$", re.M | re.S
+    r"(?:<!-- not run: (?P<why>[^>]+) -->\n+)?^```(?P<kind>\w*)\n(?P<code>.*?)^```$",
+    re.M | re.S,
 )
 _NAME: Final = re.compile(r"# ([\w./-]+\.(?:yaml|py))\b")
-_SOURCE: Final = "datasets:\n  - data_files: data/*.jsonl\n    tokenizer: meta-llama/Llama-2-7b-hf\n"
-_SOURCES: Final = (
-    "datasets:\n  - {name: code, data_files: data/*.jsonl}\n  - {name: web, data_files: data/*.jsonl}\n"
+_SOURCE: Final = (
+    "datasets:\n  - data_files: data/*.jsonl\n    tokenizer: meta-llama/Llama-2-7b-hf\n"
 )
+_SOURCES: Final = "datasets:\n  - {name: code, data_files: data/*.jsonl}\n  - {name: web, data_files: data/*.jsonl}\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,9 @@ def blocks(page: str) -> Iterator[Block]:
     text = (ROOT / page).read_text()
     for found in _BLOCK.finditer(text):
         line = text.count("\n", 0, found.start("kind")) + 1
-        yield Block(f"{page}:{line}", found["kind"], found["code"], (found["why"] or "").strip())
+        yield Block(
+            f"{page}:{line}", found["kind"], found["code"], (found["why"] or "").strip()
+        )
 
 
 def run(block: Block, namespace: dict[str, Any]) -> None:
@@ -78,7 +84,9 @@ def run(block: Block, namespace: dict[str, Any]) -> None:
 
 
 def _command(line: str, place: str) -> None:
-    """Run the commands of a line, which are those of Tokenlake alone; `>` writes what one prints."""
+    """Run the commands of a line, which are those of Tokenlake alone; `>` writes
+    what one prints.
+    """
     lexer = shlex.shlex(line, posix=True, punctuation_chars=";>")
     lexer.whitespace_split = True
     words = list(lexer)
@@ -88,13 +96,17 @@ def _command(line: str, place: str) -> None:
         target = command[command.index(">") + 1] if ">" in command else None
         if target:
             command = command[: command.index(">")]
-        assert command[0] == "tokenlake", f"{place}: {command[0]} is run by no test; say why, or leave it out"
+        assert command[0] == "tokenlake", (
+            f"{place}: {command[0]} is run by no test; say why, or leave it out"
+        )
         printed = io.StringIO()
         # A server of Prefect takes seconds to start; the flows have tests of their own.
         extra = ["--no-prefect"] if command[1] in ("run", "import") else []
         with contextlib.redirect_stdout(printed):
             code = main([*command[1:], *extra])
-        assert code == 0, f"{place}: {shlex.join(command)} ended with {code}: {printed.getvalue()}"
+        assert code == 0, (
+            f"{place}: {shlex.join(command)} ended with {code}: {printed.getvalue()}"
+        )
         if target:
             Path(target).write_text(printed.getvalue())
 

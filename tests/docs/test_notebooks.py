@@ -1,4 +1,6 @@
-"""The notebooks run from top to bottom in a kernel of Jupyter, and are stored with what they show."""
+"""The notebooks run from top to bottom in a kernel of Jupyter, and are stored with
+what they show.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ def test_it_runs_in_a_kernel(path: Path) -> None:
 
 
 @pytest.mark.integration
-def test_explore_opens_a_store_that_exists(tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explore_opens_a_store_that_exists(
+    tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TOKENLAKE_STORE", str(shared_store(tokenizer_dir)))
     monkeypatch.setenv("TOKENLAKE_DATASET", "small")
     execute(ROOT / "notebooks" / "explore.ipynb", CHECKS["explore"] + OF_A_STORE)
@@ -70,18 +74,24 @@ def plots() -> Iterator[ModuleType]:
 
 
 @given(largest=st.floats(1e-6, 1e12))
-def test_ticks_are_round_and_reach_the_largest_value(plots: ModuleType, largest: float) -> None:
+def test_ticks_are_round_and_reach_the_largest_value(
+    plots: ModuleType, largest: float
+) -> None:
     ticks = plots.ticks(largest)
     assert ticks[0] == 0 and ticks[-1] >= largest * 0.99 and 3 <= len(ticks) <= 7
     assert all(
-        len(f"{tick:.3g}") <= len(f"{tick:.12g}") and float(f"{tick:.3g}") == pytest.approx(tick)
+        len(f"{tick:.3g}") <= len(f"{tick:.12g}")
+        and float(f"{tick:.3g}") == pytest.approx(tick)
         for tick in ticks
     )
 
 
 def test_a_plot_has_axes_labels_and_a_legend(plots: ModuleType) -> None:
     picture = plots.line_plot(
-        {"<code>": [0, 5, 9], "web": [9, 5, 0]}, x_label="step", y_label="rows", x_step=100
+        {"<code>": [0, 5, 9], "web": [9, 5, 0]},
+        x_label="step",
+        y_label="rows",
+        x_step=100,
     ).data
     tree = ElementTree.fromstring(picture)
     texts = [text.text for text in tree.iter("{http://www.w3.org/2000/svg}text")]
@@ -110,4 +120,6 @@ def test_it_shows_results_and_nothing_of_a_machine(path: Path) -> None:
         for cell in code
         for output in cell.outputs
     )
-    assert not MACHINE.search(shown(notebook)), "run `python -m tests.docs.notebooks`, and see what it keeps"
+    assert not MACHINE.search(shown(notebook)), (
+        "run `python -m tests.docs.notebooks`, and see what it keeps"
+    )

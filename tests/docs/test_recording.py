@@ -1,4 +1,6 @@
-"""The recording of a build: output becomes screens, screens become a film, and the stored film is one of them."""
+"""The recording of a build: output becomes screens, screens become a film, and the
+stored film is one of them.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,15 @@ def texts(screen: Screen) -> list[str]:
         ("abc\x1b[2Dx\x1b[K", ["ax", "", ""]),
         ("a\x1b[?25l\x1b]0;title\x07\x1b[>4;1mb", ["ab", "", ""]),
     ],
-    ids=["lines", "replaced", "two rows replaced", "scrolled", "wrapped", "erased to the end", "skipped"],
+    ids=[
+        "lines",
+        "replaced",
+        "two rows replaced",
+        "scrolled",
+        "wrapped",
+        "erased to the end",
+        "skipped",
+    ],
 )
 def test_output_becomes_rows(output: str, rows: list[str]) -> None:
     screen = Screen(columns=10, rows=3)
@@ -65,7 +75,9 @@ def test_output_becomes_rows(output: str, rows: list[str]) -> None:
 
 def test_colours_become_styles() -> None:
     screen = Screen(columns=30, rows=1)
-    screen.write("\x1b[1;31merror:\x1b[0m no \x1b[38;5;237m━━\x1b[39m\x1b[2m done\x1b[22m")
+    screen.write(
+        "\x1b[1;31merror:\x1b[0m no \x1b[38;5;237m━━\x1b[39m\x1b[2m done\x1b[22m"
+    )
     red = Style("#e5534b", is_bold=True)
     grey = Style("#3a3a3a")
     assert screen.shown()[0] == (
@@ -123,19 +135,31 @@ def test_frames_are_thinned_and_waits_shortened() -> None:
 
 def test_a_film_draws_equal_rows_once_and_escapes_text() -> None:
     same = (Run(0, "<b>&amp;", Style()),)
-    frames = [Frame(0.0, (same, ())), Frame(1.0, (same, (Run(2, "$", Style(is_bold=True)),)))]
+    frames = [
+        Frame(0.0, (same, ())),
+        Frame(1.0, (same, (Run(2, "$", Style(is_bold=True)),))),
+    ]
     svg = svg_of(frames, 20, 2, 'a "film"')
     tree = ElementTree.fromstring(svg)
     drawn = [text.text for text in tree.iter("{http://www.w3.org/2000/svg}text")]
     assert drawn == ["<b>&amp;", "$"]
     assert svg.count('href="#r1"') == 2 and "prefers-reduced-motion" in svg
-    assert re.search(r"animation:play 6\.00s", svg) and "16.67%{transform:translateY(-60px)}" in svg
+    assert (
+        re.search(r"animation:play 6\.00s", svg)
+        and "16.67%{transform:translateY(-60px)}" in svg
+    )
 
 
 def test_the_stored_film_shows_a_build_that_is_cancelled_and_resumed() -> None:
     data = RECORDING.read_bytes()
     assert len(data) < 150_000
     tree = ElementTree.fromstring(data)
-    text = "\n".join(text.text or "" for text in tree.iter("{http://www.w3.org/2000/svg}text"))
-    assert "cancelled:" in text and re.search(r"\d+ units resumed", text) and "intact" in text
+    text = "\n".join(
+        text.text or "" for text in tree.iter("{http://www.w3.org/2000/svg}text")
+    )
+    assert (
+        "cancelled:" in text
+        and re.search(r"\d+ units resumed", text)
+        and "intact" in text
+    )
     assert "/tmp/" not in text and "<script" not in data.decode()

@@ -16,7 +16,12 @@ from tests.store.support import linked_copy
 jax: Any = lazily("jax")
 sharding: Any = lazily("jax.sharding")
 
-RUN = [(page, block) for page in PAGES for block in blocks(page) if block.kind in ("python", "bash", "yaml")]
+RUN = [
+    (page, block)
+    for page in PAGES
+    for block in blocks(page)
+    if block.kind in ("python", "bash", "yaml")
+]
 
 
 def _names() -> dict[str, Any]:
@@ -25,7 +30,9 @@ def _names() -> dict[str, Any]:
     def apply(params: Any, batch: Any) -> Any:
         return params["embed"][batch["input_ids"]] @ params["embed"].T
 
-    embed = jax.numpy.asarray(np.random.default_rng(0).normal(size=(1024, 8)), "float32")
+    embed = jax.numpy.asarray(
+        np.random.default_rng(0).normal(size=(1024, 8)), "float32"
+    )
     return {
         "apply": apply,
         "params": {"embed": embed},
@@ -38,8 +45,12 @@ def _names() -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if any(found == page for found, _ in RUN)])
-def test_a_page_runs(page: str, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if any(found == page for found, _ in RUN)]
+)
+def test_a_page_runs(
+    page: str, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     linked_copy(world, tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TOKENLAKE_CACHE", str(tmp_path / "cache"))
@@ -53,6 +64,8 @@ def test_a_page_runs(page: str, world: Path, tmp_path: Path, monkeypatch: pytest
 
 
 def test_few_blocks_are_not_run() -> None:
-    """Reasons are for what one machine without a network cannot do, and not a way around this test."""
+    """Reasons are for what one machine without a network cannot do, and not a way
+    around this test.
+    """
     reasons = [block for _, block in RUN if block.why]
     assert len(reasons) * 3 <= len(RUN)

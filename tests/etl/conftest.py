@@ -1,4 +1,6 @@
-"""Builds of tests in this process, by what one worker would keep between jobs: a worker process takes a second."""
+"""Builds of tests in this process, by what one worker would keep between jobs: a
+worker process takes a second.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Stored versions as a plan sees them: manifests and a tokenizer, without a single shard."""
+"""Stored versions as a plan sees them: manifests and a tokenizer, without a single
+shard.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,14 @@ from tokenlake.etl import make_plan
 from tokenlake.etl.plan import FoundParent, Plan
 from tokenlake.etl.tokenizers import TokenizerFiles, describe
 from tokenlake.runtime.mixing import MixtureStream
-from tokenlake.runtime.store import Account, InputFileEntry, Layout, ShardEntry, Store, shard_path
+from tokenlake.runtime.store import (
+    Account,
+    InputFileEntry,
+    Layout,
+    ShardEntry,
+    Store,
+    shard_path,
+)
 
 
 def described(folder: Path) -> tuple[TokenizerFiles, dict[str, Any]]:
@@ -22,13 +31,21 @@ def described(folder: Path) -> tuple[TokenizerFiles, dict[str, Any]]:
     files = TokenizerFiles.read(folder)
     eos = files.eos_id
     pad = eos if files.pad_id is None else files.pad_id
-    return files, {**describe(files), "folder": "", "eos_id": eos, "pad_id": pad, "append_eos": True}
+    return files, {
+        **describe(files),
+        "folder": "",
+        "eos_id": eos,
+        "pad_id": pad,
+        "append_eos": True,
+    }
 
 
 class Lake:
     """A store in which versions appear by their figures alone."""
 
-    def __init__(self, store: Store, tokenizer: tuple[TokenizerFiles, dict[str, Any]]) -> None:
+    def __init__(
+        self, store: Store, tokenizer: tuple[TokenizerFiles, dict[str, Any]]
+    ) -> None:
         self.store = store
         self._files, self.facts = tokenizer
 
@@ -69,9 +86,17 @@ class Lake:
             for number, (part, groups) in enumerate(every)
         ]
         entry = InputFileEntry(
-            source=source, path="p", size=input_size, token="t", file_id=file_id(source, "p")
+            source=source,
+            path="p",
+            size=input_size,
+            token="t",
+            file_id=file_id(source, "p"),
         )
-        texts = {"preference": {"method": "dpo", "trainer": "trl"}} if kind == "preference" else {}
+        texts = (
+            {"preference": {"method": "dpo", "trainer": "trl"}}
+            if kind == "preference"
+            else {}
+        )
         plain = {"texts": texts, "tokenizer": {"add_special_tokens": True}}
         manifest = Manifest(
             kind=kind,
@@ -79,7 +104,10 @@ class Lake:
             version=version,
             fingerprint=f"{version:064x}",
             seq_length=seq_length,
-            config={"build": dict(build or {}), "sources": {source: {**plain, **(settings or {})}}},
+            config={
+                "build": dict(build or {}),
+                "sources": {source: {**plain, **(settings or {})}},
+            },
             tokenizer={source: {**self.facts, **(facts or {})}},
             files=tuple(entries),
             other_files={},
@@ -96,17 +124,27 @@ class Lake:
     def plan(self, names: Sequence[str | dict[str, Any]], **sections: Any) -> Plan:
         """Plan a build of datasets of the store; `mix` and `pack` are sections."""
         datasets = [
-            {"name": name.partition("@")[0], "dataset": name} if isinstance(name, str) else name
+            {"name": name.partition("@")[0], "dataset": name}
+            if isinstance(name, str)
+            else name
             for name in names
         ]
-        config = {"name": "mixed", "datasets": datasets, "save": {"output_dir": self.store.url}, **sections}
+        config = {
+            "name": "mixed",
+            "datasets": datasets,
+            "save": {"output_dir": self.store.url},
+            **sections,
+        }
         return make_plan(resolve(load_config(config)))
 
 
 def figures(name: str, shards: Sequence[Sequence[int]], tokens: int) -> FoundParent:
     """A parent of which nothing is known but its rows."""
     columns = ("input_ids", "file", "position")
-    entries = [_shard("train", number, groups, tokens, columns, "0") for number, groups in enumerate(shards)]
+    entries = [
+        _shard("train", number, groups, tokens, columns, "0")
+        for number, groups in enumerate(shards)
+    ]
     manifest = Manifest(
         kind="tokens",
         dataset=name,
@@ -125,7 +163,12 @@ def figures(name: str, shards: Sequence[Sequence[int]], tokens: int) -> FoundPar
 
 
 def _shard(
-    split: str, unit: int, groups: Sequence[int], tokens: int, columns: Sequence[str], content: str
+    split: str,
+    unit: int,
+    groups: Sequence[int],
+    tokens: int,
+    columns: Sequence[str],
+    content: str,
 ) -> ShardEntry:
     rows = sum(groups)
     return ShardEntry(
@@ -144,12 +187,25 @@ def _shard(
 
 
 def taken(stream: MixtureStream, start: int, stop: int) -> list[tuple[int, int]]:
-    """Of each source: how many row groups a range of positions takes rows of, epoch by epoch, and how many rows."""
+    """Of each source: how many row groups a range of positions takes rows of, epoch
+    by epoch, and how many rows.
+    """
     rows = stream.rows(start, stop)
     found: list[tuple[int, int]] = []
     for source in range(len(stream.orders)):
         own = rows.source == source
         found.append(
-            (len(set(zip(rows.epoch[own].tolist(), rows.group[own].tolist(), strict=True))), int(own.sum()))
+            (
+                len(
+                    set(
+                        zip(
+                            rows.epoch[own].tolist(),
+                            rows.group[own].tolist(),
+                            strict=True,
+                        )
+                    )
+                ),
+                int(own.sum()),
+            )
         )
     return found

@@ -30,12 +30,20 @@ class Built:
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder, self.manifest = folder, manifest
         report = verify(
-            open_store(str(folder.parents[1])), manifest.dataset, manifest.version, deep=True, workers=1
+            open_store(str(folder.parents[1])),
+            manifest.dataset,
+            manifest.version,
+            deep=True,
+            workers=1,
         )
         assert report.ok, report.problems
 
     def files(self, split: str = "train") -> list[Path]:
-        return [self.folder / shard.path for shard in self.manifest.files if shard.split == split]
+        return [
+            self.folder / shard.path
+            for shard in self.manifest.files
+            if shard.split == split
+        ]
 
     def table(self, split: str = "train") -> pa.Table:
         return pa.concat_tables(pq.read_table(path) for path in self.files(split))
@@ -60,13 +68,19 @@ def build_here(config: Config) -> Built:
 def documents_of(
     rows: Iterable[dict[str, Any]], column: str = "input_ids"
 ) -> dict[tuple[int, int], list[Any]]:
-    """Put documents of packed rows together from their pieces, which must follow one another without gaps."""
+    """Put documents of packed rows together from their pieces, which must follow one
+    another without gaps.
+    """
     pieces: dict[tuple[int, int], list[tuple[int, list[Any]]]] = {}
     for row in rows:
         at = 0
-        for length, origin in zip(row["segment_lengths"], row["documents"], strict=True):
+        for length, origin in zip(
+            row["segment_lengths"], row["documents"], strict=True
+        ):
             key = origin["file"], origin["position"]
-            pieces.setdefault(key, []).append((origin["start"], row[column][at : at + length]))
+            pieces.setdefault(key, []).append(
+                (origin["start"], row[column][at : at + length])
+            )
             at += length
         assert at <= len(row["input_ids"])
     whole: dict[tuple[int, int], list[Any]] = {}
@@ -124,7 +138,8 @@ build_dataset(json.loads(sys.argv[1]), workers=1, on_event=end)
 
 
 def kill_after_a_unit(config: Config, version: Path) -> dict[Path, int]:
-    """Build in a process of its own that ends itself and all its workers by kill -9 once a unit is finished.
+    """Build in a process of its own that ends itself and all its workers by kill -9
+    once a unit is finished.
 
     Returns:
         the ledger records that it left, and their inodes.
@@ -132,7 +147,9 @@ def kill_after_a_unit(config: Config, version: Path) -> dict[Path, int]:
     env = os.environ | {"PYTHONPATH": str(Path(tokenlake.__file__).parents[1])}
     command = [sys.executable, "-c", _UNTIL_A_UNIT, json.dumps(config), str(version)]
     # The end of what they all write to is the end of its workers, too.
-    ended = subprocess.run(command, env=env, start_new_session=True, stderr=subprocess.PIPE, check=False)
+    ended = subprocess.run(
+        command, env=env, start_new_session=True, stderr=subprocess.PIPE, check=False
+    )
     assert ended.returncode == -signal.SIGKILL
     finished = {path: path.stat().st_ino for path in version.glob("ledger/*.json")}
     assert finished
@@ -140,12 +157,21 @@ def kill_after_a_unit(config: Config, version: Path) -> dict[Path, int]:
 
 
 def kill_once(true: Callable[[], bool], script: str, config: Config) -> None:
-    """Run a script of Python; end it by kill -9 once something is true, and return when its workers have ended too."""
+    """Run a script of Python; end it by kill -9 once something is true, and return
+    when its workers have ended too.
+    """
     env = os.environ | {"PYTHONPATH": str(Path(tokenlake.__file__).parents[1])}
     command = [sys.executable, "-c", script, json.dumps(config)]
-    process = subprocess.Popen(command, env=env, start_new_session=True, stderr=subprocess.PIPE)
-    # Its end is looked at and not taken: the group of a process that nobody waited for can be killed.
-    while not true() and os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+    process = subprocess.Popen(
+        command, env=env, start_new_session=True, stderr=subprocess.PIPE
+    )
+    # Its end is looked at and not taken: the group of a process that nobody waited for
+    # can be killed.
+    while (
+        not true()
+        and os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        is None
+    ):
         time.sleep(0.002)
     os.killpg(process.pid, signal.SIGKILL)
     _, said = process.communicate()  # the workers write there as well

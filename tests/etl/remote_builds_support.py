@@ -1,4 +1,6 @@
-"""One small build, on whatever store: its inputs, its configuration, buckets to build into, and what is in them."""
+"""One small build, on whatever store: its inputs, its configuration, buckets to
+build into, and what is in them.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +42,14 @@ class S3Bucket:
         return StoreAddress(f"s3://builds/{prefix}", self.server.options())
 
     def everything(self, prefix: str) -> Files:
-        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket="builds", Prefix=f"{prefix}/")
+        pages = self.client.get_paginator("list_objects_v2").paginate(
+            Bucket="builds", Prefix=f"{prefix}/"
+        )
         keys = [one["Key"] for page in pages for one in page.get("Contents", ())]
         return {
-            key.removeprefix(f"{prefix}/"): self.client.get_object(Bucket="builds", Key=key)["Body"].read()
+            key.removeprefix(f"{prefix}/"): self.client.get_object(
+                Bucket="builds", Key=key
+            )["Body"].read()
             for key in keys
         }
 
@@ -92,14 +98,17 @@ def stored(where: Bucket | Path, prefix: str = "") -> Files:
     """Return the files of a store but ``runs/``, temporary ones and trials."""
     if isinstance(where, Path):
         found = {
-            str(path.relative_to(where)): path.read_bytes() for path in where.rglob("*") if path.is_file()
+            str(path.relative_to(where)): path.read_bytes()
+            for path in where.rglob("*")
+            if path.is_file()
         }
     else:
         found = where.everything(prefix)
     return {
         key: data
         for key, data in sorted(found.items())
-        if "/runs/" not in key and not key.rpartition("/")[2].startswith(("_temp", "_probe"))
+        if "/runs/" not in key
+        and not key.rpartition("/")[2].startswith(("_temp", "_probe"))
     }
 
 
@@ -107,7 +116,8 @@ def write_inputs(root: Path) -> None:
     """Three sources of a file each, of which each is a unit; one record is bad."""
     for number, source in enumerate(SOURCES):
         texts = [
-            {"text": f"{source} {i}: " + "a lake holds water, été " * (i % 7 + number)} for i in range(12)
+            {"text": f"{source} {i}: " + "a lake holds water, été " * (i % 7 + number)}
+            for i in range(12)
         ]
         lines = [json.dumps(text) for text in texts]
         if source == "pages":
@@ -117,13 +127,18 @@ def write_inputs(root: Path) -> None:
 
 
 def settings(
-    root: Path, tokenizer: Path, address: StoreAddress | str | Path, sources: tuple[str, ...] = SOURCES
+    root: Path,
+    tokenizer: Path,
+    address: StoreAddress | str | Path,
+    sources: tuple[str, ...] = SOURCES,
 ) -> dict[str, Any]:
     """The configuration of a build of `root`'s sources."""
     where = StoreAddress.of(address)
     return {
         "name": "small",
-        "datasets": [{"name": name, "data_files": str(root / name)} for name in sources],
+        "datasets": [
+            {"name": name, "data_files": str(root / name)} for name in sources
+        ],
         "default_tokenizer": str(tokenizer),
         "source": {
             "on_bad_record": "quarantine",
@@ -151,7 +166,9 @@ class Bench:
         self._pool = InProcessPool()
         self._interrupted_at = interrupted_at
 
-    def run(self, job: Job, on_progress: Progress = lambda fields: None) -> dict[str, Any]:
+    def run(
+        self, job: Job, on_progress: Progress = lambda fields: None
+    ) -> dict[str, Any]:
         if getattr(job, "unit", None) == self._interrupted_at is not None:
             raise KeyboardInterrupt
         return self._pool.run(job, on_progress)
@@ -163,7 +180,9 @@ class Bench:
         """Nothing runs beside the caller."""
 
 
-def build(config: dict[str, Any], retries: int = 2, bench: Bench | None = None) -> dict[int, str]:
+def build(
+    config: dict[str, Any], retries: int = 2, bench: Bench | None = None
+) -> dict[int, str]:
     """Build in this process, and return how each unit came to be."""
     session = BuildSession.open(config)
     workers: Any = bench or Bench()

@@ -24,21 +24,33 @@ ROADS: dict[str, dict[str, Any]] = {
 
 
 def write(path: Path, texts: list[Any]) -> Path:
-    table = pa.table({"text": pa.array(texts, pa.binary()), "n": pa.array(range(len(texts)))})
+    table = pa.table(
+        {"text": pa.array(texts, pa.binary()), "n": pa.array(range(len(texts)))}
+    )
     pq.write_table(table, path, store_schema=False)
     return path
 
 
 @pytest.mark.parametrize("road", ROADS)
-def test_bytes_make_the_documents_that_text_makes(tmp_path: Path, tokenizer_dir: Path, road: str):
+def test_bytes_make_the_documents_that_text_makes(
+    tmp_path: Path, tokenizer_dir: Path, road: str
+):
     path = write(tmp_path / "a.parquet", [b"hello lake", "Zürich".encode()])
-    pq.write_table(pa.table({"text": ["hello lake", "Zürich"], "n": [0, 1]}), tmp_path / "b.parquet")
+    pq.write_table(
+        pa.table({"text": ["hello lake", "Zürich"], "n": [0, 1]}),
+        tmp_path / "b.parquet",
+    )
     as_bytes = build_here(settings(tmp_path / "1", tokenizer_dir, path, **ROADS[road]))
-    as_text = build_here(settings(tmp_path / "2", tokenizer_dir, tmp_path / "b.parquet", **ROADS[road]))
+    as_text = build_here(
+        settings(tmp_path / "2", tokenizer_dir, tmp_path / "b.parquet", **ROADS[road])
+    )
     ids = [row["input_ids"] for row in as_text.rows()]
     assert [row["input_ids"] for row in as_bytes.rows()] == ids
     if road == "kept":
-        assert [row["text"] for row in as_bytes.rows()] == [b"hello lake", "Zürich".encode()]
+        assert [row["text"] for row in as_bytes.rows()] == [
+            b"hello lake",
+            "Zürich".encode(),
+        ]
 
 
 @pytest.mark.parametrize("road", ["text", "renamed", "prompt"])
@@ -59,17 +71,23 @@ def test_rows_of_files_are_tokenized_too(tmp_path: Path, tokenizer_dir: Path):
     texts = tmp_path / "b.parquet"
     pq.write_table(pa.table({"text": ["hello lake", "water"]}), texts)
     for file in (path, texts):
-        tokens = TokenizedShardedSource(ParquetShardedSource([str(file)]), str(tokenizer_dir))
+        tokens = TokenizedShardedSource(
+            ParquetShardedSource([str(file)]), str(tokenizer_dir)
+        )
         ids.append([list(row["input_ids"]) for row in tokens])
     assert ids[0] == ids[1]
 
 
-TURNS = pa.list_(pa.struct([("role", pa.binary()), ("content", pa.binary()), ("weight", pa.int64())]))
+TURNS = pa.list_(
+    pa.struct([("role", pa.binary()), ("content", pa.binary()), ("weight", pa.int64())])
+)
 TURN = {"role": b"user", "content": "é".encode(), "weight": 1}
 
 
 def test_nested_bytes_are_decoded_and_other_fields_stay():
-    batch = pa.record_batch({"turns": pa.array([[TURN], None], TURNS), "raw": [b"a", b"\xff"]})
+    batch = pa.record_batch(
+        {"turns": pa.array([[TURN], None], TURNS), "raw": [b"a", b"\xff"]}
+    )
     for rows in (Rows(batch), Rows(objects=batch.to_pylist())):
         assert with_text(rows, ("turns",)).objects == [
             {"turns": [{"role": "user", "content": "é", "weight": 1}], "raw": b"a"},

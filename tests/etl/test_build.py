@@ -1,4 +1,6 @@
-"""Whole builds through the library's runner; in this process, but for tests that ask for real worker processes."""
+"""Whole builds through the library's runner; in this process, but for tests that ask
+for real worker processes.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,13 @@ def config(tmp_path: Path, tokenizer_dir: Path) -> Config:
     write_jsonl(tmp_path / "in" / "c.jsonl", texts(67, 100))
     return {
         "name": "set",
-        "datasets": [{"name": "s", "data_files": str(tmp_path / "in"), "tokenizer": str(tokenizer_dir)}],
+        "datasets": [
+            {
+                "name": "s",
+                "data_files": str(tmp_path / "in"),
+                "tokenizer": str(tokenizer_dir),
+            }
+        ],
         "source": {"unit_size": 4000},
         "pack": {"enabled": True, "seq_length": 32},
         "save": {"output_dir": str(tmp_path / "store")},
@@ -90,16 +98,23 @@ def rows(result: BuildResult, split: str = "train") -> pa.Table:
     """All rows of a split, in the manifest's order."""
     files = [entry.path for entry in result.manifest.files if entry.split == split]
     return pa.concat_tables(
-        [pq.read_table(Path(result.path) / name, page_checksum_verification=True) for name in files]
+        [
+            pq.read_table(Path(result.path) / name, page_checksum_verification=True)
+            for name in files
+        ]
     )
 
 
-def documents_of(result: BuildResult, split: str = "train") -> dict[tuple[int, int], list[int]]:
+def documents_of(
+    result: BuildResult, split: str = "train"
+) -> dict[tuple[int, int], list[int]]:
     """Every document's ids: (file, position) to ids with EOS."""
     return outputs_support.documents_of(rows(result, split).to_pylist())
 
 
-def expected_documents(config: Config, tokenizer_dir: Path, names: tuple[str, ...] = ("a", "b", "c")) -> dict:
+def expected_documents(
+    config: Config, tokenizer_dir: Path, names: tuple[str, ...] = ("a", "b", "c")
+) -> dict:
     reference = ReferenceTokenizer.of_folder(tokenizer_dir, literal=True)
     eos = reference.token_id("<|endoftext|>")
     found = {}
@@ -108,7 +123,10 @@ def expected_documents(config: Config, tokenizer_dir: Path, names: tuple[str, ..
         path = Path(config["datasets"][0]["data_files"]) / f"{name}.jsonl"
         for line in path.read_bytes().splitlines(keepends=True):
             text = json.loads(line)["text"]
-            found[file_id("s", path.name), at] = [*reference.encode(text, add_special_tokens=False).ids, eos]
+            found[file_id("s", path.name), at] = [
+                *reference.encode(text, add_special_tokens=False).ids,
+                eos,
+            ]
             at += len(line)
     return found
 
@@ -124,7 +142,9 @@ def test_every_document_comes_back_token_for_token(config, tokenizer_dir):
     assert (result.status, result.units_built) == ("built", 3)
 
 
-def test_the_number_of_workers_and_the_place_change_no_byte(config, tmp_path, processes):
+def test_the_number_of_workers_and_the_place_change_no_byte(
+    config, tmp_path, processes
+):
     one = build_dataset(config, workers=1)
     moved = tmp_path / "elsewhere"
     (tmp_path / "in").rename(moved)
@@ -149,8 +169,12 @@ def test_an_added_file_leaves_the_other_units_alone(config, tmp_path, tokenizer_
     assert (second.version, second.units_built, second.units_reused) == (2, 1, 3)
     old = {entry.sha256 for entry in first.manifest.files}
     assert old < {entry.sha256 for entry in second.manifest.files}
-    assert documents_of(second) == expected_documents(config, tokenizer_dir, ("a", "aa", "b", "c"))
-    fresh = build_dataset({**config, "save": {"output_dir": str(tmp_path / "fresh")}}, workers=1)
+    assert documents_of(second) == expected_documents(
+        config, tokenizer_dir, ("a", "aa", "b", "c")
+    )
+    fresh = build_dataset(
+        {**config, "save": {"output_dir": str(tmp_path / "fresh")}}, workers=1
+    )
     assert {e.path: e.sha256 for e in fresh.manifest.files} == {
         e.path: e.sha256 for e in second.manifest.files
     }
@@ -175,7 +199,9 @@ def test_another_licence_is_another_version_of_the_same_files(config):
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "flipped"])
-def test_a_unit_that_is_spoilt_in_the_newest_version_is_taken_from_an_older_one(config, tmp_path, damage):
+def test_a_unit_that_is_spoilt_in_the_newest_version_is_taken_from_an_older_one(
+    config, tmp_path, damage
+):
     build_dataset(config, workers=1)
     write_jsonl(tmp_path / "in" / "d.jsonl", texts(200, 230))
     second = build_dataset(config, workers=1)
@@ -191,7 +217,9 @@ def test_a_unit_that_is_spoilt_in_the_newest_version_is_taken_from_an_older_one(
 
 
 @pytest.mark.parametrize("moment", ["link_all", "put_all"])
-def test_a_run_that_dies_while_it_takes_units_over_is_resumed(config, tmp_path, monkeypatch, moment):
+def test_a_run_that_dies_while_it_takes_units_over_is_resumed(
+    config, tmp_path, monkeypatch, moment
+):
     monkeypatch.setattr("tokenlake.etl.commit.finished_units._UNITS_PER_STEP", 1)
     build_dataset(config, workers=1)
     write_jsonl(tmp_path / "in" / "d.jsonl", texts(200, 230))
@@ -209,8 +237,14 @@ def test_a_run_that_dies_while_it_takes_units_over_is_resumed(config, tmp_path, 
             build_dataset(config, workers=1)
     result = build_dataset(config, workers=1)
     done = 1 + (moment == "put_all")
-    assert (result.status, result.units_resumed, result.units_reused) == ("resumed", done, 3 - done)
-    fresh = build_dataset({**config, "save": {"output_dir": str(tmp_path / "fresh")}}, workers=1)
+    assert (result.status, result.units_resumed, result.units_reused) == (
+        "resumed",
+        done,
+        3 - done,
+    )
+    fresh = build_dataset(
+        {**config, "save": {"output_dir": str(tmp_path / "fresh")}}, workers=1
+    )
     assert result.manifest.files == fresh.manifest.files
     assert verify(open_store(tmp_path / "store"), "set", 2, deep=True).ok
 
@@ -229,33 +263,49 @@ class StopAfter:
 
 
 def test_an_interrupted_build_resumes_without_redoing_and_ends_equal(config, tmp_path):
-    undisturbed = build_dataset({**config, "save": {"output_dir": str(tmp_path / "calm")}}, workers=1)
+    undisturbed = build_dataset(
+        {**config, "save": {"output_dir": str(tmp_path / "calm")}}, workers=1
+    )
     with pytest.raises(KeyboardInterrupt):
         build_dataset(config, workers=1, on_event=StopAfter(2))
     assert not (tmp_path / "store/set/v1/manifest.json").exists()
     begun: list[int] = []
     result = build_dataset(
-        config, workers=1, on_event=lambda e: begun.append(e.unit) if isinstance(e, UnitStarted) else None
+        config,
+        workers=1,
+        on_event=lambda e: begun.append(e.unit) if isinstance(e, UnitStarted) else None,
     )
-    assert (result.status, result.units_resumed, result.units_built) == ("resumed", 2, 1)
+    assert (result.status, result.units_resumed, result.units_built) == (
+        "resumed",
+        2,
+        1,
+    )
     assert begun == [2]
     assert tree(Path(result.path)) == tree(Path(undisturbed.path))
 
 
 @pytest.mark.parametrize("damage", ["record", "part", "gone"])
-def test_resume_redoes_a_finished_unit_whose_files_are_damaged(config, tmp_path, damage):
+def test_resume_redoes_a_finished_unit_whose_files_are_damaged(
+    config, tmp_path, damage
+):
     with pytest.raises(KeyboardInterrupt):
         build_dataset(config, workers=1, on_event=StopAfter(2))
     version = tmp_path / "store/set/v1"
-    target = version / ("ledger/00001.json" if damage == "record" else "data/train-00001-00.parquet")
+    target = version / (
+        "ledger/00001.json" if damage == "record" else "data/train-00001-00.parquet"
+    )
     target.chmod(0o644)
-    target.unlink() if damage == "gone" else target.write_bytes(target.read_bytes()[:-1])
+    target.unlink() if damage == "gone" else target.write_bytes(
+        target.read_bytes()[:-1]
+    )
     result = build_dataset(config, workers=1)
     assert (result.units_resumed, result.units_built) == (1, 2)
 
 
 def test_a_killed_worker_costs_one_retry_and_not_the_run(config, tmp_path):
-    calm = build_dataset({**config, "save": {"output_dir": str(tmp_path / "calm")}}, workers=2)
+    calm = build_dataset(
+        {**config, "save": {"output_dir": str(tmp_path / "calm")}}, workers=2
+    )
     retried: list[UnitRetried] = []
     with WorkerPool(2) as pool:
         killed = threading.Event()
@@ -290,7 +340,9 @@ def test_cancelling_stops_at_once_and_leaves_no_process(config):
             os.kill(pid, 0)
 
 
-def test_splits_partition_the_documents_and_stay_when_data_is_added(config, tmp_path, tokenizer_dir):
+def test_splits_partition_the_documents_and_stay_when_data_is_added(
+    config, tmp_path, tokenizer_dir
+):
     config["source"]["splits"] = {"train": 0.7, "validation": 0.3}
     first = build_dataset(config, workers=1)
     parts = documents_of(first), documents_of(first, "validation")
@@ -304,8 +356,12 @@ def test_splits_partition_the_documents_and_stay_when_data_is_added(config, tmp_
 
 
 @pytest.mark.parametrize("kind", ["number", "float", "unsigned", "text"])
-def test_excluded_documents_are_left_out_and_only_their_unit_is_rebuilt(kind, config, tmp_path):
-    """A file is named by its number, or in any of the ways in which people write a path."""
+def test_excluded_documents_are_left_out_and_only_their_unit_is_rebuilt(
+    kind, config, tmp_path
+):
+    """A file is named by its number, or in any of the ways in which people write a
+    path.
+    """
     write_jsonl(tmp_path / "in" / "deep" / "b.jsonl", texts(34, 67))
     expected = documents_of(build_dataset(config, workers=1))
     ours, full = file_id("s", "b.jsonl"), str(tmp_path / "in" / "b.jsonl")
@@ -313,22 +369,35 @@ def test_excluded_documents_are_left_out_and_only_their_unit_is_rebuilt(kind, co
     names["unsigned"] = [pa.scalar(ours % (1 << 64), pa.uint64())]
     names["text"] = [str(ours), "./b.jsonl", full, f"file://{full}", "in/b.jsonl"]
     gone = sorted(key for key in expected if key[0] == ours)[3 : 3 + len(names[kind])]
-    takedown(config, tmp_path, [(name, p) for name, (_, p) in zip(names[kind], gone, strict=True)])
+    takedown(
+        config,
+        tmp_path,
+        [(name, p) for name, (_, p) in zip(names[kind], gone, strict=True)],
+    )
     result = build_dataset(config, workers=1)
     assert (result.version, result.units_reused, result.units_built) == (2, 3, 1)
-    assert documents_of(result) == {key: ids for key, ids in expected.items() if key not in gone}
+    assert documents_of(result) == {
+        key: ids for key, ids in expected.items() if key not in gone
+    }
     assert result.manifest.account.filtered == {"excluded": len(gone)}
     assert result.notes == ()
 
 
 def takedown(config: Config, folder: Path, entries: list[tuple[Any, Any]]) -> None:
     path = folder / "takedown.parquet"
-    pq.write_table(pa.table({"file": [f for f, _ in entries], "position": [p for _, p in entries]}), path)
+    pq.write_table(
+        pa.table(
+            {"file": [f for f, _ in entries], "position": [p for _, p in entries]}
+        ),
+        path,
+    )
     config["datasets"][0]["exclude"] = str(path)
 
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet", "num_shards"])
-def test_one_excluded_document_rebuilds_its_part_of_a_file_alone(form, config, tmp_path):
+def test_one_excluded_document_rebuilds_its_part_of_a_file_alone(
+    form, config, tmp_path
+):
     path = tmp_path / "in" / "big" / ("x.parquet" if form == "parquet" else "x.jsonl")
     write_jsonl(path, documents := texts(0, 400))
     if form == "parquet":
@@ -342,7 +411,10 @@ def test_one_excluded_document_rebuilds_its_part_of_a_file_alone(form, config, t
     second = build_dataset(config, workers=1)
     assert second.units_built == 1
     assert second.units_reused == first.units_built - 1 > 3
-    assert sorted(position for _, position in documents_of(second)) == positions[:100] + positions[101:]
+    assert (
+        sorted(position for _, position in documents_of(second))
+        == positions[:100] + positions[101:]
+    )
 
 
 @pytest.mark.parametrize(
@@ -358,7 +430,9 @@ def test_one_excluded_document_rebuilds_its_part_of_a_file_alone(form, config, t
         ([], None),
     ],
 )
-def test_entries_of_exclude_that_match_nothing_are_told(entries, note, config, tmp_path):
+def test_entries_of_exclude_that_match_nothing_are_told(
+    entries, note, config, tmp_path
+):
     if not entries:
         takedown(config, tmp_path, entries)
         assert build_dataset(config, workers=1).notes == ()
@@ -376,7 +450,9 @@ def test_entries_of_exclude_that_match_nothing_are_told(entries, note, config, t
 
 
 def test_what_only_reading_can_tell_of_exclude_is_told_by_the_build(config, tmp_path):
-    (tmp_path / "in" / "z.jsonl.gz").write_bytes(gzip.compress(b'{"text": "one"}\n{"text": "two"}\n'))
+    (tmp_path / "in" / "z.jsonl.gz").write_bytes(
+        gzip.compress(b'{"text": "one"}\n{"text": "two"}\n')
+    )
     takedown(config, tmp_path, [("z.jsonl.gz", 1)])
     with pytest.raises(ConfigError, match="matches no document"):
         build_dataset(config, workers=1)
@@ -389,13 +465,19 @@ def test_an_ambiguous_name_in_exclude_is_an_error(config, tmp_path):
     write_jsonl(tmp_path / "in" / "one" / "y.jsonl", texts(0, 2))
     write_jsonl(tmp_path / "in" / "two" / "y.jsonl", texts(0, 2))
     takedown(config, tmp_path, [("y.jsonl", 0)])
-    with pytest.raises(ConfigError, match=r"file 'y.jsonl' means .*one/y.jsonl, .*two/y.jsonl"):
+    with pytest.raises(
+        ConfigError, match=r"file 'y.jsonl' means .*one/y.jsonl, .*two/y.jsonl"
+    ):
         build_dataset(config, workers=1)
 
 
 def test_sources_share_a_list(config, tmp_path, tokenizer_dir):
     write_jsonl(tmp_path / "other" / "o.jsonl", texts(0, 5))
-    other = {"name": "o", "data_files": str(tmp_path / "other"), "tokenizer": str(tokenizer_dir)}
+    other = {
+        "name": "o",
+        "data_files": str(tmp_path / "other"),
+        "tokenizer": str(tokenizer_dir),
+    }
     takedown(config, tmp_path, [("a.jsonl", 0)])
     config["datasets"].append(other | {"exclude": config["datasets"][0]["exclude"]})
     result = build_dataset(config, workers=1)
@@ -418,7 +500,9 @@ def test_a_bad_record_fails_the_build_with_its_place(config, tmp_path):
     assert not (tmp_path / "store/set/v1/manifest.json").exists()
 
 
-def test_quarantine_sets_bad_records_aside_and_counts_them(config, tmp_path, tokenizer_dir):
+def test_quarantine_sets_bad_records_aside_and_counts_them(
+    config, tmp_path, tokenizer_dir
+):
     expected = expected_documents(config, tokenizer_dir)
     bad = tmp_path / "in" / "c.jsonl"
     bad.write_bytes(b'{"text": 7}\n' + bad.read_bytes() + b'{"text": "\xff"}\n')
@@ -428,7 +512,9 @@ def test_quarantine_sets_bad_records_aside_and_counts_them(config, tmp_path, tok
     assert sum(account.quarantined.values()) == 2
     assert account.rows_read == 102
     held = pq.read_table(Path(result.path) / "quarantine/00002.parquet").to_pylist()
-    assert [(row["path"], row["position"], row["line"], row["raw"]) for row in held] == [
+    assert [
+        (row["path"], row["position"], row["line"], row["raw"]) for row in held
+    ] == [
         ("c.jsonl", 0, 1, b'{"text": 7}'),
         ("c.jsonl", len(bad.read_bytes()) - 14, 35, b'{"text": "\xff"}'),
     ]
@@ -456,7 +542,11 @@ def test_a_hopeless_build_stops_early(config, tmp_path):
     finished: list[Event] = []
     with pytest.raises(TooManyBadRecordsError, match="raise max_bad_fraction"):
         build_dataset(
-            config, workers=1, on_event=lambda e: finished.append(e) if isinstance(e, UnitFinished) else None
+            config,
+            workers=1,
+            on_event=lambda e: (
+                finished.append(e) if isinstance(e, UnitFinished) else None
+            ),
         )
     assert not finished
 
@@ -472,7 +562,9 @@ def test_a_special_token_inside_a_document_can_be_a_bad_record(config, tmp_path)
     assert account.special_tokens_in_text == 0
 
 
-def test_a_shard_rolls_at_the_first_row_group_past_its_size(config, tmp_path, tokenizer_dir, monkeypatch):
+def test_a_shard_rolls_at_the_first_row_group_past_its_size(
+    config, tmp_path, tokenizer_dir, monkeypatch
+):
     monkeypatch.setattr("tokenlake.etl.unit.sink.group_tokens", lambda files: 1 << 14)
     config["save"]["max_shard_size"] = 100
     config["pack"]["seq_length"] = 4096
@@ -489,7 +581,9 @@ def test_progress_adds_up_to_the_input(config):
     build_dataset(config, workers=2, on_event=seen.append)
     progress = [event for event in seen if isinstance(event, UnitProgress)]
     finished = [event for event in seen if isinstance(event, UnitFinished)]
-    assert sum(event.bytes for event in progress) == sum(event.bytes for event in finished)
+    assert sum(event.bytes for event in progress) == sum(
+        event.bytes for event in finished
+    )
     assert sum(event.documents for event in progress) == 100
     assert all(event.progressed[0] == event.bytes for event in finished)
 
@@ -530,9 +624,15 @@ def test_an_input_that_changes_during_the_build_is_an_error(config, tmp_path):
 
 
 @needs_slow_reference
-def test_a_condemned_engine_has_its_units_rebuilt_by_the_reference(config, tmp_path, monkeypatch):
-    """The second unit finds a mismatch; the first one, already in the ledger, is built again as well."""
-    calm = build_dataset({**config, "save": {"output_dir": str(tmp_path / "calm")}}, workers=1)
+def test_a_condemned_engine_has_its_units_rebuilt_by_the_reference(
+    config, tmp_path, monkeypatch
+):
+    """The second unit finds a mismatch; the first one, already in the ledger, is
+    built again as well.
+    """
+    calm = build_dataset(
+        {**config, "save": {"output_dir": str(tmp_path / "calm")}}, workers=1
+    )
     attempts: list[tuple[int, str]] = []
     run = InProcessPool.run
 
@@ -548,11 +648,21 @@ def test_a_condemned_engine_has_its_units_rebuilt_by_the_reference(config, tmp_p
     result = build_dataset(config, workers=1, on_event=tally.add)
     assert attempts[:2] == [(0, "gigatoken"), (1, "gigatoken")]
     account = result.manifest.account  # what was built in vain is taken back
-    assert (tally.finished, tally.documents, tally.tokens) == (3, account.documents, account.tokens)
+    assert (tally.finished, tally.documents, tally.tokens) == (
+        3,
+        account.documents,
+        account.tokens,
+    )
     assert tally.done == tally.built == tally.total and tally.ended is not None
     assert tally.written == account.content_packed + account.bos + account.eos
-    assert sorted(attempts[2:]) == [(0, "tokenizers"), (1, "tokenizers"), (2, "tokenizers")]
-    assert [e.sha256 for e in result.manifest.files] == [e.sha256 for e in calm.manifest.files]
+    assert sorted(attempts[2:]) == [
+        (0, "tokenizers"),
+        (1, "tokenizers"),
+        (2, "tokenizers"),
+    ]
+    assert [e.sha256 for e in result.manifest.files] == [
+        e.sha256 for e in calm.manifest.files
+    ]
     (kept,) = (Path(result.path) / "runs").glob("*condemned*")
     assert json.loads(kept.read_text())["details"]["text"] == "x"
 
@@ -560,36 +670,57 @@ def test_a_condemned_engine_has_its_units_rebuilt_by_the_reference(config, tmp_p
 @pytest.mark.parametrize(
     ("change", "error", "match"),
     [
-        (lambda c: c["datasets"][0].update(data_files="nowhere/*.jsonl"), SourceNotFoundError, "nowhere"),
+        (
+            lambda c: c["datasets"][0].update(data_files="nowhere/*.jsonl"),
+            SourceNotFoundError,
+            "nowhere",
+        ),
         (lambda c: c["pack"].update(eos_token_id=99999), ConfigError, "has ids 0 to"),
-        (lambda c: c["datasets"][0].update(exclude="nowhere.parquet"), ConfigError, r"nowhere\.parquet"),
+        (
+            lambda c: c["datasets"][0].update(exclude="nowhere.parquet"),
+            ConfigError,
+            r"nowhere\.parquet",
+        ),
         (lambda c: c["pack"].update(seq_lenght=3), ConfigError, "seq_length"),
     ],
 )
 def test_a_build_that_cannot_be_planned_claims_nothing(
-    config: Config, tmp_path: Path, change: Callable[[Config], None], error: type[Exception], match: str
+    config: Config,
+    tmp_path: Path,
+    change: Callable[[Config], None],
+    error: type[Exception],
+    match: str,
 ):
     change(config)
     with pytest.raises(error, match=match):
         build_dataset(config, workers=1)
-    assert not (tmp_path / "store").exists() or not list((tmp_path / "store").rglob("claim.json"))
+    assert not (tmp_path / "store").exists() or not list(
+        (tmp_path / "store").rglob("claim.json")
+    )
 
 
 def test_bos_and_eos_of_the_post_processor_are_kept_and_no_second_eos_is_added(
     config, tmp_path, tokenizer_dir
 ):
-    folder = copy_wrapping(tokenizer_dir, tmp_path / "wrapping", before=["!"], after=["<|endoftext|>"])
+    folder = copy_wrapping(
+        tokenizer_dir, tmp_path / "wrapping", before=["!"], after=["<|endoftext|>"]
+    )
     config["datasets"][0]["tokenizer"] = str(folder)
     result = build_dataset(config, workers=1)
     bos = ReferenceTokenizer.of_folder(folder).token_id("!")
-    expected = {key: [bos, *ids] for key, ids in expected_documents(config, tokenizer_dir).items()}
+    expected = {
+        key: [bos, *ids]
+        for key, ids in expected_documents(config, tokenizer_dir).items()
+    }
     assert documents_of(result) == expected
     account = result.manifest.account
     assert (account.bos, account.eos, account.eos_existing) == (100, 100, 100)
 
 
 @pytest.mark.parametrize("other", [32, 64])
-def test_two_builds_at_once_both_succeed_equal_ones_as_one_version(config, other, processes):
+def test_two_builds_at_once_both_succeed_equal_ones_as_one_version(
+    config, other, processes
+):
     configs = [config, {**config, "pack": {"enabled": True, "seq_length": other}}]
     with ThreadPoolExecutor(2) as threads:
         one, two = threads.map(lambda each: build_dataset(each, workers=1), configs)
@@ -597,12 +728,18 @@ def test_two_builds_at_once_both_succeed_equal_ones_as_one_version(config, other
     assert (one.manifest == two.manifest) == (other == 32)
 
 
-def test_after_kill_9_of_everything_a_rerun_ends_with_the_undisturbed_tree(config, tmp_path):
-    calm = build_dataset({**config, "save": {"output_dir": str(tmp_path / "calm")}}, workers=1)
+def test_after_kill_9_of_everything_a_rerun_ends_with_the_undisturbed_tree(
+    config, tmp_path
+):
+    calm = build_dataset(
+        {**config, "save": {"output_dir": str(tmp_path / "calm")}}, workers=1
+    )
     finished = kill_after_a_unit(config, tmp_path / "store/set/v1")
     begun: list[int] = []
     resumed = build_dataset(
-        config, workers=1, on_event=lambda e: begun.append(e.unit) if isinstance(e, UnitStarted) else None
+        config,
+        workers=1,
+        on_event=lambda e: begun.append(e.unit) if isinstance(e, UnitStarted) else None,
     )
     assert resumed.units_resumed == len(finished) >= 1
     assert not {int(path.stem) for path in finished} & set(begun)

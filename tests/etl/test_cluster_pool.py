@@ -1,4 +1,6 @@
-"""A pool on a cluster, with slots in this process: what goes to a machine, what it refuses, and the bytes that come."""
+"""A pool on a cluster, with slots in this process: what goes to a machine, what it
+refuses, and the bytes that come.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from tokenlake.runtime.store import open_store
 
 
 class _Nodes:
-    """A cluster of two slots; keeps what it was asked, and loses the slot of the third job, and the room for it."""
+    """A cluster of two slots; keeps what it was asked, and loses the slot of the
+    third job, and the room for it.
+    """
 
     workers = 2
 
@@ -54,7 +58,10 @@ class _Nodes:
 @pytest.fixture
 def nodes(monkeypatch: pytest.MonkeyPatch, bench: Workbench) -> Iterator[_Nodes]:
     cluster = _Nodes()
-    monkeypatch.setattr("tokenlake.etl.cluster_pool.slots.WorkerPool", lambda workers: InProcessPool(bench))
+    monkeypatch.setattr(
+        "tokenlake.etl.cluster_pool.slots.WorkerPool",
+        lambda workers: InProcessPool(bench),
+    )
     real = runner.open_pool
 
     def opened(engine: str | None, *more: Any) -> Any:
@@ -71,10 +78,14 @@ def test_a_mixture_and_its_repair_are_made_on_a_cluster(
 ):
     config = mixture(tmp_path, tokenizer_dir)
     build_dataset(config, pool=pool)
-    build_dataset(config | {"save": {"output_dir": str(tmp_path / "cluster")}}, executor="dask")
+    build_dataset(
+        config | {"save": {"output_dir": str(tmp_path / "cluster")}}, executor="dask"
+    )
     whole = stored(tmp_path / "store")
     assert stored(tmp_path / "cluster") == whole
-    assert {"unit", "mix", "engine"} == {json.loads(line)["op"] for line in nodes.asked[1::2]}
+    assert {"unit", "mix", "engine"} == {
+        json.loads(line)["op"] for line in nodes.asked[1::2]
+    }
     for path in (tmp_path / "cluster/pile").rglob("*.parquet"):
         path.unlink()
     assert repair(tmp_path / "cluster", "pile", executor="dask").ok
@@ -90,7 +101,9 @@ def test_what_goes_to_a_machine_holds_no_secret(
     monkeypatch.setenv("TOKENLAKE_SCRATCH", str(tmp_path / "scratch"))
     write_inputs(tmp_path)
     with bucket("s3") as lake:
-        build_dataset(settings(tmp_path, tokenizer_dir, lake.address("open")), executor="dask")
+        build_dataset(
+            settings(tmp_path, tokenizer_dir, lake.address("open")), executor="dask"
+        )
     said = b"".join(nodes.asked)
     assert b'{"env":"LAKE_SECRET"}' in said
     assert SECRET.encode() not in said and KEY.encode() not in said
@@ -106,7 +119,11 @@ def _other_engine(self: Workbench, job: Any) -> dict[str, str]:
 
 @pytest.mark.parametrize("what", ["versions", "engine", "store", "inputs"])
 def test_a_machine_that_would_make_other_bytes_ends_the_build_by_name(
-    what: str, nodes: _Nodes, tokenizer_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    what: str,
+    nodes: _Nodes,
+    tokenizer_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     write_inputs(tmp_path)
     expected, act = _difference(what, tmp_path, monkeypatch)
@@ -120,23 +137,32 @@ def test_a_machine_that_would_make_other_bytes_ends_the_build_by_name(
 
     monkeypatch.setattr(nodes, "ask", ask)
     with pytest.raises(ConfigError, match=expected):
-        build_dataset(settings(tmp_path, tokenizer_dir, tmp_path / "store"), executor="dask")
+        build_dataset(
+            settings(tmp_path, tokenizer_dir, tmp_path / "store"), executor="dask"
+        )
     assert not (tmp_path / "store/small/v1/manifest.json").exists()
 
 
-def _difference(what: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, Callable[[], object]]:
+def _difference(
+    what: str, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[str, Callable[[], object]]:
     """What a machine says of itself, and how it comes to be so."""
     if what == "versions":
         return (
             r"this machine \(.+\) cannot build small@v1.*It has gigatoken 3\.0 \(the plan has 0\..*; pyarrow 3\.0 \(",
-            lambda: monkeypatch.setattr("tokenlake.etl.job.versions.produced_by", _other_versions),
+            lambda: monkeypatch.setattr(
+                "tokenlake.etl.job.versions.produced_by", _other_versions
+            ),
         )
     if what == "engine":
-        return r"its tokenizer backend is tokenizers \(gigatoken is not installed\), expected gigatoken", (
-            lambda: monkeypatch.setattr(Workbench, "_choose_engine", _other_engine)
+        return (
+            r"its tokenizer backend is tokenizers \(gigatoken is not installed\), expected gigatoken",
+            (lambda: monkeypatch.setattr(Workbench, "_choose_engine", _other_engine)),
         )
     if what == "store":
         return r"store has no small/v1/claim\.json here", (
-            lambda: monkeypatch.setattr(Workbench, "_store", lambda *ignored: open_store(root / "own disk"))
+            lambda: monkeypatch.setattr(
+                Workbench, "_store", lambda *ignored: open_store(root / "own disk")
+            )
         )
     return r"source 'notes': .*notes\.jsonl", (root / "notes/notes.jsonl").unlink

@@ -37,15 +37,19 @@ def test_no_schedule_is_shorter_than_its_work_or_longer_than_one_worker_takes(
 
 def test_one_worker_does_one_thing_after_the_other() -> None:
     found = simulate(PARTS, [10**8, 10**8], 1)
-    assert found.first == pytest.approx(0.4 + 0.3 + 0.6)  # it starts while the plan is made
-    assert found.wall == pytest.approx(found.first + 2 * (1.001 + 0.0006) + 0.02 + 2 * 0.0003)
+    # It starts while the plan is made.
+    assert found.first == pytest.approx(0.4 + 0.3 + 0.6)
+    assert found.wall == pytest.approx(
+        found.first + 2 * (1.001 + 0.0006) + 0.02 + 2 * 0.0003
+    )
 
 
 def test_workers_that_load_while_the_engine_is_chosen_begin_with_the_first() -> None:
     early = simulate(PARTS, [10**7] * 16, 16)
     late = simulate(PARTS, [10**7] * 16, 16, early=False)
     assert late.wall - early.wall == pytest.approx(PARTS.warm, abs=0.1)
-    slow_plan = replace(PARTS, plan=5.0)  # what starts meanwhile is ready when the plan is there
+    # What starts meanwhile is ready when the plan is there.
+    slow_plan = replace(PARTS, plan=5.0)
     assert simulate(slow_plan, [10**7], 1).first == pytest.approx(0.4 + 5.0 + 0.6)
 
 

@@ -1,4 +1,6 @@
-"""Estimates of a plan: exact counts of what is read whole, and ranges of what is sampled."""
+"""Estimates of a plan: exact counts of what is read whole, and ranges of what is
+sampled.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,15 @@ from tests.builds import config_of
 from tokenlake import build_dataset, load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.etl import make_plan
-from tokenlake.etl.plan import PART_BYTES, Estimate, estimate, sample_of, sampling, total, totals_of_places
+from tokenlake.etl.plan import (
+    PART_BYTES,
+    Estimate,
+    estimate,
+    sample_of,
+    sampling,
+    total,
+    totals_of_places,
+)
 from tokenlake.etl.unit import TextDocuments
 from tokenlake.query import loss_share
 from tokenlake.runtime.store import open_store
@@ -28,11 +38,16 @@ def estimate_of(config: dict[str, Any]) -> Estimate:
 
 
 def write_lines(path: Path, lengths: list[int]) -> None:
-    """Write a file with a document of so many words for each length; long documents repeat fewer words."""
+    """Write a file with a document of so many words for each length; long documents
+    repeat fewer words.
+    """
     random_words = random.Random(3)
     with path.open("w") as file:
         for length in lengths:
-            words = (str(random_words.randrange(10 if length > 50 else 10_000)) for _ in range(length))
+            words = (
+                str(random_words.randrange(10 if length > 50 else 10_000))
+                for _ in range(length)
+            )
             file.write(json.dumps({"text": " ".join(words)}) + "\n")
 
 
@@ -83,16 +98,23 @@ def test_the_margin_is_the_usual_one_of_places_in_random_order() -> None:
 
 
 def test_margins_of_sources_add_as_independent_errors() -> None:
-    first = Estimate(1, 10, 1, 5, 1, documents_margin=0, tokens_margin=3, output_bytes_margin=None)
-    second = Estimate(2, 20, 2, 6, 1, documents_margin=0, tokens_margin=4, output_bytes_margin=1)
+    first = Estimate(
+        1, 10, 1, 5, 1, documents_margin=0, tokens_margin=3, output_bytes_margin=None
+    )
+    second = Estimate(
+        2, 20, 2, 6, 1, documents_margin=0, tokens_margin=4, output_bytes_margin=1
+    )
     both = total({"a": first, "b": second})
     assert (both.documents, both.documents_margin) == (3, 0)
     assert (both.tokens, both.tokens_margin) == (30, 5)
     assert (both.output_bytes, both.output_bytes_margin) == (11, None)
 
 
-def test_long_documents_are_sampled_beyond_their_beginnings(tmp_path: Path, tokenizer_dir: Path) -> None:
-    # A document of 3 MB begins with words of many tokens, and goes on with words of one.
+def test_long_documents_are_sampled_beyond_their_beginnings(
+    tmp_path: Path, tokenizer_dir: Path
+) -> None:
+    # A document of 3 MB begins with words of many tokens, and goes on with words of
+    # one.
     begin = " ".join(str(number) for number in range(100_000, 130_000))
     text = begin + " the" * 700_000
     (tmp_path / "a.jsonl").write_text(json.dumps({"text": text}) + "\n")
@@ -103,9 +125,16 @@ def test_long_documents_are_sampled_beyond_their_beginnings(tmp_path: Path, toke
     assert expected.tokens == pytest.approx(built.totals.tokens, rel=0.1)
 
 
-def test_a_build_with_a_loss_mask_says_how_many_tokens_count(tmp_path: Path, tokenizer_dir: Path) -> None:
-    records = [{"question": "two words " * 30, "answer": f"answer {number} " * 10} for number in range(50)]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+def test_a_build_with_a_loss_mask_says_how_many_tokens_count(
+    tmp_path: Path, tokenizer_dir: Path
+) -> None:
+    records = [
+        {"question": "two words " * 30, "answer": f"answer {number} " * 10}
+        for number in range(50)
+    ]
+    (tmp_path / "a.jsonl").write_text(
+        "".join(json.dumps(record) + "\n" for record in records)
+    )
     config = config_of(tmp_path, tmp_path / "a.jsonl", tokenizer_dir)
     config["datasets"][0]["prompt"] = {
         "template": "Q: {question}\nA: {answer}",
@@ -121,7 +150,9 @@ def test_a_build_with_a_loss_mask_says_how_many_tokens_count(tmp_path: Path, tok
     assert 0 < share.loss_tokens < share.tokens == manifest.totals.tokens
 
 
-def test_a_build_of_plain_text_has_no_share_of_the_loss(tmp_path: Path, tokenizer_dir: Path) -> None:
+def test_a_build_of_plain_text_has_no_share_of_the_loss(
+    tmp_path: Path, tokenizer_dir: Path
+) -> None:
     write_lines(tmp_path / "a.jsonl", [5, 6])
     config = config_of(tmp_path, tmp_path / "a.jsonl", tokenizer_dir)
     assert estimate_of(config).loss_tokens is None
@@ -134,7 +165,9 @@ def test_a_build_of_plain_text_has_no_share_of_the_loss(tmp_path: Path, tokenize
     most=st.integers(1, 400),
     part_bytes=st.integers(1, 64),
 )
-def test_a_sample_of_texts_is_parts_of_them_in_order(texts: list[str], most: int, part_bytes: int) -> None:
+def test_a_sample_of_texts_is_parts_of_them_in_order(
+    texts: list[str], most: int, part_bytes: int
+) -> None:
     documents = TextDocuments(
         text=pa.array(texts, pa.large_string()),
         file=np.zeros(len(texts), np.int64),
@@ -146,14 +179,18 @@ def test_a_sample_of_texts_is_parts_of_them_in_order(texts: list[str], most: int
         return
     assert sample.text_bytes <= most
     assert np.all(np.diff(sample.position) >= 0)
-    for text, position in zip(sample.text.to_pylist(), sample.position.tolist(), strict=True):
+    for text, position in zip(
+        sample.text.to_pylist(), sample.position.tolist(), strict=True
+    ):
         assert text in texts[position]
 
 
 def test_a_sample_of_one_long_text_is_spread_over_it() -> None:
     text = "".join(f"{number:07} " for number in range(1 << 14))  # 128 KiB
     documents = TextDocuments(
-        text=pa.array([text], pa.large_string()), file=np.zeros(1, np.int64), position=np.zeros(1, np.int64)
+        text=pa.array([text], pa.large_string()),
+        file=np.zeros(1, np.int64),
+        position=np.zeros(1, np.int64),
     )
     sample = sample_of(documents, 2 * PART_BYTES)
     first, second = (str(part) for part in sample.text.to_pylist())

@@ -30,7 +30,9 @@ MIB = 1 << 20
 
 
 class Noting:
-    """A pool that does its jobs in this process and notes what it was asked for before."""
+    """A pool that does its jobs in this process and notes what it was asked for
+    before.
+    """
 
     def __init__(self) -> None:
         self.workers = 8
@@ -55,7 +57,11 @@ class Noting:
 
 
 def lines(path: Path, count: int) -> Path:
-    path.write_text("".join(json.dumps({"text": f"a lake holds water {n}"}) + "\n" for n in range(count)))
+    path.write_text(
+        "".join(
+            json.dumps({"text": f"a lake holds water {n}"}) + "\n" for n in range(count)
+        )
+    )
     return path
 
 
@@ -87,9 +93,13 @@ def test_workers_start_for_the_units_that_a_listing_foretells(
     assert told[-1] is event
 
 
-def test_a_build_starts_its_workers_before_its_plan_is_there(tmp_path: Path, tokenizer_dir: Path) -> None:
+def test_a_build_starts_its_workers_before_its_plan_is_there(
+    tmp_path: Path, tokenizer_dir: Path
+) -> None:
     pool = Noting()
-    config = config_of(tmp_path, lines(tmp_path / "in.jsonl", 400), tokenizer_dir, pack=16)
+    config = config_of(
+        tmp_path, lines(tmp_path / "in.jsonl", 400), tokenizer_dir, pack=16
+    )
     config["source"] = {"unit_size": 2000}
     session = BuildSession.open(config, on_event=pool.steps.append, pool=pool)  # type: ignore[arg-type]
     kinds = [type(step).__name__ for step in pool.steps]
@@ -105,16 +115,25 @@ def test_a_build_starts_its_workers_before_its_plan_is_there(tmp_path: Path, tok
     session.commit()
 
 
-def test_a_build_that_is_likely_done_starts_none(tmp_path: Path, tokenizer_dir: Path) -> None:
-    config = config_of(tmp_path, lines(tmp_path / "in.jsonl", 4), tokenizer_dir, pack=16)
+def test_a_build_that_is_likely_done_starts_none(
+    tmp_path: Path, tokenizer_dir: Path
+) -> None:
+    config = config_of(
+        tmp_path, lines(tmp_path / "in.jsonl", 4), tokenizer_dir, pack=16
+    )
     build_dataset(config)
     pool = Noting()
     session = BuildSession.open(config, pool=pool)  # type: ignore[arg-type]
     assert session.found_committed
     assert pool.steps == []
-    # Of a dataset that has a version most units may be reused: one worker is enough to begin with.
+    # Of a dataset that has a version most units may be reused: one worker is enough to
+    # begin with.
     lines(tmp_path / "in.jsonl", 4000)
-    changed = {**config, "pack": {"enabled": True, "seq_length": 32}, "source": {"unit_size": 2000}}
+    changed = {
+        **config,
+        "pack": {"enabled": True, "seq_length": 32},
+        "source": {"unit_size": 2000},
+    }
     BuildSession.open(changed, pool=pool)  # type: ignore[arg-type]
     assert pool.steps == [("prepare", 1)]
 
@@ -129,17 +148,25 @@ def test_a_build_that_is_likely_done_starts_none(tmp_path: Path, tokenizer_dir: 
 def test_a_refused_build_leaves_no_process(
     change: dict[str, Any], error: type[Exception], tmp_path: Path, tokenizer_dir: Path
 ) -> None:
-    config = config_of(tmp_path, lines(tmp_path / "in.jsonl", 4), tokenizer_dir, pack=16)
+    config = config_of(
+        tmp_path, lines(tmp_path / "in.jsonl", 4), tokenizer_dir, pack=16
+    )
     del config["datasets"][0]["tokenizer"]
     with WorkerPool(4, started=0) as pool:
         with pytest.raises(error):
-            BuildSession.open({"default_tokenizer": str(tokenizer_dir), **config, **change}, pool=pool)
+            BuildSession.open(
+                {"default_tokenizer": str(tokenizer_dir), **config, **change}, pool=pool
+            )
         assert len(pool.pids()) <= 1
     assert pool.pids() == []
 
 
-def test_ctrl_c_while_workers_start_leaves_none(tmp_path: Path, tokenizer_dir: Path) -> None:
-    config = config_of(tmp_path, lines(tmp_path / "in.jsonl", 400), tokenizer_dir, pack=16)
+def test_ctrl_c_while_workers_start_leaves_none(
+    tmp_path: Path, tokenizer_dir: Path
+) -> None:
+    config = config_of(
+        tmp_path, lines(tmp_path / "in.jsonl", 400), tokenizer_dir, pack=16
+    )
     config["source"] = {"unit_size": 2000}
     started: list[psutil.Process] = []
 
@@ -158,30 +185,40 @@ def test_ctrl_c_while_workers_start_leaves_none(tmp_path: Path, tokenizer_dir: P
 def test_a_warm_worker_has_loaded_what_its_units_need(
     tmp_path: Path, tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = config_of(tmp_path, lines(tmp_path / "in.jsonl", 40), tokenizer_dir, pack=16)
+    config = config_of(
+        tmp_path, lines(tmp_path / "in.jsonl", 40), tokenizer_dir, pack=16
+    )
     session = BuildSession.open(config)
     unit = session.plan.units[0]
     workbench = Workbench()
     pool = InProcessPool(workbench)
     engine = session.engines.choose(unit, InProcessPool())
     workbench.warm(session.plan.warm_job(unit, session._layout))  # type: ignore[arg-type]
-    monkeypatch.setattr("tokenlake.etl.workbench.Encoder", None)  # the one that is there is used
+    # The one that is there is used.
+    monkeypatch.setattr("tokenlake.etl.workbench.Encoder", None)
     session.engines._chosen[unit.source] = engine
     session.run_unit(0, pool)  # type: ignore[arg-type]
     assert session.commit().totals.documents == 40
 
 
-def test_what_a_warm_worker_cannot_load_is_not_its_end(tmp_path: Path, tokenizer_dir: Path) -> None:
-    config = config_of(tmp_path, lines(tmp_path / "in.jsonl", 4), tokenizer_dir, pack=16)
+def test_what_a_warm_worker_cannot_load_is_not_its_end(
+    tmp_path: Path, tokenizer_dir: Path
+) -> None:
+    config = config_of(
+        tmp_path, lines(tmp_path / "in.jsonl", 4), tokenizer_dir, pack=16
+    )
     session = BuildSession.open(config)
     unit = session.plan.units[0]
     job = session.plan.warm_job(unit, session._layout)  # type: ignore[arg-type]
     with WorkerPool(2, started=2) as pool:
         before = pool.pids()
         pool.warm(replace(job, tokenizer="gone"))
-        for _ in range(3):  # each of them by the worker that has just been free, or by the other
+        # Each of them by the worker that has just been free, or by the other.
+        for _ in range(3):
             with ThreadPoolExecutor(2) as callers:
-                answers = [callers.submit(pool.run, no_job("nothing")) for _ in range(2)]
+                answers = [
+                    callers.submit(pool.run, no_job("nothing")) for _ in range(2)
+                ]
             for answer in answers:
                 with pytest.raises(WorkerError, match="unknown job 'nothing'"):
                     answer.result()

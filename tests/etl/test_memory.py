@@ -1,4 +1,6 @@
-"""Memory of the machine and of its container, and how many workers there is room for."""
+"""Memory of the machine and of its container, and how many workers there is room
+for.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,11 @@ SYSTEMS = {
         2,
     ),
     "a limit beyond the machine": (
-        {"proc/self/cgroup": "0::/\n", f"{V2}/memory.max": f"{64 * GIB}\n", f"{V2}/memory.current": "0\n"},
+        {
+            "proc/self/cgroup": "0::/\n",
+            f"{V2}/memory.max": f"{64 * GIB}\n",
+            f"{V2}/memory.current": "0\n",
+        },
         16,
         8,
     ),
@@ -92,7 +98,9 @@ SYSTEMS = {
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_memory_is_that_of_the_machine_or_of_its_container(name: str, tmp_path: Path) -> None:
+def test_memory_is_that_of_the_machine_or_of_its_container(
+    name: str, tmp_path: Path
+) -> None:
     files, total, available = SYSTEMS[name]
     root = system(tmp_path, files)
     assert memory.total_memory(root) == total * GIB
@@ -107,10 +115,19 @@ def test_a_system_without_proc_says_what_sysconf_knows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("processors", "available", "workers"),
-    [(64, 1024 * GIB, 64), (64, 16 * GIB, 21), (8, 3 * GIB, 4), (2, 1, 1), (4, None, 4)],
+    [
+        (64, 1024 * GIB, 64),
+        (64, 16 * GIB, 21),
+        (8, 3 * GIB, 4),
+        (2, 1, 1),
+        (4, None, 4),
+    ],
 )
 def test_the_default_is_a_worker_for_each_processor_as_far_as_memory_goes(
-    processors: int, available: int | None, workers: int, monkeypatch: pytest.MonkeyPatch
+    processors: int,
+    available: int | None,
+    workers: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(memory, "available_cpus", lambda: processors)
     monkeypatch.setattr(memory, "available_memory", lambda: available)
@@ -126,7 +143,8 @@ def test_the_default_is_a_worker_for_each_processor_as_far_as_memory_goes(
         (64, 64 * GIB, int(64 * GIB * 0.8) // 64),
         (64, GIB, memory.LEAST_BYTES),
         (64, None, memory.LARGEST_SHARE),
-        (1, 16 * GIB, int(16 * GIB * 0.8) // 8),  # slots of a cluster have the other processors
+        # Slots of a cluster have the other processors.
+        (1, 16 * GIB, int(16 * GIB * 0.8) // 8),
     ],
 )
 def test_the_workers_share_the_memory(
@@ -137,7 +155,9 @@ def test_the_workers_share_the_memory(
     assert memory.share_of(workers) == share
 
 
-def test_more_workers_than_the_memory_can_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_workers_than_the_memory_can_hold_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(memory, "total_memory", lambda: 4 * GIB)
     monkeypatch.setattr(memory, "available_memory", lambda: 3 * GIB)
     monkeypatch.setattr(memory, "available_cpus", lambda: 64)

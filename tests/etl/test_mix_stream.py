@@ -1,4 +1,6 @@
-"""The rows of a mixture as they lie in storage: what a walk over single positions finds, however it is cut."""
+"""The rows of a mixture as they lie in storage: what a walk over single positions
+finds, however it is cut.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,25 @@ from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
 from tokenlake.etl.unit import mix_steps
-from tokenlake.runtime.mixing import EpochOrder, MixtureStream, SourceMixture, constant, source_order, streams
+from tokenlake.runtime.mixing import (
+    EpochOrder,
+    MixtureStream,
+    SourceMixture,
+    constant,
+    source_order,
+    streams,
+)
 
 Sizes = list[list[int]]
 
 
 def _stream(
-    sizes: list[list[int]], *, lanes: int = 2, batch: int = 6, stop: str = "restart", **changes: Any
+    sizes: list[list[int]],
+    *,
+    lanes: int = 2,
+    batch: int = 6,
+    stop: str = "restart",
+    **changes: Any,
 ) -> MixtureStream:
     names = [f"s{index}" for index in range(len(sizes))]
     mixture = SourceMixture(
@@ -29,7 +43,10 @@ def _stream(
         stop=stop,
         **changes,
     )
-    orders = [EpochOrder(np.array(size), lanes=lanes, seed=index) for index, size in enumerate(sizes)]
+    orders = [
+        EpochOrder(np.array(size), lanes=lanes, seed=index)
+        for index, size in enumerate(sizes)
+    ]
     return MixtureStream(mixture, orders)
 
 
@@ -44,9 +61,9 @@ def _walk(stream: MixtureStream, start: int, stop: int) -> list[tuple[int, ...]]
     return found
 
 
-_SIZES = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=6), min_size=1, max_size=3).filter(
-    lambda sizes: all(sum(size) >= 3 for size in sizes)
-)
+_SIZES = st.lists(
+    st.lists(st.integers(1, 9), min_size=1, max_size=6), min_size=1, max_size=3
+).filter(lambda sizes: all(sum(size) >= 3 for size in sizes))
 
 
 @given(_SIZES, st.sampled_from([1, 2, 3]), st.integers(0, 90), st.integers(0, 60))
@@ -65,9 +82,9 @@ def test_a_stream_that_ends_is_walked_to_its_end(sizes: Sizes, stop: str) -> Non
     stream = _stream(sizes, stop=stop)
     rows = stream.mixture.rows
     assert rows is not None
-    assert list(zip(*(column.tolist() for column in stream.rows(0, rows)), strict=True)) == _walk(
-        stream, 0, rows
-    )
+    assert list(
+        zip(*(column.tolist() for column in stream.rows(0, rows)), strict=True)
+    ) == _walk(stream, 0, rows)
     with pytest.raises(ConfigError):
         stream.rows(rows, rows + 1)
 
@@ -77,9 +94,9 @@ def test_far_positions_cost_no_more_than_near_ones_and_long_ranges_are_their_par
 ) -> None:
     stream = _stream([[5, 3, 9], [4, 4]], lanes=3)
     far = 10**12
-    assert list(zip(*(column.tolist() for column in stream.rows(far, far + 20)), strict=True)) == _walk(
-        stream, far, far + 20
-    )
+    assert list(
+        zip(*(column.tolist() for column in stream.rows(far, far + 20)), strict=True)
+    ) == _walk(stream, far, far + 20)
     monkeypatch.setattr(streams, "_AT_ONCE", 1 << 12)
     whole, half = stream.rows(0, 20_000), 10_001
     first, second = stream.rows(0, half), stream.rows(half, 20_000)
@@ -100,14 +117,18 @@ def test_orders_of_other_lanes_are_refused() -> None:
 def test_an_agenda_lets_go_of_a_row_group_between_its_uses_and_never_in_one(
     sizes: Sizes, start: int, count: int, step_rows: int
 ) -> None:
-    """What neither a step nor the next one needs is not held, but where a lane comes back to it in the same epoch."""
+    """What neither a step nor the next one needs is not held, but where a lane comes
+    back to it in the same epoch.
+    """
     stream = _stream(sizes)
     agenda = list(mix_steps(stream, start, start + count, step_rows))
     rows, lanes = stream.rows(start, start + count), stream.lanes(start, start + count)
     assert np.array_equal(np.concatenate([step.row for step in agenda]), rows.row)
     assert np.array_equal(np.concatenate([step.group for step in agenda]), rows.group)
     spans: dict[tuple[int, ...], list[int]] = {}
-    for place, key in enumerate(zip(rows.source, rows.group, rows.epoch, lanes, strict=True)):
+    for place, key in enumerate(
+        zip(rows.source, rows.group, rows.epoch, lanes, strict=True)
+    ):
         spans.setdefault(tuple(map(int, key)), []).append(place // step_rows)
     live = [
         {key[:2] for key, steps in spans.items() if min(steps) <= number <= max(steps)}
@@ -124,12 +145,18 @@ def test_an_agenda_lets_go_of_a_row_group_between_its_uses_and_never_in_one(
 
 
 def test_the_rows_of_a_stream_are_pinned() -> None:
-    """What is stored and what a trainer reads rest on it: another order here is another format."""
+    """What is stored and what a trainer reads rest on it: another order here is
+    another format.
+    """
     lengths = {"code": 7, "web": 11}
     groups = {"code": np.array([3, 4]), "web": np.array([4, 4, 3])}
     weights = constant({"code": 0.25, "web": 0.75})
-    mixture = SourceMixture(lengths, weights, lanes=2, batch_size=4, block_size=8, seed=5)
-    orders = [source_order(name, groups[name], lanes=2, seed=5) for name in mixture.names]
+    mixture = SourceMixture(
+        lengths, weights, lanes=2, batch_size=4, block_size=8, seed=5
+    )
+    orders = [
+        source_order(name, groups[name], lanes=2, seed=5) for name in mixture.names
+    ]
     rows = MixtureStream(mixture, orders).rows(0, 24)
     found = [tuple(int(value) for value in row) for row in zip(*rows, strict=True)]
     # (source, epoch, row group, row)

@@ -1,4 +1,6 @@
-"""Fields kept beside the tokens: one type for the whole dataset, exact values, their document's in every row."""
+"""Fields kept beside the tokens: one type for the whole dataset, exact values, their
+document's in every row.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,14 @@ from tokenlake.etl import make_plan
 from tokenlake.etl.plan import type_of
 from tokenlake.etl.sources import Rows
 from tokenlake.etl.unit import Keeper
-from tokenlake.runtime import LogicalHasher, arrow_type, column_type, fits, joined, settled
+from tokenlake.runtime import (
+    LogicalHasher,
+    arrow_type,
+    column_type,
+    fits,
+    joined,
+    settled,
+)
 
 # Types
 
@@ -59,7 +68,10 @@ def test_a_type_is_its_name_and_back(name):
         (pa.list_(pa.int8(), 3), {"list": "int8"}),
         (pa.timestamp("s", "UTC"), "timestamp[ms, tz=UTC]"),
         (pa.timestamp("s"), "timestamp[ms]"),
-        (pa.struct([("a", pa.list_(pa.string()))]), {"struct": [["a", {"list": "large_string"}]]}),
+        (
+            pa.struct([("a", pa.list_(pa.string()))]),
+            {"struct": [["a", {"list": "large_string"}]]},
+        ),
         (pa.map_(pa.string(), pa.int64()), JSON),
         (pa.struct([]), JSON),
         (pa.list_(pa.map_(pa.string(), pa.int64())), JSON),
@@ -72,7 +84,18 @@ def test_arrow_types_that_hold_the_same_are_one(kind, expected):
 
 
 LEAVES = st.sampled_from(
-    ["bool", "int8", "int64", "uint64", "float", "double", "large_string", "date32[day]", NULL, JSON]
+    [
+        "bool",
+        "int8",
+        "int64",
+        "uint64",
+        "float",
+        "double",
+        "large_string",
+        "date32[day]",
+        NULL,
+        JSON,
+    ]
 )
 TYPES = st.recursive(
     LEAVES,
@@ -100,7 +123,10 @@ VALUES = st.recursive(
     | st.integers(-(2**70), 2**70)
     | st.floats(allow_nan=False)
     | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from("abc"), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 
@@ -113,7 +139,9 @@ def test_a_value_comes_back_exactly_or_is_a_fault(first, later):
     values = first + later
     batch, faults = keeper.take(Rows(objects=[{"x": value} for value in values]))
     assert all(index >= len(first) for index in faults)
-    for index, (value, got) in enumerate(zip(values, batch["x"].to_pylist(), strict=True)):
+    for index, (value, got) in enumerate(
+        zip(values, batch["x"].to_pylist(), strict=True)
+    ):
         if index in faults:
             assert got is None
             assert not fits(value, kind)
@@ -124,10 +152,18 @@ def test_a_value_comes_back_exactly_or_is_a_fault(first, later):
 
 
 def _without_nulls(value: Any) -> Any:
-    """A missing key of an object is null in its column, which is all that may differ."""
+    """A missing key of an object is null in its column, which is all that may
+    differ.
+    """
     if isinstance(value, dict):
-        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
-    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
+        return {
+            key: _without_nulls(inner)
+            for key, inner in value.items()
+            if inner is not None
+        }
+    return (
+        [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
+    )
 
 
 @pytest.mark.parametrize(
@@ -141,15 +177,27 @@ def _without_nulls(value: Any) -> Any:
         (pa.array([5, None]), "large_string", [None, None], [0]),
         (pa.array([5, None]), JSON, ["5", None], []),
         (pa.array([{"a": 1, "b": 2}]), {"struct": [["a", "int64"]]}, [None], [0]),
-        (pa.array([{"a": 1}]), {"struct": [["a", "int64"], ["b", "bool"]]}, [{"a": 1, "b": None}], []),
-        (pa.array([[1], None], pa.list_(pa.int8(), 1)), {"list": "int64"}, [[1], None], []),
+        (
+            pa.array([{"a": 1}]),
+            {"struct": [["a", "int64"], ["b", "bool"]]},
+            [{"a": 1, "b": None}],
+            [],
+        ),
+        (
+            pa.array([[1], None], pa.list_(pa.int8(), 1)),
+            {"list": "int64"},
+            [[1], None],
+            [],
+        ),
         (pa.array(["x"]).dictionary_encode(), "large_string", ["x"], []),
         (pa.nulls(2), "int64", [None, None], []),
         (pa.array([decimal.Decimal("1.5")]), JSON, ['"1.5"'], []),
     ],
     ids=str,
 )
-def test_columns_of_another_type_are_converted_where_no_value_changes(column, kind, expected, bad):
+def test_columns_of_another_type_are_converted_where_no_value_changes(
+    column, kind, expected, bad
+):
     batch, faults = Keeper([("x", kind)]).take(Rows(pa.record_batch({"x": column})))
     assert batch["x"].to_pylist() == expected
     assert batch["x"].type == arrow_type(kind)
@@ -173,7 +221,8 @@ def test_columns_without_nulls_hash_as_they_always_did():
             "a": pa.array([1, -2, 3], pa.int64()),
             "b": pa.array([[1, 2], [], [3]], pa.list_(pa.int32())),
             "c": pa.array(
-                [[{"f": 1, "s": 2}], [], []], pa.list_(pa.struct([("f", pa.int64()), ("s", pa.int32())]))
+                [[{"f": 1, "s": 2}], [], []],
+                pa.list_(pa.struct([("f", pa.int64()), ("s", pa.int32())])),
             ),
             "d": pa.array([[True], [False], [True]], pa.list_(pa.bool_(), 1)),
         }
@@ -211,15 +260,29 @@ def test_a_null_hashes_unlike_any_value_and_like_itself_in_any_pieces(kind, valu
     whole = digest(pa.array(values, kind))
     assert digest(*(pa.array([value], kind) for value in values)) == whole
     assert digest(pa.array([values[0], *values], kind).slice(1)) == whole
-    several = [values, list(reversed(values)), values[:-1], *([value] for value in values)]
-    assert len({digest(pa.array(some, kind)) for some in several}) == len(set(map(repr, several)))
+    several = [
+        values,
+        list(reversed(values)),
+        values[:-1],
+        *([value] for value in values),
+    ]
+    assert len({digest(pa.array(some, kind)) for some in several}) == len(
+        set(map(repr, several))
+    )
 
 
-@given(st.lists(st.none() | st.lists(st.none() | st.text(max_size=3), max_size=3), max_size=6), st.data())
+@given(
+    st.lists(
+        st.none() | st.lists(st.none() | st.text(max_size=3), max_size=3), max_size=6
+    ),
+    st.data(),
+)
 def test_equal_digests_are_equal_rows(values, data):
     other = data.draw(st.permutations(values))
     kind = pa.list_(pa.string())
-    same = digest(pa.array(values, kind)) == digest(pa.array(other, pa.large_list(pa.large_string())))
+    same = digest(pa.array(values, kind)) == digest(
+        pa.array(other, pa.large_list(pa.large_string()))
+    )
     assert same == (values == other)
 
 
@@ -229,13 +292,20 @@ def test_equal_digests_are_equal_rows(values, data):
 def test_kept_fields_of_json_are_columns_of_one_type(tmp_path, tokenizer_dir):
     records = [
         row
-        | {"meta": {"source": "web", "tags": ["a"] * (i % 3)}, "mixed": i if i % 2 else "x", "none": None}
+        | {
+            "meta": {"source": "web", "tags": ["a"] * (i % 3)},
+            "mixed": i if i % 2 else "x",
+            "none": None,
+        }
         | ({"score": i / 2} if i % 4 else {})
         for i, row in enumerate(notes(30))
     ]
     fields = ["id", "meta", "mixed", "none", "score"]
     config = settings(
-        tmp_path, tokenizer_dir, write_jsonl(tmp_path / "a.jsonl", records), additional_fields=fields
+        tmp_path,
+        tokenizer_dir,
+        write_jsonl(tmp_path / "a.jsonl", records),
+        additional_fields=fields,
     )
     plan = make_plan(resolve(load_config(config)))
     assert [note for note in plan.notes if "JSON text" in note] == [
@@ -266,7 +336,8 @@ def test_kept_fields_of_parquet_keep_their_types(tmp_path, tokenizer_dir):
             "text": [f"text {i}" for i in range(10)],
             "n": pa.array(range(10), pa.int16()),
             "when": pa.array(
-                [datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)] * 10, pa.timestamp("us", "UTC")
+                [datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)] * 10,
+                pa.timestamp("us", "UTC"),
             ),
             "price": pa.array([decimal.Decimal("1.25")] * 9 + [None]),
             "raw": pa.array([b"\xff"] * 10),
@@ -277,7 +348,9 @@ def test_kept_fields_of_parquet_keep_their_types(tmp_path, tokenizer_dir):
     )
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=4)
     fields = ["when", "n", "price", "raw", "tags", "map", "text"]
-    config = settings(tmp_path, tokenizer_dir, tmp_path / "a.parquet", additional_fields=fields)
+    config = settings(
+        tmp_path, tokenizer_dir, tmp_path / "a.parquet", additional_fields=fields
+    )
     built = build_here(config)
     found = built.table()
     assert found.schema.names == ["input_ids", "file", "position", *fields]
@@ -296,20 +369,34 @@ def test_kept_fields_of_parquet_keep_their_types(tmp_path, tokenizer_dir):
 
 def test_cells_of_csv_are_kept_as_text(tmp_path, tokenizer_dir):
     (tmp_path / "a.csv").write_text("id,text\n007,one\nNA,two\n")
-    config = settings(tmp_path, tokenizer_dir, tmp_path / "a.csv", additional_fields=["id"])
+    config = settings(
+        tmp_path, tokenizer_dir, tmp_path / "a.csv", additional_fields=["id"]
+    )
     assert build_here(config).table()["id"].to_pylist() == ["007", "NA"]
 
 
 @pytest.mark.parametrize("with_steps", [False, True])
-def test_a_later_value_that_does_not_fit_is_a_bad_record(tmp_path, tokenizer_dir, with_steps):
-    records = [*notes(1000), {"text": "late", "id": "x"}, {"text": "none"}, {"text": "last", "id": 5}]
+def test_a_later_value_that_does_not_fit_is_a_bad_record(
+    tmp_path, tokenizer_dir, with_steps
+):
+    records = [
+        *notes(1000),
+        {"text": "late", "id": "x"},
+        {"text": "none"},
+        {"text": "last", "id": 5},
+    ]
     path = write_jsonl(tmp_path / "a.jsonl", records)
     options: dict[str, Any] = (
-        {"format_fields": {"text": "words"}, "content_field": "words"} if with_steps else {}
+        {"format_fields": {"text": "words"}, "content_field": "words"}
+        if with_steps
+        else {}
     )
-    config = settings(tmp_path, tokenizer_dir, path, additional_fields=["id"], **options)
+    config = settings(
+        tmp_path, tokenizer_dir, path, additional_fields=["id"], **options
+    )
     with pytest.raises(
-        BadRecordError, match=r"a\.jsonl:1001: field_type at byte offset \d+: the kept field 'id' holds 'x'"
+        BadRecordError,
+        match=r"a\.jsonl:1001: field_type at byte offset \d+: the kept field 'id' holds 'x'",
     ):
         build_here(config)
     config["source"] = {"on_bad_record": "quarantine", "max_bad_fraction": 0.01}
@@ -322,13 +409,18 @@ def test_a_later_value_that_does_not_fit_is_a_bad_record(tmp_path, tokenizer_dir
 
 @pytest.mark.parametrize("first", [1, [1], "mixed"])
 def test_a_value_too_deep_to_be_kept_is_a_bad_record(tmp_path, tokenizer_dir, first):
-    """Of a field of numbers, of one of lists, and of one of several types, which is kept as JSON text."""
-    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "a", "x": first}, {"text": "b", "x": 5}] * 500)
+    """Of a field of numbers, of one of lists, and of one of several types, which is
+    kept as JSON text.
+    """
+    path = write_jsonl(
+        tmp_path / "a.jsonl", [{"text": "a", "x": first}, {"text": "b", "x": 5}] * 500
+    )
     with path.open("a") as file:
         file.write('{"text": "late", "x": ' + "[" * 1000 + "]" * 1000 + "}\n")
     config = settings(tmp_path, tokenizer_dir, path, additional_fields=["x"])
     with pytest.raises(
-        BadRecordError, match=r"a\.jsonl:1001: field_type at byte offset \d+: the kept field 'x' holds"
+        BadRecordError,
+        match=r"a\.jsonl:1001: field_type at byte offset \d+: the kept field 'x' holds",
     ):
         build_here(config)
     config["source"] = {"on_bad_record": "quarantine", "max_bad_fraction": 0.01}
@@ -336,17 +428,32 @@ def test_a_value_too_deep_to_be_kept_is_a_bad_record(tmp_path, tokenizer_dir, fi
 
 
 def test_kept_fields_follow_their_documents(tmp_path, tokenizer_dir):
-    """Splits, documents left out, empty ones, several files: a row's id is that of its text."""
-    records = [{**row, "text": "" if row["id"] % 11 == 5 else row["text"]} for row in notes(200)]
+    """Splits, documents left out, empty ones, several files: a row's id is that of
+    its text.
+    """
+    records = [
+        {**row, "text": "" if row["id"] % 11 == 5 else row["text"]}
+        for row in notes(200)
+    ]
     for part in range(4):
-        write_jsonl(tmp_path / "in" / f"{part}.jsonl", records[part * 50 : part * 50 + 50])
-    config = settings(tmp_path, tokenizer_dir, tmp_path / "in", additional_fields=["text", "id"])
+        write_jsonl(
+            tmp_path / "in" / f"{part}.jsonl", records[part * 50 : part * 50 + 50]
+        )
+    config = settings(
+        tmp_path, tokenizer_dir, tmp_path / "in", additional_fields=["text", "id"]
+    )
     config["source"] = {"splits": {"train": 0.7, "test": 0.3}, "unit_size": 3000}
     built = build_here(config)
     rows = built.rows() + built.rows("test")
-    assert sorted(row["id"] for row in rows) == [row["id"] for row in records if row["text"]]
+    assert sorted(row["id"] for row in rows) == [
+        row["id"] for row in records if row["text"]
+    ]
     ids = {row["text"]: row["input_ids"] for row in rows}
-    fresh = build_here(settings(tmp_path / "b", tokenizer_dir, tmp_path / "in", additional_fields=["text"]))
+    fresh = build_here(
+        settings(
+            tmp_path / "b", tokenizer_dir, tmp_path / "in", additional_fields=["text"]
+        )
+    )
     assert ids == {row["text"]: row["input_ids"] for row in fresh.rows()}
     assert {row["text"] for row in rows} == {row["text"] for row in records} - {""}
     assert all(row["text"] == records[row["id"]]["text"] for row in rows)
@@ -370,12 +477,20 @@ def test_steps_come_before_fields_are_kept(tmp_path, tokenizer_dir):
     assert table["length"].to_pylist() == [len(row["text"]) for row in notes(20)]
 
 
-def test_sources_share_the_types_and_lack_what_they_do_not_keep(tmp_path, tokenizer_dir):
+def test_sources_share_the_types_and_lack_what_they_do_not_keep(
+    tmp_path, tokenizer_dir
+):
     write_jsonl(tmp_path / "a.jsonl", [{"text": "one", "n": 1, "only": "a"}])
     write_jsonl(tmp_path / "b.jsonl", [{"text": "two", "n": 0.5}])
-    config = settings(tmp_path, tokenizer_dir, tmp_path / "a.jsonl", additional_fields=["n", "only"])
+    config = settings(
+        tmp_path, tokenizer_dir, tmp_path / "a.jsonl", additional_fields=["n", "only"]
+    )
     config["datasets"].append(
-        {"name": "t", "data_files": str(tmp_path / "b.jsonl"), "additional_fields": ["n"]}
+        {
+            "name": "t",
+            "data_files": str(tmp_path / "b.jsonl"),
+            "additional_fields": ["n"],
+        }
     )
     config["datasets"].append({"name": "u", "data_files": str(tmp_path / "b.jsonl")})
     table = build_here(config).table()
@@ -386,14 +501,25 @@ def test_sources_share_the_types_and_lack_what_they_do_not_keep(tmp_path, tokeni
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"additional_fields": ["position"]}, r"additional_fields: 'position' is a column .*format_fields"),
-        ({"additional_fields": ["Input_IDs"]}, "'Input_IDs' is a column that every row has"),
+        (
+            {"additional_fields": ["position"]},
+            r"additional_fields: 'position' is a column .*format_fields",
+        ),
+        (
+            {"additional_fields": ["Input_IDs"]},
+            "'Input_IDs' is a column that every row has",
+        ),
         ({"additional_fields": ["id", "ID"]}, "upper and lower case"),
-        ({"additional_fields": ["idd"]}, "none of the first records has a field 'idd'; they have text, id"),
+        (
+            {"additional_fields": ["idd"]},
+            "none of the first records has a field 'idd'; they have text, id",
+        ),
     ],
 )
 def test_fields_that_cannot_be_kept_are_errors(tmp_path, tokenizer_dir, change, match):
-    config = settings(tmp_path, tokenizer_dir, write_jsonl(tmp_path / "a.jsonl", notes(3)), **change)
+    config = settings(
+        tmp_path, tokenizer_dir, write_jsonl(tmp_path / "a.jsonl", notes(3)), **change
+    )
     with pytest.raises(ConfigError, match=match):
         make_plan(resolve(load_config(config)))
 
@@ -402,7 +528,8 @@ def test_neither_packed_rows_nor_removed_columns_can_be_kept(tmp_path, tokenizer
     config = settings(tmp_path, tokenizer_dir, "a.jsonl", additional_fields=["id"])
     config["tokenize"] = {"remove_columns": ["id"]}
     with pytest.raises(
-        ConfigError, match=r"'id' is one of additional_fields, but tokenize\.remove_columns drops it"
+        ConfigError,
+        match=r"'id' is one of additional_fields, but tokenize\.remove_columns drops it",
     ):
         resolve(load_config(config))
     config["pack"] = {"enabled": True}
@@ -410,13 +537,17 @@ def test_neither_packed_rows_nor_removed_columns_can_be_kept(tmp_path, tokenizer
         resolve(load_config(config))
 
 
-def test_a_large_field_beside_short_texts_ends_row_groups(tmp_path, tokenizer_dir, monkeypatch):
+def test_a_large_field_beside_short_texts_ends_row_groups(
+    tmp_path, tokenizer_dir, monkeypatch
+):
     monkeypatch.setattr("tokenlake.etl.unit.rows_file._KEPT_BYTES", 1000)
     monkeypatch.setattr("tokenlake.etl.unit.text._ENCODE_BYTES", 1000)
     records = [{"text": "x", "blob": "b" * 600} for _ in range(20)]
     for part in range(5):
         write_jsonl(tmp_path / "in" / f"{part}.jsonl", records[part * 4 : part * 4 + 4])
-    built = build_here(settings(tmp_path, tokenizer_dir, tmp_path / "in", additional_fields=["blob"]))
+    built = build_here(
+        settings(tmp_path, tokenizer_dir, tmp_path / "in", additional_fields=["blob"])
+    )
     assert pq.ParquetFile(built.files()[0]).num_row_groups == 5
 
 
@@ -424,13 +555,17 @@ def test_cli_and_sql_show_kept_fields(tmp_path, tokenizer_dir, capsys):
     records = [row | {"meta": {"a": [row["id"]]}} for row in notes(12)]
     for part in range(3):
         write_jsonl(tmp_path / "in" / f"{part}.jsonl", records[part * 4 : part * 4 + 4])
-    config = settings(tmp_path, tokenizer_dir, tmp_path / "in", additional_fields=["id", "meta"])
+    config = settings(
+        tmp_path, tokenizer_dir, tmp_path / "in", additional_fields=["id", "meta"]
+    )
     config["source"] = {"unit_size": 100}
     build_here(config)
     store = config["save"]["output_dir"]
     assert main(["verify", "set", "--deep", "--store", store]) == 0
     capsys.readouterr()
-    assert main(["peek", "set", "-n", "1", "--row", "3", "--json", "--store", store]) == 0
+    assert (
+        main(["peek", "set", "-n", "1", "--row", "3", "--json", "--store", store]) == 0
+    )
     (row,) = json.loads(capsys.readouterr().out)
     assert row["kept"] == {"id": 3, "meta": {"a": [3]}}
     assert row["segments"][0]["text"] == records[3]["text"]
@@ -448,4 +583,7 @@ def test_cli_and_sql_show_kept_fields(tmp_path, tokenizer_dir, capsys):
         )
         == 0
     )
-    assert json.loads(capsys.readouterr().out) == [{"id": 10, "a": 10}, {"id": 11, "a": 11}]
+    assert json.loads(capsys.readouterr().out) == [
+        {"id": 10, "a": 10},
+        {"id": 11, "a": 11},
+    ]

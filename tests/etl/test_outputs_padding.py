@@ -29,7 +29,11 @@ from tokenlake.runtime.store import open_store
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=40)
 
 
-@given(LENGTHS, st.sampled_from(["max_length", "longest"]), st.sampled_from(["left", "right"]))
+@given(
+    LENGTHS,
+    st.sampled_from(["max_length", "longest"]),
+    st.sampled_from(["left", "right"]),
+)
 def test_padding_lays_each_document_at_one_end_of_its_row(lengths, kind, side):
     padding = Padding(kind, 12, side, -1)
     each = np.array(lengths, np.int64)
@@ -41,15 +45,23 @@ def test_padding_lays_each_document_at_one_end_of_its_row(lengths, kind, side):
     assert [len(row) for row in rows] == [
         max(n, 12 if kind == "max_length" else max(lengths)) for n in lengths
     ]
-    for row, mark, document in zip(rows, marks, np.split(ids, np.cumsum(each)[:-1]), strict=True):
+    for row, mark, document in zip(
+        rows, marks, np.split(ids, np.cumsum(each)[:-1]), strict=True
+    ):
         assert row[mark == 1].tolist() == document.tolist()
         assert set(row[mark == 0].tolist()) <= {-1}
         ones = mark if side == "right" else mark[::-1]
         assert ones.tolist() == sorted(ones.tolist(), reverse=True)
 
 
-@given(LENGTHS, st.sampled_from(["none", "max_length", "longest"]), st.lists(st.integers(1, 40), max_size=5))
-def test_row_groups_are_full_and_do_not_depend_on_the_pieces_they_come_in(lengths, kind, cuts):
+@given(
+    LENGTHS,
+    st.sampled_from(["none", "max_length", "longest"]),
+    st.lists(st.integers(1, 40), max_size=5),
+)
+def test_row_groups_are_full_and_do_not_depend_on_the_pieces_they_come_in(
+    lengths, kind, cuts
+):
     padding = Padding(kind, 12, "right", 0)
     edges = sorted({0, *(cut for cut in cuts if cut < len(lengths)), len(lengths)})
 
@@ -65,10 +77,18 @@ def test_row_groups_are_full_and_do_not_depend_on_the_pieces_they_come_in(length
                     filling.clear()
         return [group for group in found if group]
 
-    whole, pieces = groups([lengths]), groups([lengths[a:b] for a, b in pairwise(edges)])
-    assert [n for group in whole for n in group] == lengths == [n for group in pieces for n in group]
+    whole, pieces = (
+        groups([lengths]),
+        groups([lengths[a:b] for a, b in pairwise(edges)]),
+    )
+    assert (
+        [n for group in whole for n in group]
+        == lengths
+        == [n for group in pieces for n in group]
+    )
     assert kind == "none" or whole == pieces
-    if kind == "longest":  # the next document would have made every full group too large
+    # The next document would have made every full group too large.
+    if kind == "longest":
         assert all(max(group) * len(group) <= 100 for group in whole)
         assert all(
             max(*group, after[0]) * (len(group) + 1) > 100
@@ -79,12 +99,16 @@ def test_row_groups_are_full_and_do_not_depend_on_the_pieces_they_come_in(length
 
 def notes(count: int) -> list[dict[str, Any]]:
     """Records of different lengths, in which every character can be the last."""
-    return [{"text": f"note {i}: " + "the quick brown fox " * (i % 5)} for i in range(count)]
+    return [
+        {"text": f"note {i}: " + "the quick brown fox " * (i % 5)} for i in range(count)
+    ]
 
 
 @pytest.fixture
 def config(tmp_path: Path, tokenizer_dir: Path) -> dict[str, Any]:
-    return settings(tmp_path, tokenizer_dir, write_jsonl(tmp_path / "a.jsonl", notes(40)))
+    return settings(
+        tmp_path, tokenizer_dir, write_jsonl(tmp_path / "a.jsonl", notes(40))
+    )
 
 
 def with_tokenizer(config: dict[str, Any], **options: Any) -> dict[str, Any]:
@@ -97,7 +121,9 @@ def test_a_mask_is_stored_where_it_is_asked_for(config):
     assert "attention_mask" not in plain.table().schema.names
     assert (
         "attention_mask"
-        not in build_here(with_tokenizer(config, return_attention_mask=False)).table().schema.names
+        not in build_here(with_tokenizer(config, return_attention_mask=False))
+        .table()
+        .schema.names
     )
     masked = build_here(with_tokenizer(config, return_attention_mask=True))
     table = masked.table()
@@ -117,12 +143,18 @@ def test_padded_rows_hold_the_documents_and_the_account_counts_the_padding(
 ):
     monkeypatch.setattr("tokenlake.etl.unit.sink.group_tokens", lambda files: 300)
     plain = build_here(config | {"name": "plain"})
-    options = {"padding": kind, "max_length": 25} | ({"padding_side": side} if side else {})
+    options = {"padding": kind, "max_length": 25} | (
+        {"padding_side": side} if side else {}
+    )
     built = build_here(with_tokenizer(config, **options))
     cut = min(25, max(len(row["input_ids"]) for row in plain.rows()))
     pad_id = built.manifest.tokenizer["s"]["pad_id"]
     for row, before in zip(built.rows(), plain.rows(), strict=True):
-        document = before["input_ids"][:cut] if kind == "max_length" else before["input_ids"][:25]
+        document = (
+            before["input_ids"][:cut]
+            if kind == "max_length"
+            else before["input_ids"][:25]
+        )
         padding = [pad_id] * (len(row["input_ids"]) - len(document))
         expected = padding + document if side == "left" else document + padding
         assert row["input_ids"] == expected
@@ -142,24 +174,34 @@ def test_padded_rows_hold_the_documents_and_the_account_counts_the_padding(
     assert built.manifest.totals.tokens == account.content_packed
 
 
-def test_the_side_is_the_tokenizers_where_none_is_named(config, tokenizer_dir, tmp_path):
+def test_the_side_is_the_tokenizers_where_none_is_named(
+    config, tokenizer_dir, tmp_path
+):
     left = tmp_path / "left"
     left.mkdir()
     for file in tokenizer_dir.iterdir():
         (left / file.name).write_bytes(file.read_bytes())
     own = json.loads((left / "tokenizer_config.json").read_text())
-    (left / "tokenizer_config.json").write_text(json.dumps(own | {"padding_side": "left"}))
+    (left / "tokenizer_config.json").write_text(
+        json.dumps(own | {"padding_side": "left"})
+    )
     config["default_tokenizer"] = str(left)
     found = build_here(with_tokenizer(config, padding="max_length", max_length=200))
     assert {row["attention_mask"][-1] for row in found.rows()} == {1}
     assert {row["attention_mask"][0] for row in found.rows()} == {0}
-    right = build_here(with_tokenizer(config, padding="max_length", max_length=200, padding_side="right"))
+    right = build_here(
+        with_tokenizer(
+            config, padding="max_length", max_length=200, padding_side="right"
+        )
+    )
     assert {row["attention_mask"][0] for row in right.rows()} == {1}
     assert found.manifest.fingerprint != right.manifest.fingerprint
 
 
 def test_long_documents_that_are_kept_are_longer_than_their_padding(config):
-    built = build_here(with_tokenizer(config, padding="max_length", max_length=10, truncation=False))
+    built = build_here(
+        with_tokenizer(config, padding="max_length", max_length=10, truncation=False)
+    )
     lengths = {len(row["input_ids"]) for row in built.rows()}
     assert min(lengths) == 10
     assert max(lengths) > 10
@@ -171,15 +213,24 @@ def test_a_mask_of_one_source_is_a_column_of_all(config, tmp_path):
     made["datasets"].append({"name": "t", "data_files": str(tmp_path / "b.jsonl")})
     rows = build_here(made).rows()
     assert {len(row["input_ids"]) for row in rows[:40]} == {99}
-    assert all(row["attention_mask"] == [1] * len(row["input_ids"]) for row in rows[40:])
+    assert all(
+        row["attention_mask"] == [1] * len(row["input_ids"]) for row in rows[40:]
+    )
 
 
 def test_padding_changes_the_identity_and_its_absence_does_not(config):
     def fingerprint(**options: Any) -> str:
-        return make_plan(resolve(load_config(with_tokenizer(config, **options)))).fingerprint
+        return make_plan(
+            resolve(load_config(with_tokenizer(config, **options)))
+        ).fingerprint
 
     plain = make_plan(resolve(load_config(config))).fingerprint
-    assert fingerprint() == fingerprint(padding=False) == fingerprint(return_attention_mask=False) == plain
+    assert (
+        fingerprint()
+        == fingerprint(padding=False)
+        == fingerprint(return_attention_mask=False)
+        == plain
+    )
     others = [
         fingerprint(return_attention_mask=True),
         fingerprint(padding="longest"),
@@ -194,32 +245,59 @@ def test_padding_changes_the_identity_and_its_absence_does_not(config):
 @pytest.mark.parametrize(
     ("options", "pack", "match"),
     [
-        ({"padding": "longest"}, True, r"tokenizer\.padding: 'longest' is for unpacked documents"),
-        ({"padding": "longest", "return_attention_mask": False}, False, "only the mask identifies"),
-        ({"padding_side": "left"}, False, "padding_side: 'left', but nothing is padded"),
+        (
+            {"padding": "longest"},
+            True,
+            r"tokenizer\.padding: 'longest' is for unpacked documents",
+        ),
+        (
+            {"padding": "longest", "return_attention_mask": False},
+            False,
+            "only the mask identifies",
+        ),
+        (
+            {"padding_side": "left"},
+            False,
+            "padding_side: 'left', but nothing is padded",
+        ),
     ],
 )
 def test_settings_that_contradict_each_other_are_errors(config, options, pack, match):
     with pytest.raises(ConfigError, match=match):
-        resolve(load_config(with_tokenizer(config, **options) | {"pack": {"enabled": pack}}))
+        resolve(
+            load_config(with_tokenizer(config, **options) | {"pack": {"enabled": pack}})
+        )
 
 
-def test_a_tokenizer_without_padding_and_eos_cannot_pad(config, tokenizer_dir, tmp_path):
+def test_a_tokenizer_without_padding_and_eos_cannot_pad(
+    config, tokenizer_dir, tmp_path
+):
     bare = tmp_path / "bare"
     bare.mkdir()
-    (bare / "tokenizer.json").write_bytes((tokenizer_dir / "tokenizer.json").read_bytes())
+    (bare / "tokenizer.json").write_bytes(
+        (tokenizer_dir / "tokenizer.json").read_bytes()
+    )
     config["default_tokenizer"] = str(bare)
-    with pytest.raises(ConfigError, match="names neither a padding token nor an EOS token"):
+    with pytest.raises(
+        ConfigError, match="names neither a padding token nor an EOS token"
+    ):
         make_plan(resolve(load_config(with_tokenizer(config, padding="longest"))))
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_peek_shows_the_document_without_its_padding(config, capsys, side):
-    built = build_here(with_tokenizer(config, padding="max_length", max_length=80, padding_side=side))
+    built = build_here(
+        with_tokenizer(config, padding="max_length", max_length=80, padding_side=side)
+    )
     store = config["save"]["output_dir"]
     (sequence,) = read_sequences(open_store(store), built.manifest, None, 7, 1)
-    assert (len(sequence.segments), sequence.padding) == (1, 80 - len(sequence.segments[0].ids))
-    assert main(["peek", "set", "-n", "1", "--row", "7", "--json", "--store", store]) == 0
+    assert (len(sequence.segments), sequence.padding) == (
+        1,
+        80 - len(sequence.segments[0].ids),
+    )
+    assert (
+        main(["peek", "set", "-n", "1", "--row", "7", "--json", "--store", store]) == 0
+    )
     (row,) = json.loads(capsys.readouterr().out)
     assert row["segments"][0]["text"] == notes(8)[7]["text"]
 
@@ -239,7 +317,10 @@ def test_a_wrong_mask_is_found(config, expected):
     rules = RowRules.of(built.manifest)
 
     def faults(masks: list[list[int]]) -> set[str]:
-        columns = table.to_pydict() | {"input_ids": [[5, 6, 7], [5, 6, 7]], "attention_mask": masks}
+        columns = table.to_pydict() | {
+            "input_ids": [[5, 6, 7], [5, 6, 7]],
+            "attention_mask": masks,
+        }
         check = RowCheck(rules)
         check.add(type(table).from_pydict(columns, schema=table.schema))
         return {fault[1] for fault in check.faults.values()}
@@ -249,7 +330,9 @@ def test_a_wrong_mask_is_found(config, expected):
 
 
 def test_verify_deep_counts_what_is_not_padding(config, tmp_path, capsys):
-    """The account's tokens are those of the masks: one bit more and it does not close."""
+    """The account's tokens are those of the masks: one bit more and it does not
+    close.
+    """
     built = build_here(with_tokenizer(config, padding="max_length", max_length=80))
     store = copy_store(Path(config["save"]["output_dir"]), tmp_path / "copy")
     path = store / built.files()[0].relative_to(config["save"]["output_dir"])

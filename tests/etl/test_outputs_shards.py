@@ -1,4 +1,6 @@
-"""`num_shards`: exactly so many files, whatever the inputs, the workers and the interruptions."""
+"""`num_shards`: exactly so many files, whatever the inputs, the workers and the
+interruptions.
+"""
 
 from __future__ import annotations
 
@@ -48,21 +50,30 @@ def whole(path: str, size: int, *, lines: bool) -> FileRange:
 
 def source(splits: int = 1) -> Any:
     names = tuple(f"s{i}" for i in range(splits))
-    return SimpleNamespace(name="s", split_names=names, num_rows=None, storage_options={})
+    return SimpleNamespace(
+        name="s", split_names=names, num_rows=None, storage_options={}
+    )
 
 
 def knots(*sizes: int) -> list[list[FileRange]]:
     return [[whole(f"{i}.gz", size, lines=False)] for i, size in enumerate(sizes)]
 
 
-@given(st.lists(st.tuples(st.integers(0, 500), st.booleans()), min_size=1, max_size=12), st.integers(1, 40))
+@given(
+    st.lists(st.tuples(st.integers(0, 500), st.booleans()), min_size=1, max_size=12),
+    st.integers(1, 40),
+)
 def test_every_byte_is_in_one_unit_in_order_and_the_files_add_up(sizes, files):
-    parts = [[whole(f"{i}", size, lines=lines)] for i, (size, lines) in enumerate(sizes)]
+    parts = [
+        [whole(f"{i}", size, lines=lines)] for i, (size, lines) in enumerate(sizes)
+    ]
     found = cut(source(), parts, files)
     assert sum(number for _, number in found) == files
     assert min(number for _, number in found) >= 1
     ranges = [part for group, _ in found for part in group]
-    assert [part.file.path for part in ranges] == sorted((p.file.path for p in ranges), key=int)
+    assert [part.file.path for part in ranges] == sorted(
+        (p.file.path for p in ranges), key=int
+    )
     for (size, lines), (one,) in zip(sizes, parts, strict=True):
         mine = [(part.start, part.stop) for part in ranges if part.file == one.file]
         assert [start for start, _ in mine] == [0, *(stop for _, stop in mine[:-1])]
@@ -111,7 +122,9 @@ def test_more_files_at_a_time_than_can_be_open_are_an_error():
 
 @given(
     st.lists(
-        st.tuples(st.integers(0, 1000), st.one_of(st.none(), st.integers(1, 9))), min_size=1, max_size=6
+        st.tuples(st.integers(0, 1000), st.one_of(st.none(), st.integers(1, 9))),
+        min_size=1,
+        max_size=6,
     ),
     st.integers(0, 30),
 )
@@ -122,12 +135,24 @@ def test_the_files_of_the_whole_are_shared_by_weight(found, more):
     build: Any = SimpleNamespace(
         sources=[SimpleNamespace(num_shards=number) for number in own], num_shards=count
     )
-    shares = files_of_sources(build, [[[SimpleNamespace(weight=weight)]] for weight, _ in found])  # type: ignore[list-item]
+    shares = files_of_sources(
+        build, [[[SimpleNamespace(weight=weight)]] for weight, _ in found]
+    )  # type: ignore[list-item]
     assert sum(share or 0 for share in shares) == count
-    assert all(share == number for share, number in zip(shares, own, strict=True) if number is not None)
-    free = [(weight, share) for (weight, number), share in zip(found, shares, strict=True) if number is None]
+    assert all(
+        share == number
+        for share, number in zip(shares, own, strict=True)
+        if number is not None
+    )
+    free = [
+        (weight, share)
+        for (weight, number), share in zip(found, shares, strict=True)
+        if number is None
+    ]
     assert all(share is not None and share >= 1 for _, share in free)
-    assert [share for _, share in sorted(free)] == sorted(share or 0 for _, share in free)
+    assert [share for _, share in sorted(free)] == sorted(
+        share or 0 for _, share in free
+    )
 
 
 # Building
@@ -139,18 +164,24 @@ def ids(built: Any, split: str = "train") -> list[tuple[int, list[int]]]:
 
 
 def write_inputs(root: Path, kind: str) -> Path:
-    """120 notes in one file of lines, three, one that cannot be cut, or one with row groups."""
+    """120 notes in one file of lines, three, one that cannot be cut, or one with row
+    groups.
+    """
     folder = root / "in"
     if kind == "three":
         for part in range(3):
             write_jsonl(folder / f"{part}.jsonl", notes(40, 40 * part))
     elif kind == "parquet":
         folder.mkdir()
-        pq.write_table(pa.Table.from_pylist(notes(120)), folder / "a.parquet", row_group_size=25)
+        pq.write_table(
+            pa.Table.from_pylist(notes(120)), folder / "a.parquet", row_group_size=25
+        )
     else:
         path = write_jsonl(folder / "a.jsonl", notes(120))
         if kind == "gzip":
-            (folder / "a.jsonl.gz").write_bytes(gzip.compress(path.read_bytes(), mtime=0))
+            (folder / "a.jsonl.gz").write_bytes(
+                gzip.compress(path.read_bytes(), mtime=0)
+            )
             path.unlink()
     return folder
 
@@ -171,16 +202,24 @@ def test_there_are_exactly_so_many_files_and_no_document_is_lost(
     tmp_path, tokenizer_dir, kind, files, units, packed
 ):
     config = settings(tmp_path, tokenizer_dir, write_inputs(tmp_path, kind))
-    config["pack"] = {"enabled": packed, "seq_length": 16} if packed else {"enabled": False}
+    config["pack"] = (
+        {"enabled": packed, "seq_length": 16} if packed else {"enabled": False}
+    )
     plain = build_here(config)
     config["save"]["num_shards"] = files
     built = build_here(config)
     assert len(built.files()) == files
     assert len({shard.unit for shard in built.manifest.files}) == units
     account, before = built.manifest.account, plain.manifest.account
-    assert (account.documents, account.tokens, account.rows_read) == (120, before.tokens, 120)
+    assert (account.documents, account.tokens, account.rows_read) == (
+        120,
+        before.tokens,
+        120,
+    )
     if packed:
-        assert account.content_packed + account.eos == before.content_packed + before.eos
+        assert (
+            account.content_packed + account.eos == before.content_packed + before.eos
+        )
     else:
         assert ids(built) == ids(plain)
         assert min(built.sizes()) > 0
@@ -188,7 +227,12 @@ def test_there_are_exactly_so_many_files_and_no_document_is_lost(
 
 
 def test_documents_of_one_reader_are_dealt_one_by_one(tmp_path, tokenizer_dir):
-    config = settings(tmp_path, tokenizer_dir, write_inputs(tmp_path, "gzip"), additional_fields=["id"])
+    config = settings(
+        tmp_path,
+        tokenizer_dir,
+        write_inputs(tmp_path, "gzip"),
+        additional_fields=["id"],
+    )
     config["save"]["num_shards"] = 7
     built = build_here(config)
     dealt = [pq.read_table(path)["id"].to_pylist() for path in built.files()]
@@ -196,7 +240,9 @@ def test_documents_of_one_reader_are_dealt_one_by_one(tmp_path, tokenizer_dir):
 
 
 @pytest.mark.parametrize("kind", ["lines", "gzip"])
-def test_files_without_rows_are_parquet_that_everybody_reads(tmp_path, tokenizer_dir, kind):
+def test_files_without_rows_are_parquet_that_everybody_reads(
+    tmp_path, tokenizer_dir, kind
+):
     folder = write_inputs(tmp_path, kind)
     rows = notes(3)
     text = "".join(json.dumps(row) + "\n" for row in rows).encode()
@@ -207,7 +253,9 @@ def test_files_without_rows_are_parquet_that_everybody_reads(tmp_path, tokenizer
     built = build_here(config)
     assert sorted(built.sizes()) == [0] * 17 + [1] * 3
     names = [str(path) for path in built.files()]
-    assert duckdb.sql(f"select count(*) from read_parquet({names})").fetchall() == [(3,)]
+    assert duckdb.sql(f"select count(*) from read_parquet({names})").fetchall() == [
+        (3,)
+    ]
     assert pl.read_parquet(built.folder / "data").height == 3
     assert sorted(built.table()["id"].to_pylist()) == [0, 1, 2]
     assert all(pq.read_schema(path).equals(built.table().schema) for path in names)
@@ -218,7 +266,10 @@ def test_each_split_has_so_many_files(tmp_path, tokenizer_dir):
     config["source"] = {"splits": {"train": 0.8, "test": 0.2}}
     config["save"]["num_shards"] = 4
     built = build_here(config)
-    assert Counter(shard.split for shard in built.manifest.files) == {"train": 4, "test": 4}
+    assert Counter(shard.split for shard in built.manifest.files) == {
+        "train": 4,
+        "test": 4,
+    }
     assert sum(built.sizes()) + sum(built.sizes("test")) == 120
 
 
@@ -235,13 +286,18 @@ def test_several_sources_share_the_number_or_have_their_own(tmp_path, tokenizer_
     write_jsonl(tmp_path / "small.jsonl", notes(10))
     write_jsonl(tmp_path / "large.jsonl", notes(90))
     config = settings(tmp_path, tokenizer_dir, tmp_path / "small.jsonl")
-    config["datasets"].append({"name": "t", "data_files": str(tmp_path / "large.jsonl")})
+    config["datasets"].append(
+        {"name": "t", "data_files": str(tmp_path / "large.jsonl")}
+    )
     config["save"]["num_shards"] = 10
 
     def files_each() -> Counter[str]:
         plan = make_plan(resolve(load_config(config)))
         return Counter(
-            {s.name: sum(u.files or 0 for u in plan.units if u.source == s.name) for s in plan.build.sources}
+            {
+                s.name: sum(u.files or 0 for u in plan.units if u.source == s.name)
+                for s in plan.build.sources
+            }
         )
 
     assert files_each() == {"s": 2, "t": 8}
@@ -258,11 +314,17 @@ def test_several_sources_share_the_number_or_have_their_own(tmp_path, tokenizer_
     ("whole_number", "own", "match"),
     [
         (1, (None, None), "save.num_shards: 1, but the datasets need at least 2"),
-        (3, (3, None), "need at least 4: their own num_shards come to 3, and each of the 1"),
+        (
+            3,
+            (3, None),
+            "need at least 4: their own num_shards come to 3, and each of the 1",
+        ),
         (3, (3, 3), "save.num_shards: 3, but the datasets need exactly 6"),
     ],
 )
-def test_numbers_that_contradict_each_other_are_errors(tmp_path, whole_number, own, match):
+def test_numbers_that_contradict_each_other_are_errors(
+    tmp_path, whole_number, own, match
+):
     config = settings(tmp_path, tmp_path, "a.jsonl")
     config["datasets"].append({"name": "t", "data_files": "b.jsonl"})
     for dataset, number in zip(config["datasets"], own, strict=True):
@@ -297,9 +359,16 @@ def test_it_is_identity_only_where_it_is_set(tmp_path, tokenizer_dir):
 
 
 def test_workers_change_no_byte(tmp_path, tokenizer_dir):
-    config = settings(tmp_path, tokenizer_dir, write_inputs(tmp_path, "gzip"), additional_fields=["id"])
+    config = settings(
+        tmp_path,
+        tokenizer_dir,
+        write_inputs(tmp_path, "gzip"),
+        additional_fields=["id"],
+    )
     write_jsonl(tmp_path / "more.jsonl", notes(60))
     config["datasets"].append({"name": "t", "data_files": str(tmp_path / "more.jsonl")})
     config["save"]["num_shards"] = 5
-    here = build_here({**config, "save": config["save"] | {"output_dir": str(tmp_path / "here")}})
+    here = build_here(
+        {**config, "save": config["save"] | {"output_dir": str(tmp_path / "here")}}
+    )
     assert tree(Path(build_dataset(config, workers=2).path)) == tree(here.folder)

@@ -1,4 +1,6 @@
-"""Builds with every strategy: nothing lost, verified deeply, the same bytes whoever builds."""
+"""Builds with every strategy: nothing lost, verified deeply, the same bytes whoever
+builds.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from tests.etl.outputs_support import Config, build_here, documents_of, notes, settings, tree, write_jsonl
+from tests.etl.outputs_support import (
+    Config,
+    build_here,
+    documents_of,
+    notes,
+    settings,
+    tree,
+    write_jsonl,
+)
 from tests.text.chat_samples import CHATML, conversation, speaking, write
 from tokenlake.etl.packing import STRATEGIES
 from tokenlake.etl.tokenizers import Encoder
@@ -19,9 +29,15 @@ LONG = "word " * 40 + "words und so weiter, " * 100
 
 @pytest.fixture
 def config(tmp_path: Path, tokenizer_dir: Path) -> Config:
-    """Three files, each a unit of its own, with a long document each; windows of eight rows."""
+    """Three files, each a unit of its own, with a long document each; windows of
+    eight rows.
+    """
     for index in range(3):
-        records = [*notes(60, 100 * index), {"text": LONG, "id": -index}, *notes(20, 100 * index + 60)]
+        records = [
+            *notes(60, 100 * index),
+            {"text": LONG, "id": -index},
+            *notes(20, 100 * index + 60),
+        ]
         write_jsonl(tmp_path / "in" / f"{index}.jsonl", records)
     found = settings(tmp_path, tokenizer_dir, tmp_path / "in")
     return {
@@ -40,27 +56,41 @@ def test_every_strategy_keeps_every_token_and_counts_every_slot(config: Config) 
     expected = documents_of(greedy.rows())
     assert len(expected) == 243
     for strategy in STRATEGIES:
-        built = build_here(packing(config, strategy=strategy, shuffle_packed=True, max_segments=4))
+        built = build_here(
+            packing(config, strategy=strategy, shuffle_packed=True, max_segments=4)
+        )
         account = built.manifest.account
         assert documents_of(built.rows()) == expected
         assert (account.documents, account.eos) == (243, 243)
         assert account.content_packed == greedy.manifest.account.content_packed
-        assert account.slots == 32 * len(built.rows()) == account.content_packed + account.eos + account.pad
+        assert (
+            account.slots
+            == 32 * len(built.rows())
+            == account.content_packed + account.eos + account.pad
+        )
         assert built.manifest.totals.documents == 243
         assert max(len(row["segment_lengths"]) for row in built.rows()) <= 4
 
 
-def test_shuffling_moves_rows_only_and_another_seed_moves_them_elsewhere(config: Config) -> None:
+def test_shuffling_moves_rows_only_and_another_seed_moves_them_elsewhere(
+    config: Config,
+) -> None:
     ordered, first, second = (
-        build_here({**packing(config, strategy="best_fit", shuffle_packed=on), "seed": seed})
+        build_here(
+            {**packing(config, strategy="best_fit", shuffle_packed=on), "seed": seed}
+        )
         for on, seed in ((False, None), (True, 1), (True, 2))
     )
-    rows = [[row["input_ids"] for row in built.rows()] for built in (ordered, first, second)]
+    rows = [
+        [row["input_ids"] for row in built.rows()] for built in (ordered, first, second)
+    ]
     assert rows[0] != rows[1] != rows[2]
     assert sorted(rows[0]) == sorted(rows[1]) == sorted(rows[2])
 
 
-def test_a_unit_keeps_its_rows_when_another_comes_before_it(config: Config, tmp_path: Path) -> None:
+def test_a_unit_keeps_its_rows_when_another_comes_before_it(
+    config: Config, tmp_path: Path
+) -> None:
     given = packing(config, strategy="best_fit")
     first = build_here(given)
     write_jsonl(tmp_path / "in" / "00.jsonl", notes(80, 900))
@@ -79,7 +109,8 @@ def test_a_document_encoded_piece_by_piece_gives_the_same_bytes(
     config: Config, tmp_path: Path, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_jsonl(
-        tmp_path / "in" / "1.jsonl", [*notes(9), {"text": LONG * 6}, *notes(9, 9), {"text": LONG * 7}]
+        tmp_path / "in" / "1.jsonl",
+        [*notes(9), {"text": LONG * 6}, *notes(9, 9), {"text": LONG * 7}],
     )
     config["source"] |= {"splits": {"train": 0.5, "other": 0.5}}
     given = packing(config, strategy=strategy)
@@ -87,14 +118,20 @@ def test_a_document_encoded_piece_by_piece_gives_the_same_bytes(
     monkeypatch.setattr(unit_module, "_LONG_BYTES", 1000)
     monkeypatch.setattr(encoder_module, "PIECE_BYTES", 64)
     encode_long, made = Encoder.encode_long, []
-    monkeypatch.setattr(Encoder, "encode_long", lambda *args: made.append(encode_long(*args)) or made[-1])
+    monkeypatch.setattr(
+        Encoder,
+        "encode_long",
+        lambda *args: made.append(encode_long(*args)) or made[-1],
+    )
     pieces = build_here({**given, "save": {"output_dir": str(tmp_path / "other")}})
     assert tree(pieces.folder) == tree(whole.folder)
     assert sum(found is not None for found in made) == 2
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_further_pieces_of_split_documents_count_on(config: Config, strategy: str) -> None:
+def test_further_pieces_of_split_documents_count_on(
+    config: Config, strategy: str
+) -> None:
     config["tokenize"] = {"max_length": 40, "long_documents": "split"}
     built = build_here(packing(config, strategy=strategy))
     account = built.manifest.account
@@ -104,7 +141,10 @@ def test_further_pieces_of_split_documents_count_on(config: Config, strategy: st
 
 
 def test_splits_and_files_are_packed_each_by_itself(config: Config) -> None:
-    split = {**packing(config, strategy="best_fit"), "save": {**config["save"], "num_shards": 3}}
+    split = {
+        **packing(config, strategy="best_fit"),
+        "save": {**config["save"], "num_shards": 3},
+    }
     split["source"] = {"splits": {"train": 0.7, "test": 0.3}}
     built = build_here(split)
     assert [len(built.files(name)) for name in ("train", "test")] == [3, 3]
@@ -113,27 +153,41 @@ def test_splits_and_files_are_packed_each_by_itself(config: Config) -> None:
     assert len(train) + len(test) == 243
 
 
-def test_the_stored_column_of_segment_ids_has_zeros_at_every_rows_end(config: Config) -> None:
-    built = build_here(packing(config, strategy="first_fit", store_segment_ids=True, max_segments=2))
+def test_the_stored_column_of_segment_ids_has_zeros_at_every_rows_end(
+    config: Config,
+) -> None:
+    built = build_here(
+        packing(config, strategy="first_fit", store_segment_ids=True, max_segments=2)
+    )
     padded = 0
     for row in built.rows():
         lengths = row["segment_lengths"]
-        expected = [number + 1 for number, length in enumerate(lengths) for _ in range(length)]
+        expected = [
+            number + 1 for number, length in enumerate(lengths) for _ in range(length)
+        ]
         padded += len(expected) < 32
         assert row["segment_ids"] == expected + [0] * (32 - len(expected))
     assert padded > 10
 
 
 @pytest.mark.parametrize("strategy", ["pool", "best_fit"])
-def test_what_assistants_say_bears_loss_wherever_it_lies(tmp_path: Path, strategy: str) -> None:
+def test_what_assistants_say_bears_loss_wherever_it_lies(
+    tmp_path: Path, strategy: str
+) -> None:
     tokenizer = write(speaking(CHATML), tmp_path / "tokenizer")
     talks = [conversation(seed, turns=1 + seed % 3) for seed in range(40)]
-    data = write_jsonl(tmp_path / "in" / "chat.jsonl", [{"messages": talk} for talk in talks])
+    data = write_jsonl(
+        tmp_path / "in" / "chat.jsonl", [{"messages": talk} for talk in talks]
+    )
     given: Config = settings(tmp_path, tokenizer, data)
     given["tokenize"] = {"max_length": 100_000}
     alone = build_here(given)
     built = build_here(
-        {**given, "name": "packed", "pack": {"enabled": True, "seq_length": 128, "strategy": strategy}}
+        {
+            **given,
+            "name": "packed",
+            "pack": {"enabled": True, "seq_length": 128, "strategy": strategy},
+        }
     )
     eos = built.manifest.tokenizer["s"]["eos_id"]
     ids, masks = documents_of(built.rows()), documents_of(built.rows(), "loss_mask")

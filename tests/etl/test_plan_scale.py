@@ -1,4 +1,6 @@
-"""Plans of thousands of files: nothing in them grows with the square of their number."""
+"""Plans of thousands of files: nothing in them grows with the square of their
+number.
+"""
 
 from __future__ import annotations
 
@@ -33,16 +35,31 @@ def trees(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
 
 @pytest.fixture
 def planned(
-    trees: dict[int, Path], tokenizer_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trees: dict[int, Path],
+    tokenizer_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[..., Plan]:
     monkeypatch.setenv("TOKENLAKE_CACHE", str(tmp_path / "cache"))
 
-    def plan(count: int, on_event: Callable[[Event], None] = lambda event: None, **options: Any) -> Plan:
-        dataset = {"name": "s", "data_files": str(trees[count]), "tokenizer": str(tokenizer_dir)} | options
+    def plan(
+        count: int,
+        on_event: Callable[[Event], None] = lambda event: None,
+        **options: Any,
+    ) -> Plan:
+        dataset = {
+            "name": "s",
+            "data_files": str(trees[count]),
+            "tokenizer": str(tokenizer_dir),
+        } | options
         config = {
             "name": "scale",
             "datasets": [dataset],
-            "source": {"on_bad_record": "quarantine", "max_bad_fraction": 1.0, "unit_size": "1MiB"},
+            "source": {
+                "on_bad_record": "quarantine",
+                "max_bad_fraction": 1.0,
+                "unit_size": "1MiB",
+            },
             "pack": {"enabled": True},
             "save": {"output_dir": str(tmp_path / "store")},
         }
@@ -52,7 +69,9 @@ def planned(
 
 
 def _calls(work: Callable[[], object]) -> Counter[str]:
-    """Count the calls of functions of ours while `work` runs in this thread: no clock is asked."""
+    """Count the calls of functions of ours while `work` runs in this thread: no
+    clock is asked.
+    """
     calls: Counter[str] = Counter()
 
     def profile(frame: Any, event: str, argument: object) -> None:
@@ -69,21 +88,29 @@ def _calls(work: Callable[[], object]) -> Counter[str]:
     return calls
 
 
-def test_five_times_the_files_are_five_times_the_work(planned: Callable[..., Plan]) -> None:
-    few, many = (_calls(lambda count=count: planned(count)) for count in (MANY // 5, MANY))
+def test_five_times_the_files_are_five_times_the_work(
+    planned: Callable[..., Plan],
+) -> None:
+    few, many = (
+        _calls(lambda count=count: planned(count)) for count in (MANY // 5, MANY)
+    )
     assert few.total() > MANY // 5
     assert many.total() < 7 * few.total()
     assert not [name for name, count in many.items() if count > 10 * MANY]
     assert many["most_in_range"] == MANY
 
 
-def test_a_unit_of_thousands_of_files_is_a_job(planned: Callable[..., Plan], tmp_path: Path) -> None:
+def test_a_unit_of_thousands_of_files_is_a_job(
+    planned: Callable[..., Plan], tmp_path: Path
+) -> None:
     plan = planned(MANY)
     assert 1 <= len(plan.units) < 30
     session = BuildSession.open({}, plan=plan)
     largest = max(plan.units, key=lambda unit: len(unit.ranges))
     assert len(largest.ranges) > 100
-    job = plan.job(largest, plan.store, Layout(session.dataset, session.version), "tokenizers")
+    job = plan.job(
+        largest, plan.store, Layout(session.dataset, session.version), "tokenizers"
+    )
     assert isinstance(job, UnitJob)
     # half of the files of three rows; half of 201 bytes, at most a record in two bytes
     assert job.bad_budget == MANY // 2 * 104
@@ -101,16 +128,27 @@ def test_progress_is_told_from_every_step(planned: Callable[..., Plan]) -> None:
     last = {event.step: event for event in told}
     assert (last["hashing"].files, last["hashing"].all_files) == (MANY, MANY)
     assert last["hashing"].bytes == last["hashing"].all_bytes > 0
-    assert (last["splitting"].files, last["splitting"].all_files) == (MANY // 2, MANY // 2)
+    assert (last["splitting"].files, last["splitting"].all_files) == (
+        MANY // 2,
+        MANY // 2,
+    )
     assert last["listing"].files > 0
-    assert [type(event) for event in events if not isinstance(event, Planning)] == [Listed]
+    assert [type(event) for event in events if not isinstance(event, Planning)] == [
+        Listed
+    ]
     planned(MANY, events.append, num_rows=1000)
-    counted = [event for event in events if isinstance(event, Planning) and event.step == "counting"]
+    counted = [
+        event
+        for event in events
+        if isinstance(event, Planning) and event.step == "counting"
+    ]
     assert 0 < counted[-1].files <= 1000
 
 
 def test_every_file_is_hashed_once_and_each_footer_read_once(
-    planned: Callable[..., Plan], trees: dict[int, Path], monkeypatch: pytest.MonkeyPatch
+    planned: Callable[..., Plan],
+    trees: dict[int, Path],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     opened: Counter[str] = Counter()
     root = str(trees[MANY // 5])
@@ -130,15 +168,22 @@ def test_every_file_is_hashed_once_and_each_footer_read_once(
     files = {path: count for path, count in opened.items() if "complete" not in path}
     assert len([path for path in files if path.endswith(".jsonl")]) == MANY // 10
     assert {count for path, count in files.items() if path.endswith(".jsonl")} == {1}
-    # Arrow's own opening of a Parquet file is not seen from here; the first file is looked into twice, for its columns
-    assert Counter(count for path, count in files.items() if path.endswith(".parquet")) == {
+    # Arrow's own opening of a Parquet file is not seen from here; the first file is
+    # looked into twice, for its columns
+    assert Counter(
+        count for path, count in files.items() if path.endswith(".parquet")
+    ) == {
         2: MANY // 10 - 1,
         4: 1,
     }
 
 
-def test_a_wrong_where_is_an_error_before_any_work(planned: Callable[..., Plan]) -> None:
+def test_a_wrong_where_is_an_error_before_any_work(
+    planned: Callable[..., Plan],
+) -> None:
     events: list[Event] = []
-    with pytest.raises(ConfigError, match=r"^datasets\.s\.where: 'length\(text' cannot be used"):
+    with pytest.raises(
+        ConfigError, match=r"^datasets\.s\.where: 'length\(text' cannot be used"
+    ):
         planned(MANY, events.append, where="length(text")
     assert not events

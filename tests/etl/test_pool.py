@@ -77,9 +77,13 @@ def test_a_pool_starts_no_more_workers_than_there_is_work_for():
         assert len(pool.pids()) == 1
         pool.expect(3)
         assert len(pool.pids()) == 3
-    with WorkerPool(2) as pool:  # jobs that find no idle worker start one each, up to the number of the pool
+    # Jobs that find no idle worker start one each, up to the number of the pool.
+    with WorkerPool(2) as pool:
         with ThreadPoolExecutor(3) as callers:
-            errors = [call.exception() for call in [callers.submit(pool.run, UNKNOWN) for _ in range(3)]]
+            errors = [
+                call.exception()
+                for call in [callers.submit(pool.run, UNKNOWN) for _ in range(3)]
+            ]
         assert {type(error) for error in errors} == {WorkerError}
         assert len(pool.pids()) == 2
 
@@ -92,8 +96,12 @@ def test_a_grown_worker_is_replaced_after_its_job():
         assert pool.pids() != before
 
 
-def test_a_worker_that_is_large_from_the_beginning_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new one would be as large after its first job: the tokenizer may take more than a share of the memory."""
+def test_a_worker_that_is_large_from_the_beginning_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A new one would be as large after its first job: the tokenizer may take more
+    than a share of the memory.
+    """
     monkeypatch.setattr("tokenlake.etl.pool.share_of", lambda workers: 1)
     with WorkerPool(1) as pool:
         before = pool.pids()
@@ -101,7 +109,8 @@ def test_a_worker_that_is_large_from_the_beginning_stays(monkeypatch: pytest.Mon
             with pytest.raises(WorkerError):
                 pool.run(UNKNOWN)
         assert pool.pids() == before
-        monkeypatch.setattr("tokenlake.etl.pool.GROWTH_BYTES", -1)  # as if it had grown since
+        # As if it had grown since.
+        monkeypatch.setattr("tokenlake.etl.pool.GROWTH_BYTES", -1)
         with pytest.raises(WorkerError):
             pool.run(UNKNOWN)
         assert pool.pids() != before
@@ -122,7 +131,9 @@ def test_workers_that_were_prepared_in_excess_are_ended_unless_they_were_used() 
         pool.prepare(4)
         pool.expect(0)  # nothing is left to do
         assert pool.pids() == [used]
-        assert _within(120, lambda: not any(_alive(pid) for pid in before if pid != used))
+        assert _within(
+            120, lambda: not any(_alive(pid) for pid in before if pid != used)
+        )
         pool.expect(2)
         pool.expect(1)  # these were not prepared, but expected: a pool keeps them
         assert len(pool.pids()) == 2
@@ -171,7 +182,9 @@ def test_a_pool_that_closes_under_its_callers_closes_each_pipe_once():
     for _ in range(2):
         ends: list[list[str]] = [[], []]
         with WorkerPool(2) as pool:
-            callers = [threading.Thread(target=call, args=(pool, each)) for each in ends]
+            callers = [
+                threading.Thread(target=call, args=(pool, each)) for each in ends
+            ]
             for caller in callers:
                 caller.start()
             assert _within(120, lambda ends=ends: all(len(each) > 5 for each in ends))
@@ -204,7 +217,9 @@ def astray(row):
 
 
 @pytest.mark.parametrize("stopped", ["nothing", "a worker", "all children"])
-def test_no_worker_outlives_its_parent(stopped: str, tmp_path: Path, tokenizer_dir: Path) -> None:
+def test_no_worker_outlives_its_parent(
+    stopped: str, tmp_path: Path, tokenizer_dir: Path
+) -> None:
     """One worker is in C code that never returns; others are stopped, too."""
     (tmp_path / "parent.py").write_text(_PARENT)
     (tmp_path / "own.py").write_text(_ASTRAY)
@@ -225,14 +240,24 @@ def test_no_worker_outlives_its_parent(stopped: str, tmp_path: Path, tokenizer_d
     }
     (tmp_path / "lake.yaml").write_text(json.dumps(config))
     command = [sys.executable, str(tmp_path / "parent.py"), str(tmp_path / "lake.yaml")]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | {"AT_IT": str(tmp_path / "at it")}
+    environment = (
+        os.environ
+        | {"PYTHONPATH": os.pathsep.join(sys.path)}
+        | {"AT_IT": str(tmp_path / "at it")}
+    )
     # A group of its own in a session with this process, as a shell starts it.
-    with subprocess.Popen(command, env=environment, cwd=tmp_path, process_group=0) as parent:
+    with subprocess.Popen(
+        command, env=environment, cwd=tmp_path, process_group=0
+    ) as parent:
         assert _within(120, (tmp_path / "at it").exists)
         children = psutil.Process(parent.pid).children()
-        workers = [child for child in children if "tokenlake.etl.worker" in child.cmdline()]
+        workers = [
+            child for child in children if "tokenlake.etl.worker" in child.cmdline()
+        ]
         assert len(workers) == 2
-        for child in {"nothing": [], "a worker": workers[:1], "all children": children}[stopped]:
+        for child in {"nothing": [], "a worker": workers[:1], "all children": children}[
+            stopped
+        ]:
             child.suspend()
         parent.kill()
     gone = _within(120, lambda: not any(map(_alive, [child.pid for child in children])))
@@ -254,7 +279,9 @@ def test_the_group_is_made_anew_when_somebody_kills_what_watches() -> None:
         assert os.getpgid(pool.pids()[0]) == pool._group.id != watcher
 
 
-def test_functions_beside_a_script_and_in_the_folder_of_a_notebook_are_found(tmp_path: Path) -> None:
+def test_functions_beside_a_script_and_in_the_folder_of_a_notebook_are_found(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "own").mkdir()
     module = "tokenlake.etl.worker_process"
     script = f"from {module} import _folders_of_user as folders; print(*folders(), sep=chr(10))"

@@ -1,4 +1,6 @@
-"""Builds on object stores: the same bytes as in a folder, resumed, reused, mixed, read, and never a secret."""
+"""Builds on object stores: the same bytes as in a folder, resumed, reused, mixed,
+read, and never a secret.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ def s3() -> Iterator[Bucket]:
 
 
 @pytest.fixture(scope="module")
-def local(inputs: Path, tokenizer_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Files:
+def local(
+    inputs: Path, tokenizer_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Files:
     """What a build of all sources in a folder makes."""
     store = tmp_path_factory.mktemp("local")
     build(settings(inputs, tokenizer_dir, store))
@@ -77,7 +81,9 @@ def require_same(found: Files, expected: Files) -> None:
     assert [key for key in found if found[key] != expected[key]] == []
 
 
-def test_the_same_bytes_as_in_a_folder(lake: Bucket, inputs: Path, tokenizer_dir: Path, local: Files) -> None:
+def test_the_same_bytes_as_in_a_folder(
+    lake: Bucket, inputs: Path, tokenizer_dir: Path, local: Files
+) -> None:
     address = lake.address("same")
     config = settings(inputs, tokenizer_dir, address)
     assert set(build(config).values()) == {"built"}
@@ -110,7 +116,9 @@ def test_units_of_another_version_are_copied_inside_the_storage(
     copies = [
         one
         for one in lake.server.log
-        if "rewriteTo" in one.path or "x-amz-copy-source" in one.headers or "small/v2/data" in one.path
+        if "rewriteTo" in one.path
+        or "x-amz-copy-source" in one.headers
+        or "small/v2/data" in one.path
     ]
     assert copies
     build(settings(inputs, tokenizer_dir, tmp_path, SOURCES[:2]))
@@ -118,11 +126,18 @@ def test_units_of_another_version_are_copied_inside_the_storage(
     require_same(stored(lake, "reused"), stored(tmp_path))
 
 
-def _many(inputs: Path, tokenizer: Path, address: StoreAddress, files: int) -> dict[str, Any]:
-    """The configuration of a build of so many files, each of which is a unit of one shard."""
+def _many(
+    inputs: Path, tokenizer: Path, address: StoreAddress, files: int
+) -> dict[str, Any]:
+    """The configuration of a build of so many files, each of which is a unit of one
+    shard.
+    """
     folder = inputs.parent / address.url.replace("/", "-")
     folder.mkdir(exist_ok=True)
-    lines = [json.dumps({"text": f"{number:02d} a lake holds water"}) + "\n" for number in range(files)]
+    lines = [
+        json.dumps({"text": f"{number:02d} a lake holds water"}) + "\n"
+        for number in range(files)
+    ]
     for number, line in enumerate(lines):
         (folder / f"{number:02d}.jsonl").write_text(line)
     config = settings(inputs, tokenizer, address, ())
@@ -134,7 +149,11 @@ def _many(inputs: Path, tokenizer: Path, address: StoreAddress, files: int) -> d
 
 def _reads_of_shards(lake: Bucket) -> list[str]:
     log = [(one.method, unquote(one.path)) for one in lake.server.log]
-    return [path for method, path in log if method == "GET" and "/data/train" in path.partition("?")[0]]
+    return [
+        path
+        for method, path in log
+        if method == "GET" and "/data/train" in path.partition("?")[0]
+    ]
 
 
 def test_taking_over_a_unit_takes_three_requests_and_no_byte_of_its_shards(
@@ -145,7 +164,12 @@ def test_taking_over_a_unit_takes_three_requests_and_no_byte_of_its_shards(
         address = lake.address(f"cost-{files}")
         build(_many(inputs, tokenizer_dir, address, files))
         lake.server.log.clear()
-        assert list(build(_many(inputs, tokenizer_dir, address, files + 1)).values()).count("reused") == files
+        assert (
+            list(
+                build(_many(inputs, tokenizer_dir, address, files + 1)).values()
+            ).count("reused")
+            == files
+        )
         assert _reads_of_shards(lake) == []
         taken.append(len(lake.server.log))
         assert verify(open_store(address), "small", 2, deep=True).ok
@@ -164,7 +188,8 @@ def test_what_was_copied_and_not_recorded_is_found_again(
         open_store(address).delete(f"small/v2/ledger/{unit:05d}.json")
     lake.server.log.clear()
     assert build(config) == {0: "reused", 1: "reused", 2: "reused", 3: "built"}
-    if lake.address("").url.startswith("s3"):  # where a copy has the ETag of what it is a copy of
+    # Where a copy has the ETag of what it is a copy of.
+    if lake.address("").url.startswith("s3"):
         assert _reads_of_shards(lake) == []
     assert verify(open_store(address), "small", 2, deep=True).ok
 
@@ -178,7 +203,14 @@ def test_a_shard_that_is_younger_than_its_record_is_read_before_it_is_taken_over
     there = lake.everything("younger")
     time.sleep(1.1)  # S3 tells the time in seconds
     damaged = there[shards[1]][:-9] + b"123456789"
-    lake.put("younger", {shards[0]: there[shards[0]], shards[1]: damaged, shards[2]: there[shards[2]][:-1]})
+    lake.put(
+        "younger",
+        {
+            shards[0]: there[shards[0]],
+            shards[1]: damaged,
+            shards[2]: there[shards[2]][:-1],
+        },
+    )
     found = build(_many(inputs, tokenizer_dir, address, 4))
     assert found == {0: "reused", 1: "built", 2: "built", 3: "built"}
     assert verify(open_store(address), "small", 2, deep=True).ok
@@ -193,35 +225,60 @@ def test_a_storage_that_forgets_the_conditions_of_copies(
         address = s3.address("forgets")
         build(_many(inputs, tokenizer_dir, address, 2))
         s3.server.log.clear()
-        assert list(build(_many(inputs, tokenizer_dir, address, 3)).values()).count("reused") == 2
-        copied = [one.path for one in s3.server.log if "x-amz-copy-source" in one.headers]
-        assert [path for path in copied if "/data/" in path and "partNumber=1" not in path] == []
+        assert (
+            list(build(_many(inputs, tokenizer_dir, address, 3)).values()).count(
+                "reused"
+            )
+            == 2
+        )
+        copied = [
+            one.path for one in s3.server.log if "x-amz-copy-source" in one.headers
+        ]
+        assert [
+            path for path in copied if "/data/" in path and "partNumber=1" not in path
+        ] == []
         assert verify(open_store(address), "small", 2, deep=True).ok
     finally:
         s3.server.forgets_copies = False
         close_filesystems()
 
 
-def test_sql_reads_copies_that_are_verified(lake: Bucket, inputs: Path, tokenizer_dir: Path) -> None:
+def test_sql_reads_copies_that_are_verified(
+    lake: Bucket, inputs: Path, tokenizer_dir: Path
+) -> None:
     build(settings(inputs, tokenizer_dir, lake.address("asked")))
     store, sizes = open_store(lake.address("asked")), list[int]()
     rows = query(
-        store, "select count(*) as n, sum(len(input_ids)) as ids from small", on_verified=sizes.append
+        store,
+        "select count(*) as n, sum(len(input_ids)) as ids from small",
+        on_verified=sizes.append,
     )
     shards = [data for key, data in stored(lake, "asked").items() if "/data/" in key]
     assert sorted(sizes) == sorted(map(len, shards))
     ((count, ids),) = [tuple(row.values()) for row in rows.to_pylist()]
     assert ids == 64 * count > 0
-    assert query(store, 'select count(*) as n from "small/quarantine"').to_pylist() == [{"n": 1}]
+    assert query(store, 'select count(*) as n from "small/quarantine"').to_pylist() == [
+        {"n": 1}
+    ]
     assert not list(Path(os.environ["TOKENLAKE_SCRATCH"]).rglob("*.parquet"))
 
 
-def test_a_damaged_shard_is_not_handed_to_sql(lake: Bucket, inputs: Path, tokenizer_dir: Path) -> None:
+def test_a_damaged_shard_is_not_handed_to_sql(
+    lake: Bucket, inputs: Path, tokenizer_dir: Path
+) -> None:
     build(settings(inputs, tokenizer_dir, lake.address("damaged")))
-    key, data = next((key, data) for key, data in stored(lake, "damaged").items() if "/data/train" in key)
+    key, data = next(
+        (key, data)
+        for key, data in stored(lake, "damaged").items()
+        if "/data/train" in key
+    )
     lake.put("damaged", {key: data[:200] + bytes([data[200] ^ 1]) + data[201:]})
-    with pytest.raises(IntegrityError, match="the file was changed after it was committed"):
-        query(open_store(lake.address("damaged")), "select sum(len(input_ids)) from small")
+    with pytest.raises(
+        IntegrityError, match="the file was changed after it was committed"
+    ):
+        query(
+            open_store(lake.address("damaged")), "select sum(len(input_ids)) from small"
+        )
 
 
 def test_a_mixture_of_parents_in_a_bucket_trains(
@@ -231,9 +288,18 @@ def test_a_mixture_of_parents_in_a_bucket_trains(
         config = settings(inputs, tokenizer_dir, where, ("notes",)) | {"pack": {}}
         for source in ("notes", "talks"):
             build(
-                config | {"name": source, "datasets": [{"name": source, "data_files": str(inputs / source)}]}
+                config
+                | {
+                    "name": source,
+                    "datasets": [{"name": source, "data_files": str(inputs / source)}],
+                }
             )
-        mixed = {"total_rows": 40, "unit_rows": 16, "weights": {"notes": 0.5, "talks": 0.5}, "lanes": 2}
+        mixed = {
+            "total_rows": 40,
+            "unit_rows": 16,
+            "weights": {"notes": 0.5, "talks": 0.5},
+            "lanes": 2,
+        }
         parents = [{"name": name, "dataset": name} for name in ("notes", "talks")]
         pack = {"enabled": True, "seq_length": 16}
         save = config["save"]
@@ -252,9 +318,14 @@ def test_a_mixture_of_parents_in_a_bucket_trains(
     require_same(stored(s3, "mixed"), stored(tmp_path))
     dataset = tl.open(f"{address.url}/mixed", storage_options=address.options)
     batches = list(tl.DataLoader(dataset, batch_size=8, seed=3, epochs=1))
-    theirs = list(tl.DataLoader(tl.open(tmp_path / "mixed"), batch_size=8, seed=3, epochs=1))
+    theirs = list(
+        tl.DataLoader(tl.open(tmp_path / "mixed"), batch_size=8, seed=3, epochs=1)
+    )
     assert len(batches) == len(theirs) > 2
-    assert all((a["input_ids"] == b["input_ids"]).all() for a, b in zip(batches, theirs, strict=True))
+    assert all(
+        (a["input_ids"] == b["input_ids"]).all()
+        for a, b in zip(batches, theirs, strict=True)
+    )
 
 
 def test_commands_with_a_store_in_a_bucket(
@@ -277,7 +348,15 @@ def test_commands_with_a_store_in_a_bucket(
             sys.executable,
             "-m",
             "tokenlake",
-            *["run", "small.yaml", "--no-prefect", "--workers", "1", "--json", "--store"],
+            *[
+                "run",
+                "small.yaml",
+                "--no-prefect",
+                "--workers",
+                "1",
+                "--json",
+                "--store",
+            ],
             address.url,
         ],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -300,7 +379,10 @@ def test_commands_with_a_store_in_a_bucket(
         "sql select(count(*))from(small)",
         "explain small@prod --seed 0 --batch-size 4 --step 0",
     ):
-        assert main([*line.split(), "--store", address.url]) == 0, (line, capsys.readouterr())
+        assert main([*line.split(), "--store", address.url]) == 0, (
+            line,
+            capsys.readouterr(),
+        )
     shown = capsys.readouterr()
     assert SECRET not in done.stdout + done.stderr + shown.out + shown.err
 

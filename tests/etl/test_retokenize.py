@@ -1,4 +1,6 @@
-"""Mixtures of versions with different tokenizers: the text of each is tokenized again, if it is what it was."""
+"""Mixtures of versions with different tokenizers: the text of each is tokenized
+again, if it is what it was.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,21 @@ from tokenlake.runtime.store import open_store
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """A store with ``code-tokens`` by one tokenizer, some of it held out, and ``web-tokens`` by another."""
-    bytes_, blanks = save(byte_level(), tmp_path / "bytes"), save(sentencepiece(), tmp_path / "blanks")
+    """A store with ``code-tokens`` by one tokenizer, some of it held out, and
+    ``web-tokens`` by another.
+    """
+    bytes_, blanks = (
+        save(byte_level(), tmp_path / "bytes"),
+        save(sentencepiece(), tmp_path / "blanks"),
+    )
     for name in "ab":
         write_jsonl(tmp_path / "code" / f"{name}.jsonl", notes(80, ord(name) * 100))
     write_jsonl(tmp_path / "web.jsonl", notes(50, 9000))
     source = {"splits": {"train": 0.9, "test": 0.1}, "unit_size": 3000}
     build_here(_code(tmp_path, bytes_) | {"name": "code-tokens", "source": source})
-    build_here(settings(tmp_path, blanks, tmp_path / "web.jsonl") | {"name": "web-tokens"})
+    build_here(
+        settings(tmp_path, blanks, tmp_path / "web.jsonl") | {"name": "web-tokens"}
+    )
     return tmp_path / "store"
 
 
@@ -67,7 +76,11 @@ def version(store: Path, name: str, number: int = 1) -> Built:
 def rows(built: Built, split: str) -> list[dict[str, Any]]:
     table = built.table(split)
     keys: Any = [("file", "ascending"), ("position", "ascending")]
-    return pa.Table.select(table, ["input_ids", "file", "position"]).sort_by(keys).to_pylist()
+    return (
+        pa.Table.select(table, ["input_ids", "file", "position"])
+        .sort_by(keys)
+        .to_pylist()
+    )
 
 
 def test_text_is_tokenized_again_as_if_it_had_been_from_the_first(store: Path) -> None:
@@ -89,24 +102,36 @@ def test_text_is_tokenized_again_as_if_it_had_been_from_the_first(store: Path) -
     assert set(again.manifest.splits) == splits == set(parent.manifest.splits)
     for split in splits:
         assert rows(again, split) == rows(expected, split)
-        same = [[(row["file"], row["position"]) for row in rows(each, split)] for each in (again, parent)]
+        same = [
+            [(row["file"], row["position"]) for row in rows(each, split)]
+            for each in (again, parent)
+        ]
         assert same[0] == same[1]
     # The same units, so the same bytes.
     assert again.manifest.fingerprint == expected.manifest.fingerprint
 
     # Both are in the lineage: the version that is taken, and the inputs that were read.
-    assert [f"{p.dataset}@v{p.version}" for p in again.manifest.parents] == ["code-tokens@v1"]
+    assert [f"{p.dataset}@v{p.version}" for p in again.manifest.parents] == [
+        "code-tokens@v1"
+    ]
     assert again.manifest.parents[0].sha256 == parent.manifest.sha256
     assert again.manifest.inputs == parent.manifest.inputs
     names = [f"{p.dataset}@v{p.version}" for p in mixed.manifest.parents]
     assert names == ["mix.code.tokens@v1", "web-tokens@v1"]
     held = {(row["file"], row["position"]) for row in rows(again, "eval_python")}
-    pieces = {(p["file"], p["position"]) for row in mixed.rows() for p in row["documents"]}
+    pieces = {
+        (p["file"], p["position"]) for row in mixed.rows() for p in row["documents"]
+    }
     assert len(held) == 12 and pieces and not pieces & held
 
 
 def test_the_same_after_a_kill_and_after_a_repair(store: Path) -> None:
-    asked: dict[str, Any] = {**mixture(store), "mix": {}, "pack": {"enabled": False}, "name": "again"}
+    asked: dict[str, Any] = {
+        **mixture(store),
+        "mix": {},
+        "pack": {"enabled": False},
+        "name": "again",
+    }
     asked["datasets"] = asked["datasets"][:1]
     kill_after_a_unit(asked, store / "again" / "v1")
     built = build_here(asked)
@@ -126,16 +151,23 @@ def test_the_same_after_a_kill_and_after_a_repair(store: Path) -> None:
         "tokenize": {"long_documents": "keep"},
     }
     third = build_here(asked)
-    assert rows(third, "eval_python") == rows(version(store, "code-tokens"), "eval_python")
+    assert rows(third, "eval_python") == rows(
+        version(store, "code-tokens"), "eval_python"
+    )
     assert [each.dataset for each in third.manifest.parents] == ["again"]
 
 
-def test_what_is_no_text_is_refused(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_text_is_refused(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     packed = mixture(store) | {"name": "packed", "mix": {}}
     packed["datasets"] = [{"name": "web", "dataset": "web-tokens@v1"}]
     build_here(packed)
     for changes, message in (
-        ({"dataset": "packed@v1"}, "packed@v1 was made of web-tokens@v1, and not of text"),
+        (
+            {"dataset": "packed@v1"},
+            "packed@v1 was made of web-tokens@v1, and not of text",
+        ),
         ({"dataset": "nothing"}, "datasets.code.dataset: .*nothing"),
         ({"where": "true"}, "got where beside dataset"),
     ):
@@ -143,7 +175,9 @@ def test_what_is_no_text_is_refused(store: Path, monkeypatch: pytest.MonkeyPatch
             build_dataset(mixture(store, **changes), workers=1)
     with pytest.raises(ConfigError, match="got retokenize without dataset"):
         load_config({"datasets": [{"data_files": "x.jsonl", "retokenize": True}]})
-    with pytest.raises(ConfigError, match=r"datasets.code.retokenize: true, but there is no tokenizer"):
+    with pytest.raises(
+        ConfigError, match=r"datasets.code.retokenize: true, but there is no tokenizer"
+    ):
         planner.plan({**mixture(store), "default_tokenizer": None})
 
 

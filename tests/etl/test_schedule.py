@@ -1,4 +1,6 @@
-"""The schedule of a build's units, asked by an imagined cluster: nothing is lost, and nobody waits for long."""
+"""The schedule of a build's units, asked by an imagined cluster: nothing is lost,
+and nobody waits for long.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +22,25 @@ def test_slots_are_busy_to_the_end_whatever_dies(seed: int, failures: float) -> 
     found = simulate(seconds.tolist(), 40, failures, seed)
     assert found.done == 10_000
     assert (found.lost > 0) == (failures > 0)
-    assert 1 <= found.end / found.ideal < LATER + failures / 10  # a slot that dies is away for a minute
+    # A slot that dies is away for a minute.
+    assert 1 <= found.end / found.ideal < LATER + failures / 10
 
 
 def test_units_come_in_plan_order_but_for_the_largest() -> None:
     schedule = Schedule({0: 10, 1: 11, 2: 100, 3: 9, 4: 300, 5: 10}, 0)
-    assert [schedule.take(0.0) for _ in range(7)] == [*((unit, 0.0) for unit in (4, 0, 1, 2, 3, 5)), None]
+    assert [schedule.take(0.0) for _ in range(7)] == [
+        *((unit, 0.0) for unit in (4, 0, 1, 2, 3, 5)),
+        None,
+    ]
 
 
 def test_of_several_large_units_the_largest_comes_first() -> None:
-    schedule = Schedule({0: 10, 1: 300, 2: 10, 3: 500, 4: 400} | dict.fromkeys(range(5, 20), 10), 0)
-    assert [schedule.take(0.0) for _ in range(5)] == [(unit, 0.0) for unit in (3, 4, 1, 0, 2)]
+    schedule = Schedule(
+        {0: 10, 1: 300, 2: 10, 3: 500, 4: 400} | dict.fromkeys(range(5, 20), 10), 0
+    )
+    assert [schedule.take(0.0) for _ in range(5)] == [
+        (unit, 0.0) for unit in (3, 4, 1, 0, 2)
+    ]
 
 
 def test_a_unit_that_fails_is_tried_again_later_and_not_for_ever() -> None:
@@ -54,7 +64,11 @@ def test_a_unit_that_fails_is_tried_again_later_and_not_for_ever() -> None:
 def test_every_unit_is_taken_until_it_is_done_or_given_up(
     sizes: list[int], retries: int, fails: list[bool]
 ) -> None:
-    schedule, taken, ended = Schedule(dict(enumerate(sizes)), retries), Counter[int](), Counter[int]()
+    schedule, taken, ended = (
+        Schedule(dict(enumerate(sizes)), retries),
+        Counter[int](),
+        Counter[int](),
+    )
     answers, now = iter(fails), 0.0
     while (found := schedule.take(now)) is not None:
         unit, pause = found

@@ -1,4 +1,6 @@
-"""When the steps of a unit began and ended, how long each was busy, and which one failed."""
+"""When the steps of a unit began and ended, how long each was busy, and which one
+failed.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenlake.etl.step_clock import STAGES, Stage, StepClock, StepTime, countable, step_of_mark, step_times
+from tokenlake.etl.step_clock import (
+    STAGES,
+    Stage,
+    StepClock,
+    StepTime,
+    countable,
+    step_of_mark,
+    step_times,
+)
 
 
 class Seconds:
-    """A clock that stands still until it is moved; the wall clock is 1,000 seconds ahead."""
+    """A clock that stands still until it is moved; the wall clock is 1,000 seconds
+    ahead.
+    """
 
     def __init__(self) -> None:
         self.now = 0
@@ -31,7 +43,9 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> Seconds:
     return seconds
 
 
-def test_steps_that_interleave_have_a_first_begin_a_last_end_and_a_busy_time(seconds: Seconds) -> None:
+def test_steps_that_interleave_have_a_first_begin_a_last_end_and_a_busy_time(
+    seconds: Seconds,
+) -> None:
     clock = StepClock()
     for _ in range(2):
         clock.begin("load")
@@ -62,14 +76,18 @@ def test_the_step_that_raises_is_the_one_that_failed(seconds: Seconds) -> None:
     clock.begin("tokenize")
     seconds.now += 1
     clock.fail()
-    assert [step.stage for step in step_times(clock.fields()) if step.has_failed] == ["tokenize"]
+    assert [step.stage for step in step_times(clock.fields()) if step.has_failed] == [
+        "tokenize"
+    ]
     clock.clear()
     assert step_times(clock.fields()) == ()
     clock.begin("pack")
     with pytest.raises(OSError, match="no space"), clock.saving():
         raise OSError("no space")
     clock.fail()
-    assert [step.stage for step in step_times(clock.fields()) if step.has_failed] == ["save"]
+    assert [step.stage for step in step_times(clock.fields()) if step.has_failed] == [
+        "save"
+    ]
 
 
 @given(first=st.sampled_from(STAGES), saves=st.booleans(), more=st.sampled_from(STAGES))

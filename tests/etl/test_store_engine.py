@@ -1,4 +1,6 @@
-"""The store engine: workers that join by the plan in the store make the bytes of a build on one machine."""
+"""The store engine: workers that join by the plan in the store make the bytes of a
+build on one machine.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,14 @@ from typing import Any
 import fsspec
 import pytest
 
-from tests.etl.remote_builds_support import Bucket, Files, bucket, settings, stored, write_inputs
+from tests.etl.remote_builds_support import (
+    Bucket,
+    Files,
+    bucket,
+    settings,
+    stored,
+    write_inputs,
+)
 from tests.rowwise.mixed_store import settings as mixture
 from tests.servers.s3 import KEY, SECRET
 from tokenlake import BuildResult, RepairReport, repair, verify
@@ -32,9 +41,23 @@ from tokenlake.errors import (
     WorkerDiedError,
     WorkerError,
 )
-from tokenlake.etl import BuildSession, InProcessPool, Job, UnitJob, Workbench, build_dataset
+from tokenlake.etl import (
+    BuildSession,
+    InProcessPool,
+    Job,
+    UnitJob,
+    Workbench,
+    build_dataset,
+)
 from tokenlake.etl.job import REFERENCE
-from tokenlake.etl.shared_plan import PLAN, WORK, Leases, leased_units, publish_plan, read_plan
+from tokenlake.etl.shared_plan import (
+    PLAN,
+    WORK,
+    Leases,
+    leased_units,
+    publish_plan,
+    read_plan,
+)
 from tokenlake.etl.store_engine import WorkDone, join_build
 from tokenlake.runtime.store import Layout, Store, StoreAddress, open_store
 
@@ -49,11 +72,20 @@ def _quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, bench: Workbench) ->
     monkeypatch.setenv("LAKE_SECRET", SECRET)
     monkeypatch.setenv("TOKENLAKE_SCRATCH", str(tmp_path / "scratch"))
     monkeypatch.setenv("TOKENLAKE_LEASE_SECONDS", "2")
-    monkeypatch.setattr("tokenlake.etl.store_engine.waiting_run._SECONDS_BETWEEN_LOOKS", 0.02)
-    monkeypatch.setattr("tokenlake.etl.store_engine.joined_worker._SECONDS_BETWEEN_LOOKS", 0.02)
-    monkeypatch.setattr("tokenlake.etl.store_engine.named_builds._SECONDS_BETWEEN_TRIES", 0.02)
+    monkeypatch.setattr(
+        "tokenlake.etl.store_engine.waiting_run._SECONDS_BETWEEN_LOOKS", 0.02
+    )
+    monkeypatch.setattr(
+        "tokenlake.etl.store_engine.joined_worker._SECONDS_BETWEEN_LOOKS", 0.02
+    )
+    monkeypatch.setattr(
+        "tokenlake.etl.store_engine.named_builds._SECONDS_BETWEEN_TRIES", 0.02
+    )
     # The run that waits needs a worker for the choice of engines alone.
-    monkeypatch.setattr("tokenlake.etl.store_engine.waiting_run.WorkerPool", lambda workers: _Workers(bench))
+    monkeypatch.setattr(
+        "tokenlake.etl.store_engine.waiting_run.WorkerPool",
+        lambda workers: _Workers(bench),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +103,10 @@ def s3() -> Iterator[Bucket]:
 
 @pytest.fixture(scope="module")
 def expected(
-    inputs: Path, tokenizer_dir: Path, bench: Workbench, tmp_path_factory: pytest.TempPathFactory
+    inputs: Path,
+    tokenizer_dir: Path,
+    bench: Workbench,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Files:
     """The files of the same build by one process."""
     folder = tmp_path_factory.mktemp("local")
@@ -82,7 +117,9 @@ def expected(
 class _Workers:
     """Jobs in this process; `first` sees each before it is done."""
 
-    def __init__(self, bench: Workbench, first: Callable[[Job], None] = lambda job: None) -> None:
+    def __init__(
+        self, bench: Workbench, first: Callable[[Job], None] = lambda job: None
+    ) -> None:
         self.workers, self._pool, self._first = 1, InProcessPool(bench), first
 
     def run(self, job: Job, on_progress: Any = lambda fields: None) -> Any:
@@ -96,7 +133,9 @@ class _Workers:
 
 @contextmanager
 def _run(config: dict[str, Any]) -> Iterator[Callable[[], BuildResult]]:
-    """Plan, and wait for workers, in a thread; gives a function that waits for the end."""
+    """Plan, and wait for workers, in a thread; gives a function that waits for the
+    end.
+    """
     with _beside(lambda: build_dataset(config, executor="store", retries=0)) as end:
         yield end
 
@@ -147,7 +186,9 @@ def test_any_store_gives_the_bytes_of_a_local_build(
             place = request.getfixturevalue("s3")
         elif scheme == "gs":
             place = stack.enter_context(bucket(scheme))
-        where = StoreAddress(str(place)) if scheme == "folder" else place.address("lake")
+        where = (
+            StoreAddress(str(place)) if scheme == "folder" else place.address("lake")
+        )
         end = stack.enter_context(_run(settings(inputs, tokenizer_dir, where)))
         done = _join(where, bench)
         result = end()
@@ -164,24 +205,40 @@ def test_any_store_gives_the_bytes_of_a_local_build(
 def test_killed_workers_cost_nothing_but_their_unit(
     inputs: Path, tokenizer_dir: Path, expected: Files, bench: Workbench, s3: Bucket
 ):
-    """One worker on a bucket dies with a unit in its hands, and so does the run that waits."""
+    """One worker on a bucket dies with a unit in its hands, and so does the run that
+    waits.
+    """
     with ExitStack() as stack:
         where = s3.address("killed")
         config, store = settings(inputs, tokenizer_dir, where), open_store(where)
-        environment = os.environ | {"TOKENLAKE_STORE_OPTIONS": json.dumps(where.options)}
-        code = (
-            "import json, sys, tokenlake as tl; tl.build_dataset(json.loads(sys.argv[1]), executor='store')"
+        environment = os.environ | {
+            "TOKENLAKE_STORE_OPTIONS": json.dumps(where.options)
+        }
+        code = "import json, sys, tokenlake as tl; tl.build_dataset(json.loads(sys.argv[1]), executor='store')"
+        run = subprocess.Popen(
+            [sys.executable, "-c", code, json.dumps(config)], env=environment
         )
-        run = subprocess.Popen([sys.executable, "-c", code, json.dumps(config)], env=environment)
         stack.callback(run.wait)
         stack.callback(run.kill)
         _within(200, lambda: read_plan(store, V1) is not None)
         run.kill()
         dying = Leases(store, V1, "dying", 2)
         assert dying.take(1)  # and never a word again
-        command = [sys.executable, "-c", WORK_COMMAND, "work", where.url, "small", "--workers", "1"]
+        command = [
+            sys.executable,
+            "-c",
+            WORK_COMMAND,
+            "work",
+            where.url,
+            "small",
+            "--workers",
+            "1",
+        ]
         done = subprocess.run(
-            [*command, "--share", "0/2", "--json"], env=environment, capture_output=True, text=True
+            [*command, "--share", "0/2", "--json"],
+            env=environment,
+            capture_output=True,
+            text=True,
         )
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout) == {"built": 3, "found": 0}
@@ -195,7 +252,9 @@ def test_killed_workers_cost_nothing_but_their_unit(
 def test_a_mixture_and_its_repair_are_built_by_whoever_joins(
     tokenizer_dir: Path, bench: Workbench, tmp_path: Path
 ):
-    """The tokens of two sources and the rows of both; then what was damaged of each, beside the version."""
+    """The tokens of two sources and the rows of both; then what was damaged of each,
+    beside the version.
+    """
     config = mixture(tmp_path, tokenizer_dir)
     build_dataset(config, pool=_Workers(bench))
     place = str(tmp_path / "shared")
@@ -218,13 +277,21 @@ def test_a_mixture_and_its_repair_are_built_by_whoever_joins(
             report = end()
         assert report.ok, report.files
         assert {file.how for file in report.files} == {"rebuilt"}
-        assert f"waiting for workers: tokenlake work {name}@v1 --store {place}/{name}/v1/runs/repair" in told
+        assert (
+            f"waiting for workers: tokenlake work {name}@v1 --store {place}/{name}/v1/runs/repair"
+            in told
+        )
         assert not list((tmp_path / f"shared/{name}/v1/runs/repair").rglob("*.json"))
     assert stored(Path(place)) == whole
 
 
 def _repaired(place: str, name: str, told: list[str]) -> RepairReport:
-    return repair(place, name, executor="store", on_progress=lambda progress: told.append(progress.doing))
+    return repair(
+        place,
+        name,
+        executor="store",
+        on_progress=lambda progress: told.append(progress.doing),
+    )
 
 
 def _within(seconds: float, met: Callable[[], bool]) -> None:
@@ -251,15 +318,22 @@ def test_a_unit_that_cannot_be_built_ends_the_run_with_its_error(
     assert len(list((tmp_path / "store/small/v1/ledger").iterdir())) == 2
     # The next run has it tried again.
     with _run(settings(inputs, tokenizer_dir, place)) as end:
-        _within(200, lambda: getattr(read_plan(open_store(place), V1), "number", 0) == 2)
+        _within(
+            200, lambda: getattr(read_plan(open_store(place), V1), "number", 0) == 2
+        )
         _join(place, bench)
         assert end().status == "resumed"
 
 
 def test_a_worker_that_dies_is_tried_again_and_a_condemned_engine_gives_way(
-    inputs: Path, tokenizer_dir: Path, bench: Workbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    inputs: Path,
+    tokenizer_dir: Path,
+    bench: Workbench,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ):
-    # A worker with nothing to do stays for so long: a machine that stands still must not make it miss the next plan.
+    # A worker with nothing to do stays for so long: a machine that stands still must
+    # not make it miss the next plan.
     monkeypatch.setenv("TOKENLAKE_LEASE_SECONDS", "120")
     seen: list[tuple[int, str]] = []
 
@@ -278,13 +352,16 @@ def test_a_worker_that_dies_is_tried_again_and_a_condemned_engine_gives_way(
     assert seen[0] == (0, "gigatoken")
     assert seen.count(seen[0]) >= 2
     assert {"tokenizers"} == {
-        json.loads(path.read_bytes())["engine"] for path in (tmp_path / "store/small/v1/ledger").iterdir()
+        json.loads(path.read_bytes())["engine"]
+        for path in (tmp_path / "store/small/v1/ledger").iterdir()
     }
     assert verify(open_store(tmp_path / "store"), "small", manifest.version).ok
 
 
 @pytest.fixture
-def planned(inputs: Path, tokenizer_dir: Path, bench: Workbench, tmp_path: Path) -> Store:
+def planned(
+    inputs: Path, tokenizer_dir: Path, bench: Workbench, tmp_path: Path
+) -> Store:
     """A claimed build whose plan is published, and nobody works on."""
     session = BuildSession.open(settings(inputs, tokenizer_dir, tmp_path / "store"))
     store, pool = open_store(tmp_path / "store"), _Planner(bench)
@@ -307,16 +384,25 @@ class _Planner(_Workers):
         return verdict
 
 
-def test_a_machine_that_would_make_other_bytes_is_refused_by_name(planned: Store, bench: Workbench):
+def test_a_machine_that_would_make_other_bytes_is_refused_by_name(
+    planned: Store, bench: Workbench
+):
     plan = read_plan(planned, V1)
     assert plan is not None
-    other = replace(plan, versions=plan.versions | {"gigatoken": "0.1.2", "pyarrow": "3.0"})
+    other = replace(
+        plan, versions=plan.versions | {"gigatoken": "0.1.2", "pyarrow": "3.0"}
+    )
     planned.swap(V1.key(PLAN), other.to_bytes(), plan.to_bytes())
-    with pytest.raises(ConfigError, match=r"It has gigatoken 0\.\d+\.\d+ \(the plan has 0\.1\.2\); pyarrow"):
+    with pytest.raises(
+        ConfigError,
+        match=r"It has gigatoken 0\.\d+\.\d+ \(the plan has 0\.1\.2\); pyarrow",
+    ):
         _join(planned.url, bench)
 
 
-def test_a_machine_that_cannot_read_the_inputs_is_refused(planned: Store, bench: Workbench, inputs: Path):
+def test_a_machine_that_cannot_read_the_inputs_is_refused(
+    planned: Store, bench: Workbench, inputs: Path
+):
     (inputs / "talks").rename(inputs / "gone")
     try:
         with pytest.raises(ConfigError, match=r"source 'talks'.*talks\.jsonl"):
@@ -331,17 +417,26 @@ def test_a_plan_that_would_hold_a_secret_is_not_published(
 ):
     config = settings(inputs, tokenizer_dir, tmp_path / "store")
     monkeypatch.setenv("TOKENLAKE_ALLOWED_SCHEMES", "memory")
-    fsspec.filesystem("memory").pipe_file("/secret/a.jsonl", b'{"text": "some words"}\n')
-    where = {"data_files": "memory://secret/a.jsonl", "storage_options": {"token": "a-secret-of-mine"}}
+    fsspec.filesystem("memory").pipe_file(
+        "/secret/a.jsonl", b'{"text": "some words"}\n'
+    )
+    where = {
+        "data_files": "memory://secret/a.jsonl",
+        "storage_options": {"token": "a-secret-of-mine"},
+    }
     config["datasets"] = [config["datasets"][0] | where]
     remember(["a-secret-of-mine"])
     with pytest.raises(ConfigError, match=r"contains secrets.*\{env: NAME\}"):
         build_dataset(config, executor="store")
-    texts = [path.read_bytes() for path in (tmp_path / "store").rglob("*") if path.is_file()]
+    texts = [
+        path.read_bytes() for path in (tmp_path / "store").rglob("*") if path.is_file()
+    ]
     assert not any(b"a-secret-of-mine" in text for text in texts)
 
 
-def test_no_plan_and_a_build_that_was_given_up_are_said(planned: Store, bench: Workbench):
+def test_no_plan_and_a_build_that_was_given_up_are_said(
+    planned: Store, bench: Workbench
+):
     pool: Any = _Workers(bench)
     with pytest.raises(NotFoundError, match="--executor store"):
         join_build(StoreAddress(planned.url), Layout("small", 2), pool)
@@ -365,8 +460,14 @@ def test_a_ledger_that_cannot_be_watched_ends_the_run(
         raise KeyError("a clock")
 
     monkeypatch.setattr("tokenlake.etl.store_engine.waiting_run.leased_units", unknown)
-    with pytest.raises(WorkerError, match=r"the ledger of small/v1 cannot be watched: KeyError"):
-        build_dataset(settings(inputs, tokenizer_dir, tmp_path / "store"), executor="store", retries=0)
+    with pytest.raises(
+        WorkerError, match=r"the ledger of small/v1 cannot be watched: KeyError"
+    ):
+        build_dataset(
+            settings(inputs, tokenizer_dir, tmp_path / "store"),
+            executor="store",
+            retries=0,
+        )
 
 
 class _Clock:

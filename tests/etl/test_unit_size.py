@@ -1,4 +1,6 @@
-"""The size of a unit where the configuration leaves it open: chosen by the first version, kept by later ones."""
+"""The size of a unit where the configuration leaves it open: chosen by the first
+version, kept by later ones.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,10 @@ def test_sizes_are_powers_of_two(total: int, expected: int) -> None:
 def _write(folder: Path, name: str, rows: int) -> Path:
     folder.mkdir(exist_ok=True)
     path = folder / name
-    lines = [json.dumps({"text": f"{name}: the words of document {number}"}) for number in range(rows)]
+    lines = [
+        json.dumps({"text": f"{name}: the words of document {number}"})
+        for number in range(rows)
+    ]
     path.write_text("\n".join(lines) + "\n")
     return path
 
@@ -63,7 +68,13 @@ def config(tmp_path: Path, tokenizer_dir: Path) -> dict[str, Any]:
     _write(tmp_path / "in", "a.jsonl", 300)
     return {
         "name": "words",
-        "datasets": [{"name": "s", "data_files": str(tmp_path / "in"), "tokenizer": str(tokenizer_dir)}],
+        "datasets": [
+            {
+                "name": "s",
+                "data_files": str(tmp_path / "in"),
+                "tokenizer": str(tokenizer_dir),
+            }
+        ],
         "pack": {"enabled": True, "seq_length": 32},
         "save": {"output_dir": str(tmp_path / "store")},
     }
@@ -73,7 +84,9 @@ def _recorded(manifest: Manifest) -> int:
     return manifest.config["build"]["unit_size"]
 
 
-def test_the_first_version_records_what_it_chose_and_a_rerun_finds_it(config: dict[str, Any]) -> None:
+def test_the_first_version_records_what_it_chose_and_a_rerun_finds_it(
+    config: dict[str, Any],
+) -> None:
     first = build_dataset(config, workers=1)
     assert _recorded(first.manifest) == 8 * MIB
     again = build_dataset(config, workers=1)
@@ -81,7 +94,9 @@ def test_the_first_version_records_what_it_chose_and_a_rerun_finds_it(config: di
     assert again.units_built == 0
 
 
-def test_later_versions_keep_the_size_of_the_earliest(config: dict[str, Any], tmp_path: Path) -> None:
+def test_later_versions_keep_the_size_of_the_earliest(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
     first = build_dataset({**config, "source": {"unit_size": 3000}}, workers=1)
     _write(tmp_path / "in", "b.jsonl", 200)
     second = build_dataset(config, workers=1)
@@ -95,7 +110,9 @@ def test_later_versions_keep_the_size_of_the_earliest(config: dict[str, Any], tm
     assert fourth.manifest.version == 2
 
 
-def test_a_limit_on_rows_counts_all_files(config: dict[str, Any], tmp_path: Path) -> None:
+def test_a_limit_on_rows_counts_all_files(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
     (dataset,) = config["datasets"]
     limited = {**config, "datasets": [{**dataset, "num_rows": 10}]}
     found = plan(limited)
@@ -103,7 +120,9 @@ def test_a_limit_on_rows_counts_all_files(config: dict[str, Any], tmp_path: Path
     assert len(found.units) == 1
 
 
-def test_a_version_is_repaired_with_its_own_size(config: dict[str, Any], tmp_path: Path) -> None:
+def test_a_version_is_repaired_with_its_own_size(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
     built = build_dataset(config, workers=1)
     shard = tmp_path / "store" / "words" / "v1" / built.manifest.files[0].path
     intact = shard.read_bytes()

@@ -35,14 +35,20 @@ def _file(path: str, size: int) -> InputFile:
     )
 
 
-_FILES = st.dictionaries(st.text("abcdef", min_size=1, max_size=6), st.integers(0, 3000), max_size=40)
+_FILES = st.dictionaries(
+    st.text("abcdef", min_size=1, max_size=6), st.integers(0, 3000), max_size=40
+)
 
 
-def _groups(files: dict[str, int], unit_size: int = 1000) -> list[list[tuple[str, int, int]]]:
+def _groups(
+    files: dict[str, int], unit_size: int = 1000
+) -> list[list[tuple[str, int, int]]]:
     inputs = [_file(path, files[path]) for path in sorted(files)]
     return [
         [(part.file.path, part.start, part.stop) for part in group]
-        for group in group_ranges([split_file(file, unit_size) for file in inputs], unit_size)
+        for group in group_ranges(
+            [split_file(file, unit_size) for file in inputs], unit_size
+        )
     ]
 
 
@@ -65,9 +71,14 @@ def test_a_group_is_at_most_a_unit_and_its_last_file(files):
 
 
 def test_a_group_ends_as_soon_as_it_is_a_unit():
-    """None of these names ends a group by its hash, but four of the files are exactly a unit."""
+    """None of these names ends a group by its hash, but four of the files are
+    exactly a unit.
+    """
     groups = _groups(dict.fromkeys("acegh", 250))
-    assert [[path for path, _, _ in group] for group in groups] == [["a", "c", "e", "g"], ["h"]]
+    assert [[path for path, _, _ in group] for group in groups] == [
+        ["a", "c", "e", "g"],
+        ["h"],
+    ]
 
 
 def test_an_added_file_changes_only_the_groups_around_it():
@@ -103,7 +114,9 @@ def _compressed(path: Path, size: int) -> None:
     path.write_bytes(gzip.compress(json.dumps({"text": words}).encode(), mtime=0))
 
 
-def test_notes_name_what_one_worker_must_read_alone(tmp_path: Path, tokenizer_dir: Path):
+def test_notes_name_what_one_worker_must_read_alone(
+    tmp_path: Path, tokenizer_dir: Path
+):
     inputs = tmp_path / "in"
     inputs.mkdir()
     for number in range(3):
@@ -123,18 +136,28 @@ def test_notes_name_what_one_worker_must_read_alone(tmp_path: Path, tokenizer_di
     notes = _notes(tmp_path, tokenizer_dir)
     assert len(notes) == 7
     assert re.match(
-        r"web: 6\.jsonl\.gz \(\S+ KiB\) cannot be split: gzip is read from its beginning", notes[0]
+        r"web: 6\.jsonl\.gz \(\S+ KiB\) cannot be split: gzip is read from its beginning",
+        notes[0],
     )
     assert re.fullmatch(r"web: 2 more such files, \S+ KiB", notes[5])
-    assert notes[6] == "web: none of its files can be split, so at most 7 workers can work on it at a time"
+    assert (
+        notes[6]
+        == "web: none of its files can be split, so at most 7 workers can work on it at a time"
+    )
 
 
 def test_split_assignment_is_pinned():
-    """A change here moves documents between the splits of every dataset ever built: never change it."""
-    drawn = split_indices(np.full(24, -5), np.arange(24, dtype=np.int64), [0.5, 0.3, 0.2])
+    """A change here moves documents between the splits of every dataset ever built:
+    never change it.
+    """
+    drawn = split_indices(
+        np.full(24, -5), np.arange(24, dtype=np.int64), [0.5, 0.3, 0.2]
+    )
     assert "".join(map(str, drawn)) == GOLDEN_SPLITS
     assert (
-        split_indices(np.full(2, 2**63 - 1), np.array([2**62, -1], np.int64), [0.5, 0.5]).tolist()
+        split_indices(
+            np.full(2, 2**63 - 1), np.array([2**62, -1], np.int64), [0.5, 0.5]
+        ).tolist()
         == GOLDEN_EDGES
     )
 
@@ -144,17 +167,26 @@ GOLDEN_EDGES = [1, 1]
 
 
 @given(
-    st.integers(-(2**63), 2**63 - 1), st.lists(st.integers(0, 2**62), unique=True, min_size=1, max_size=50)
+    st.integers(-(2**63), 2**63 - 1),
+    st.lists(st.integers(0, 2**62), unique=True, min_size=1, max_size=50),
 )
 def test_a_document_keeps_its_split_whatever_else_is_there(file, positions):
-    together = split_indices(np.full(len(positions), file), np.array(positions, np.int64), [0.9, 0.1])
-    alone = [int(split_indices(np.array([file]), np.array([p], np.int64), [0.9, 0.1])[0]) for p in positions]
+    together = split_indices(
+        np.full(len(positions), file), np.array(positions, np.int64), [0.9, 0.1]
+    )
+    alone = [
+        int(split_indices(np.array([file]), np.array([p], np.int64), [0.9, 0.1])[0])
+        for p in positions
+    ]
     assert together.tolist() == alone
 
 
 @pytest.mark.parametrize("shares", [[1.0], [0.999, 0.001], [0.25, 0.25, 0.5]])
 def test_split_shares_are_met(shares):
-    drawn = split_indices(np.full(1_000_000, 12345), np.arange(1_000_000, dtype=np.int64), shares)
+    drawn = split_indices(
+        np.full(1_000_000, 12345), np.arange(1_000_000, dtype=np.int64), shares
+    )
     found = np.bincount(drawn, minlength=len(shares)) / 1e6
-    # Fixed input, so this is exact, not probable; the bound is 5 standard deviations of a fair draw.
+    # Fixed input, so this is exact, not probable; the bound is 5 standard deviations of
+    # a fair draw.
     assert np.abs(found - shares).max() < 5 * 0.5 / 1000

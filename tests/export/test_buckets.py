@@ -1,4 +1,6 @@
-"""Flat directories in buckets: whole with a manifest, unfinished without, and nobody else's objects are replaced."""
+"""Flat directories in buckets: whole with a manifest, unfinished without, and nobody
+else's objects are replaced.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,16 @@ ROWS = [{"id": i} for i in range(10)]
 
 
 @pytest.fixture(scope="module", params=["gs"])
-def where(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
+def where(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Bucket]:
     with pytest.MonkeyPatch.context() as patch, bucket(request.param) as served:
         patch.setenv("TOKENLAKE_SCRATCH", str(tmp_path_factory.mktemp("scratch")))
         patch.setenv("LAKE_KEY", KEY)
         patch.setenv("LAKE_SECRET", SECRET)
-        patch.setenv("TOKENLAKE_STORE_OPTIONS", json.dumps(dict(served.address("x").options)))
+        patch.setenv(
+            "TOKENLAKE_STORE_OPTIONS", json.dumps(dict(served.address("x").options))
+        )
         yield served
 
 
@@ -41,12 +47,23 @@ def listed(where: Bucket, prefix: str) -> set[str]:
 def test_what_is_saved_there_reads_back(where: Bucket):
     url = where.address("saved").url
     stats = save_dataset(ROWS, url, num_shards=2)
-    assert stats.output_paths == [f"{url}/train-0000{i}-of-00002.parquet" for i in range(2)]
-    names = {"train-00000-of-00002.parquet", "train-00001-of-00002.parquet", "_tokenlake/manifest.json"}
+    assert stats.output_paths == [
+        f"{url}/train-0000{i}-of-00002.parquet" for i in range(2)
+    ]
+    names = {
+        "train-00000-of-00002.parquet",
+        "train-00001-of-00002.parquet",
+        "_tokenlake/manifest.json",
+    }
     assert listed(where, "saved") == names
     options = where.address("saved").options
-    assert list(ParquetShardedSource(stats.output_paths, storage_options=dict(options))) == ROWS
-    with pytest.raises(ConfigError, match=r"saved is not empty \(it holds '_tokenlake/manifest"):
+    assert (
+        list(ParquetShardedSource(stats.output_paths, storage_options=dict(options)))
+        == ROWS
+    )
+    with pytest.raises(
+        ConfigError, match=r"saved is not empty \(it holds '_tokenlake/manifest"
+    ):
         save_dataset(ROWS, url)
     where.put("saved", {"notes.txt": b"mine"})
     save_dataset(iter(ROWS[:3]), url, "jsonl", overwrite=True)
@@ -55,11 +72,15 @@ def test_what_is_saved_there_reads_back(where: Bucket):
         "train-00000-of-00001.jsonl",
         "_tokenlake/manifest.json",
     }
-    manifest = FlatManifest.from_bytes(where.everything("saved")["_tokenlake/manifest.json"])
+    manifest = FlatManifest.from_bytes(
+        where.everything("saved")["_tokenlake/manifest.json"]
+    )
     assert manifest.rows == 3
 
 
-def test_an_interrupted_one_has_no_manifest_and_is_made_again(where: Bucket, monkeypatch: pytest.MonkeyPatch):
+def test_an_interrupted_one_has_no_manifest_and_is_made_again(
+    where: Bucket, monkeypatch: pytest.MonkeyPatch
+):
     url = where.address("broken").url
     bucket_store: Any = type(open_store(where.address("broken")))
     publish = bucket_store.publish
@@ -73,9 +94,15 @@ def test_an_interrupted_one_has_no_manifest_and_is_made_again(where: Bucket, mon
         patch.setattr(bucket_store, "publish", broken)
         with pytest.raises(StoreError, match="the line is cut"):
             save_dataset(ROWS, url)
-    assert listed(where, "broken") == {"train-00000-of-00001.parquet", "_tokenlake/unfinished"}
+    assert listed(where, "broken") == {
+        "train-00000-of-00001.parquet",
+        "_tokenlake/unfinished",
+    }
     save_dataset(ROWS, url, "jsonl")
-    assert listed(where, "broken") == {"train-00000-of-00001.jsonl", "_tokenlake/manifest.json"}
+    assert listed(where, "broken") == {
+        "train-00000-of-00001.jsonl",
+        "_tokenlake/manifest.json",
+    }
 
 
 def test_an_error_leaves_nothing(where: Bucket):
@@ -90,12 +117,23 @@ def test_an_error_leaves_nothing(where: Bucket):
 def test_every_road_goes_there(where: Bucket, tmp_path: Path, tokenizer_dir: Path):
     data = tmp_path / "texts.jsonl"
     data.write_text('{"text": "a lake"}\n{"text": "holds water"}\n')
-    flat = tokenize_and_save(str(data), str(tokenizer_dir), where.address("tokenized").url)
-    dataset = {"name": "texts", "data_files": str(data), "save_path": where.address("pipeline").url}
-    config: dict[str, Any] = {"datasets": [dataset], "default_tokenizer": str(tokenizer_dir)}
+    flat = tokenize_and_save(
+        str(data), str(tokenizer_dir), where.address("tokenized").url
+    )
+    dataset = {
+        "name": "texts",
+        "data_files": str(data),
+        "save_path": where.address("pipeline").url,
+    }
+    config: dict[str, Any] = {
+        "datasets": [dataset],
+        "default_tokenizer": str(tokenizer_dir),
+    }
     rows = list(Pipeline.from_config(config).source().tokenize().save().build())
     dataset["save_path"] = where.address("built").url
-    built = build_dataset(config | {"name": "set", "save": {"output_dir": str(tmp_path / "store")}})
+    built = build_dataset(
+        config | {"name": "set", "save": {"output_dir": str(tmp_path / "store")}}
+    )
     options = dict(where.address("x").options)
     for prefix, paths in {
         "tokenized": flat.output_paths,
@@ -104,29 +142,50 @@ def test_every_road_goes_there(where: Bucket, tmp_path: Path, tokenizer_dir: Pat
     }.items():
         files = paths or [f"{where.address(prefix).url}/train-00000-of-00001.parquet"]
         found = list(ParquetShardedSource(files, storage_options=options))
-        assert [list(row["input_ids"]) for row in found] == [list(row["input_ids"]) for row in rows]
-        manifest = FlatManifest.from_bytes(where.everything(prefix)["_tokenlake/manifest.json"])
-        assert manifest.kind == "tokens" and {"config", "tokenizer", "inputs"} <= manifest.made_of.keys()
-        assert {"_tokenlake/config.yaml", "_tokenlake/tokenizer/tokenizer.json"} <= listed(where, prefix)
+        assert [list(row["input_ids"]) for row in found] == [
+            list(row["input_ids"]) for row in rows
+        ]
+        manifest = FlatManifest.from_bytes(
+            where.everything(prefix)["_tokenlake/manifest.json"]
+        )
+        assert (
+            manifest.kind == "tokens"
+            and {"config", "tokenizer", "inputs"} <= manifest.made_of.keys()
+        )
+        assert {
+            "_tokenlake/config.yaml",
+            "_tokenlake/tokenizer/tokenizer.json",
+        } <= listed(where, prefix)
     assert built.exports == (where.address("built").url,)
 
 
-def test_a_build_in_a_bucket_exports_beside_itself(where: Bucket, tmp_path: Path, tokenizer_dir: Path):
+def test_a_build_in_a_bucket_exports_beside_itself(
+    where: Bucket, tmp_path: Path, tokenizer_dir: Path
+):
     (tmp_path / "texts.jsonl").write_text('{"text": "a lake"}\n')
     address = where.address("lake")
     config = {
         "name": "set",
         "datasets": [{"name": "texts", "data_files": str(tmp_path / "texts.jsonl")}],
         "default_tokenizer": str(tokenizer_dir),
-        "save": {"output_dir": address.url, "storage_options": dict(address.options), "format": "jsonl"},
+        "save": {
+            "output_dir": address.url,
+            "storage_options": dict(address.options),
+            "format": "jsonl",
+        },
     }
     assert build_dataset(config).exports == (f"{address.url}/_exports/set/v1",)
     before = where.everything("lake/_exports")
     assert "set/v1/train-00000-of-00001.jsonl" in before
-    assert build_dataset(config).status == "exists" and where.everything("lake/_exports") == before
+    assert (
+        build_dataset(config).status == "exists"
+        and where.everything("lake/_exports") == before
+    )
 
 
-def test_folders_of_splits_are_written_and_replaced(where: Bucket, tmp_path: Path, tokenizer_dir: Path):
+def test_folders_of_splits_are_written_and_replaced(
+    where: Bucket, tmp_path: Path, tokenizer_dir: Path
+):
     (tmp_path / "a.jsonl").write_text(
         "".join(json.dumps({"text": f"document {i}"}) + "\n" for i in range(20))
     )
@@ -141,10 +200,20 @@ def test_folders_of_splits_are_written_and_replaced(where: Bucket, tmp_path: Pat
     stats = export_version(tmp_path / "store" / "set", url, "mds", num_shards=2)
     data_files = {"train/shard.00000.mds", "train/shard.00001.mds", "train/index.json"}
     assert {path.removeprefix(f"{url}/") for path in stats.output_paths} == data_files
-    assert {name for name in listed(where, "trainers") if not name.startswith("_tokenlake/")} == data_files
+    assert {
+        name for name in listed(where, "trainers") if not name.startswith("_tokenlake/")
+    } == data_files
     assert export_version(tmp_path / "store" / "set", url, "mds", num_shards=2) == stats
     # Files of the previous format go, and those of others stay.
     where.put("trainers", {"train/mine.txt": b"mine", "model.bin": b"mine"})
     export_version(tmp_path / "store" / "set", url, "numpy", overwrite=True)
-    names = {name for name in listed(where, "trainers") if not name.startswith("_tokenlake/")}
-    assert names == {"train.bin", "train.csv.gz", "metadata.json", "train/mine.txt", "model.bin"}
+    names = {
+        name for name in listed(where, "trainers") if not name.startswith("_tokenlake/")
+    }
+    assert names == {
+        "train.bin",
+        "train.csv.gz",
+        "metadata.json",
+        "train/mine.txt",
+        "model.bin",
+    }

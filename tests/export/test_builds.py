@@ -1,4 +1,6 @@
-"""What a build makes beside its version: flat directories, once, whole, of the committed rows."""
+"""What a build makes beside its version: flat directories, once, whole, of the
+committed rows.
+"""
 
 from __future__ import annotations
 
@@ -17,23 +19,35 @@ from tokenlake import Catalog, export_version, verify
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.etl import build_dataset, finished_build
 from tokenlake.etl.export import FlatManifest
-from tokenlake.rowwise import ArrowShardedSource, JsonShardedSource, ParquetShardedSource
+from tokenlake.rowwise import (
+    ArrowShardedSource,
+    JsonShardedSource,
+    ParquetShardedSource,
+)
 from tokenlake.runtime.loader import open as open_dataset
 from tokenlake.runtime.store import collect, open_store
 
-READERS = {"parquet": ParquetShardedSource, "arrow": ArrowShardedSource, "jsonl": JsonShardedSource}
+READERS = {
+    "parquet": ParquetShardedSource,
+    "arrow": ArrowShardedSource,
+    "jsonl": JsonShardedSource,
+}
 
 
 @pytest.fixture
 def config(tmp_path: Path, tokenizer_dir: Path) -> Config:
     """Two sources of thirty documents each."""
     for name in ("code", "web"):
-        lines = [json.dumps({"text": f"{name} {i}: " + "a lake holds water. " * (i % 5)}) for i in range(30)]
+        lines = [
+            json.dumps({"text": f"{name} {i}: " + "a lake holds water. " * (i % 5)})
+            for i in range(30)
+        ]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
     return {
         "name": "set",
         "datasets": [
-            {"name": name, "data_files": str(tmp_path / f"{name}.jsonl")} for name in ("code", "web")
+            {"name": name, "data_files": str(tmp_path / f"{name}.jsonl")}
+            for name in ("code", "web")
         ],
         "default_tokenizer": str(tokenizer_dir),
         "save": {"output_dir": str(tmp_path / "store")},
@@ -54,22 +68,38 @@ def flat(folder: Path | str) -> list[list[int]]:
 
 
 def listing(folder: Path) -> dict[str, int]:
-    return {str(path): path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path): path.stat().st_mtime_ns
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 @promise(72, 73, 74, 77, 78)
 def test_another_format_is_an_export_beside_the_version(tmp_path: Path, config: Config):
     plain, whole = build_dataset(config), stored(tmp_path)
-    others = {"arrow": (None, "lz4"), "jsonl": (None, "gzip", "lz4"), "parquet": ("none", "gzip")}
-    for format, compression in [(name, each) for name, some in others.items() for each in some]:
+    others = {
+        "arrow": (None, "lz4"),
+        "jsonl": (None, "gzip", "lz4"),
+        "parquet": ("none", "gzip"),
+    }
+    for format, compression in [
+        (name, each) for name, some in others.items() for each in some
+    ]:
         config["save"] |= {"format": format, "compression": compression}
         built = build_dataset(config)
-        assert (built.status, built.manifest.fingerprint) == ("exists", plain.manifest.fingerprint)
+        assert (built.status, built.manifest.fingerprint) == (
+            "exists",
+            plain.manifest.fingerprint,
+        )
         assert built.exports == (str(tmp_path / "store" / "_exports" / "set" / "v1"),)
         [folder] = built.exports
         assert flat(folder) == whole
         manifest = FlatManifest.of(folder)
-        assert (manifest.format, manifest.compression) == (format, compression or "none")
+        assert (manifest.format, manifest.compression) == (
+            format,
+            compression or "none",
+        )
     store = open_store(tmp_path / "store")  # a store with exports is a store
     assert Catalog(store).datasets() == ["set"] and verify(store, "set", 1).ok
     assert not collect(store, grace=0).removed
@@ -77,13 +107,20 @@ def test_another_format_is_an_export_beside_the_version(tmp_path: Path, config: 
 
 @promise(76, 78)
 def test_codecs_of_parquet_are_what_was_asked_for(tmp_path: Path, config: Config):
-    for compression, codec in {"none": "UNCOMPRESSED", "gzip": "GZIP", "lz4": "LZ4", "zstd": "ZSTD"}.items():
+    for compression, codec in {
+        "none": "UNCOMPRESSED",
+        "gzip": "GZIP",
+        "lz4": "LZ4",
+        "zstd": "ZSTD",
+    }.items():
         config["datasets"][0]["save_path"] = str(tmp_path / compression)
         config["save"]["compression"] = compression
         build_dataset(config)
         [file] = (tmp_path / compression).glob("*.parquet")
         group = pq.read_metadata(file).row_group(0)
-        assert {group.column(i).compression for i in range(group.num_columns)} == {codec}
+        assert {group.column(i).compression for i in range(group.num_columns)} == {
+            codec
+        }
 
 
 def test_a_store_may_be_named_by_a_url(tmp_path: Path, config: Config):
@@ -93,26 +130,45 @@ def test_a_store_may_be_named_by_a_url(tmp_path: Path, config: Config):
 
 @promise(36, 37, 43, 164, 166)
 def test_each_source_goes_alone_to_its_save_path(tmp_path: Path, config: Config):
-    config["datasets"][0] |= {"save_path": str(tmp_path / "out" / "code"), "num_shards": 5}
-    config["datasets"][1] |= {"save_path": str(tmp_path / "out" / "web"), "save_format": "arrow"}
+    config["datasets"][0] |= {
+        "save_path": str(tmp_path / "out" / "code"),
+        "num_shards": 5,
+    }
+    config["datasets"][1] |= {
+        "save_path": str(tmp_path / "out" / "web"),
+        "save_format": "arrow",
+    }
     built = build_dataset(config)
-    assert built.exports == (str(tmp_path / "out" / "code"), str(tmp_path / "out" / "web"))
+    assert built.exports == (
+        str(tmp_path / "out" / "code"),
+        str(tmp_path / "out" / "web"),
+    )
     code, web = map(flat, built.exports)
     assert code + web == stored(tmp_path) and len(code) == len(web) == 30
     assert len(list((tmp_path / "out" / "code").glob("*.parquet"))) == 5
-    assert [path.suffix for path in (tmp_path / "out" / "web").iterdir() if path.is_file()] == [".arrow"]
+    assert [
+        path.suffix for path in (tmp_path / "out" / "web").iterdir() if path.is_file()
+    ] == [".arrow"]
 
 
 @promise(36)
-def test_where_sources_are_mixed_their_tokens_before_that_are_exported(tmp_path: Path, config: Config):
-    config["mix"] = {"weights": {"code": 0.5, "web": 0.5}, "stop_strategy": "all_exhausted"}
+def test_where_sources_are_mixed_their_tokens_before_that_are_exported(
+    tmp_path: Path, config: Config
+):
+    config["mix"] = {
+        "weights": {"code": 0.5, "web": 0.5},
+        "stop_strategy": "all_exhausted",
+    }
     config["pack"] = {"enabled": True, "seq_length": 32}
     config["save"]["format"] = "arrow"
     config["datasets"][1]["save_path"] = str(tmp_path / "web")
     built = build_dataset(config)
     assert flat(tmp_path / "web") == stored(tmp_path, "set.web.tokens")
     assert flat(tmp_path / "store" / "_exports" / "set" / "v1") == stored(tmp_path)
-    assert len(built.exports) == 2 and not (tmp_path / "store" / "_exports" / "set.web.tokens").exists()
+    assert (
+        len(built.exports) == 2
+        and not (tmp_path / "store" / "_exports" / "set.web.tokens").exists()
+    )
 
 
 def test_a_second_run_leaves_exports_as_they_are_and_makes_those_that_are_missing(
@@ -124,7 +180,9 @@ def test_a_second_run_leaves_exports_as_they_are_and_makes_those_that_are_missin
     before = listing(tmp_path / "code") | listing(tmp_path / "store" / "_exports")
     assert finished_build(config) is None
     build_dataset(config)
-    assert listing(tmp_path / "code") | listing(tmp_path / "store" / "_exports") == before
+    assert (
+        listing(tmp_path / "code") | listing(tmp_path / "store" / "_exports") == before
+    )
     whole = flat(tmp_path / "code")
     next((tmp_path / "code").glob("*.jsonl")).unlink()
     build_dataset(config)
@@ -132,12 +190,17 @@ def test_a_second_run_leaves_exports_as_they_are_and_makes_those_that_are_missin
 
 
 @promise(80, 81)
-def test_what_is_not_ours_is_refused_before_anything_is_built(tmp_path: Path, config: Config):
+def test_what_is_not_ours_is_refused_before_anything_is_built(
+    tmp_path: Path, config: Config
+):
     out = tmp_path / "code"
     out.mkdir()
     (out / "theirs.parquet").write_bytes(b"theirs")
     config["datasets"][0]["save_path"] = str(out)
-    with pytest.raises(ConfigError, match=r"datasets.code.save_path: .* is not empty \(it holds 'theirs"):
+    with pytest.raises(
+        ConfigError,
+        match=r"datasets.code.save_path: .* is not empty \(it holds 'theirs",
+    ):
         build_dataset(config)
     assert not (tmp_path / "store").exists()
     config["save"]["overwrite"] = True
@@ -145,7 +208,9 @@ def test_what_is_not_ours_is_refused_before_anything_is_built(tmp_path: Path, co
     assert not (out / "theirs.parquet").exists() and len(flat(out)) == 30
 
 
-def test_an_export_follows_its_dataset_to_the_next_version(tmp_path: Path, config: Config):
+def test_an_export_follows_its_dataset_to_the_next_version(
+    tmp_path: Path, config: Config
+):
     out = tmp_path / "code"
     config["datasets"][0]["save_path"] = str(out)
     build_dataset(config)
@@ -164,7 +229,9 @@ def test_an_export_follows_its_dataset_to_the_next_version(tmp_path: Path, confi
         ((".", None), "holds the store"),
     ],
 )
-def test_targets_lie_apart(tmp_path: Path, config: Config, paths: tuple[str | None, ...], message: str):
+def test_targets_lie_apart(
+    tmp_path: Path, config: Config, paths: tuple[str | None, ...], message: str
+):
     for dataset, path in zip(config["datasets"], paths, strict=True):
         dataset["save_path"] = path and str(tmp_path / path)
     with pytest.raises(ConfigError, match=message):
@@ -173,10 +240,14 @@ def test_targets_lie_apart(tmp_path: Path, config: Config, paths: tuple[str | No
 
 def test_an_option_of_an_export_that_there_is_not_is_refused(config: Config):
     config["datasets"][0]["save_format"] = "arrow"
-    with pytest.raises(ConfigError, match="save_format: 'arrow', but there is no save_path"):
+    with pytest.raises(
+        ConfigError, match="save_format: 'arrow', but there is no save_path"
+    ):
         build_dataset(config)
     config["save"] |= {"format": "arrow", "compression": "gzip"}
-    with pytest.raises(ConfigError, match="compression of format 'arrow' is 'gzip', expected one of"):
+    with pytest.raises(
+        ConfigError, match="compression of format 'arrow' is 'gzip', expected one of"
+    ):
         build_dataset(config)
 
 
@@ -188,8 +259,13 @@ def test_an_export_says_what_it_is_made_of(tmp_path: Path, config: Config):
     made_of = manifest.made_of
     assert manifest.kind == "tokens" and manifest.rows == 30
     assert made_of["fingerprint"] == built.manifest.fingerprint
-    assert made_of["config"] == built.manifest.config and made_of["tokenizer"] == built.manifest.tokenizer
-    assert [entry["path"] for entry in made_of["inputs"]] == [one.path for one in built.manifest.inputs]
+    assert (
+        made_of["config"] == built.manifest.config
+        and made_of["tokenizer"] == built.manifest.tokenizer
+    )
+    assert [entry["path"] for entry in made_of["inputs"]] == [
+        one.path for one in built.manifest.inputs
+    ]
     assert made_of["export"]["manifest"] == built.manifest.sha256
     assert (tmp_path / "code" / "_tokenlake" / "config.yaml").is_file()
     assert (tmp_path / "code" / "_tokenlake" / "tokenizer" / "tokenizer.json").is_file()
@@ -223,20 +299,32 @@ class TestExportVersion:
     def test_one_split_as_lines(self, tmp_path: Path, config: Config):
         config["source"] = {"splits": {"train": 0.5, "test": 0.5}}
         build_dataset(config)
-        both = export_version(tmp_path / "store" / "set@v1", tmp_path / "both", "jsonl", num_shards=2)
-        one = export_version(tmp_path / "store" / "set", tmp_path / "one", split="test", provenance=True)
+        both = export_version(
+            tmp_path / "store" / "set@v1", tmp_path / "both", "jsonl", num_shards=2
+        )
+        one = export_version(
+            tmp_path / "store" / "set", tmp_path / "one", split="test", provenance=True
+        )
         assert both.num_examples == 60 and both.num_shards == 4
         assert 0 < one.num_examples < 60
         assert {"file", "position"} <= set(pq.read_schema(one.output_paths[0]).names)
-        with pytest.raises(ConfigError, match=r"split: set@v1 has no 'dev'; expected one of test, train"):
+        with pytest.raises(
+            ConfigError,
+            match=r"split: set@v1 has no 'dev'; expected one of test, train",
+        ):
             export_version(tmp_path / "store" / "set", tmp_path / "none", split="dev")
 
-    def test_again_is_nothing_and_otherwise_is_refused(self, tmp_path: Path, config: Config):
+    def test_again_is_nothing_and_otherwise_is_refused(
+        self, tmp_path: Path, config: Config
+    ):
         build_dataset(config)
         args = (tmp_path / "store" / "set", tmp_path / "out")
         first = export_version(*args, "jsonl")
         before = listing(tmp_path / "out")
-        assert export_version(*args, "jsonl") == first and listing(tmp_path / "out") == before
+        assert (
+            export_version(*args, "jsonl") == first
+            and listing(tmp_path / "out") == before
+        )
         with pytest.raises(ConfigError, match="is not empty"):
             export_version(*args, "arrow")
         export_version(*args, "arrow", overwrite=True)
@@ -257,7 +345,10 @@ class TestExportVersion:
 @promise(42)
 def test_each_value_of_a_column_has_files_of_its_own(tmp_path: Path, config: Config):
     values = ["en", "zh-CN", None, "a/b", "~null"]
-    lines = [json.dumps({"text": f"document {i}", "lang": values[i % 5], "n": [i]}) for i in range(40)]
+    lines = [
+        json.dumps({"text": f"document {i}", "lang": values[i % 5], "n": [i]})
+        for i in range(40)
+    ]
     (tmp_path / "code.jsonl").write_text("\n".join(lines) + "\n")
     dataset = config["datasets"][0] | {
         "additional_fields": ["lang", "n"],
@@ -273,14 +364,20 @@ def test_each_value_of_a_column_has_files_of_its_own(tmp_path: Path, config: Con
     for file in FlatManifest.of(tmp_path / "out").files:
         rows = pq.read_table(tmp_path / "out" / file.path).to_pylist()
         [value] = {row["lang"] for row in rows}
-        found.setdefault((file.split, value), []).extend((row["input_ids"], row["n"]) for row in rows)
-        names.setdefault(value, set()).add(file.path.removeprefix(f"{file.split}-").rpartition("-0")[0])
+        found.setdefault((file.split, value), []).extend(
+            (row["input_ids"], row["n"]) for row in rows
+        )
+        names.setdefault(value, set()).add(
+            file.path.removeprefix(f"{file.split}-").rpartition("-0")[0]
+        )
     expected: dict[Any, list[Any]] = {}
     for split in built.manifest.splits:
         with open_dataset(tmp_path / "store" / "set", split=split) as rows:
             table = rows.read(0, len(rows))
         for row in table.to_pylist():
-            expected.setdefault((split, row["lang"]), []).append((row["input_ids"], row["n"]))
+            expected.setdefault((split, row["lang"]), []).append(
+                (row["input_ids"], row["n"])
+            )
     assert found == expected  # each row once, where its value says, and in order
     assert {value: name for value, [name] in names.items()} == {
         "en": "lang=en-00000-of",
@@ -305,14 +402,22 @@ def test_each_value_of_a_column_has_files_of_its_own(tmp_path: Path, config: Con
 def test_files_by_value_need_a_folder_and_their_column(
     tmp_path: Path, config: Config, more: dict[str, Any], message: str
 ):
-    dataset = {"save_path": str(tmp_path / "out"), "shard_column": "lang", "additional_fields": ["lang"]}
+    dataset = {
+        "save_path": str(tmp_path / "out"),
+        "shard_column": "lang",
+        "additional_fields": ["lang"],
+    }
     config["datasets"][0] |= dataset | more
-    with pytest.raises(ConfigError, match=rf"datasets\.code\.shard_column: .*{message}"):
+    with pytest.raises(
+        ConfigError, match=rf"datasets\.code\.shard_column: .*{message}"
+    ):
         build_dataset(config)
     assert not (tmp_path / "store").exists()
 
 
-def test_files_by_value_are_few_and_of_values_that_are_names(tmp_path: Path, config: Config):
+def test_files_by_value_are_few_and_of_values_that_are_names(
+    tmp_path: Path, config: Config
+):
     lines = [json.dumps({"text": "text", "id": i, "n": [i]}) for i in range(257)]
     (tmp_path / "code.jsonl").write_text("\n".join(lines) + "\n")
     config["datasets"] = [config["datasets"][0] | {"additional_fields": ["id", "n"]}]

@@ -1,4 +1,6 @@
-"""Every type of column in every export format: JSON Lines have a documented text form for what JSON has no type for."""
+"""Every type of column in every export format: JSON Lines have a documented text
+form for what JSON has no type for.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ INSTANT = datetime.datetime(2026, 1, 31, 12, 34, 56, 500000)
 ZONED = INSTANT.replace(tzinfo=datetime.timezone(datetime.timedelta(hours=1)))
 DAY = datetime.date(2026, 1, 31)
 MAP = pa.map_(pa.string(), pa.timestamp("us"))
-STRUCT = pa.struct([("when", pa.timestamp("us", "UTC")), ("prices", pa.list_(pa.decimal128(5, 2)))])
+STRUCT = pa.struct(
+    [("when", pa.timestamp("us", "UTC")), ("prices", pa.list_(pa.decimal128(5, 2)))]
+)
 NESTED = {"when": ZONED, "prices": [decimal.Decimal("1.50"), None]}
 
 COLUMNS: list[tuple[Any, Any, Any]] = [
@@ -78,29 +82,49 @@ NOT_IN_PARQUET: list[tuple[Any, Any, Any]] = [
 ]
 
 
-def saved_lines(folder: Path, rows: list[Any], schema: pa.Schema | None = None) -> list[Any]:
+def saved_lines(
+    folder: Path, rows: list[Any], schema: pa.Schema | None = None
+) -> list[Any]:
     """Return the values of the JSON Lines file that rows are written to."""
     save_dataset(rows, folder, "jsonl", schema=schema)
     [path] = folder.glob("*.jsonl")
     return [json.loads(line) for line in path.read_text("utf-8").split("\n")[:-1]]
 
 
-@pytest.mark.parametrize(("kind", "value", "expected"), COLUMNS + NOT_IN_PARQUET, ids=str)
-def test_a_value_has_its_text_form_wherever_it_stands_in_a_column(kind: Any, value: Any, expected: Any):
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"), COLUMNS + NOT_IN_PARQUET, ids=str
+)
+def test_a_value_has_its_text_form_wherever_it_stands_in_a_column(
+    kind: Any, value: Any, expected: Any
+):
     batch = pa.RecordBatch.from_arrays([pa.array([value, None], kind)], names=["x"])
     lines = [{"x": expected}, {"x": None}]
     for first, part in ((0, batch), (1, batch.slice(1))):
-        assert [json.loads(line) for line in text_of(part).splitlines()] == lines[first:]
+        assert [json.loads(line) for line in text_of(part).splitlines()] == lines[
+            first:
+        ]
 
 
-def test_every_kept_field_is_exported_in_every_format(tmp_path: Path, tokenizer_dir: Path):
-    columns = {f"c{index}": pa.array([value, None], kind) for index, (kind, value, _) in enumerate(COLUMNS)}
+def test_every_kept_field_is_exported_in_every_format(
+    tmp_path: Path, tokenizer_dir: Path
+):
+    columns = {
+        f"c{index}": pa.array([value, None], kind)
+        for index, (kind, value, _) in enumerate(COLUMNS)
+    }
     parquet_columns = {
         name: column.cast(pa.string()) if column.type == pa.string_view() else column
         for name, column in columns.items()
     }
-    pq.write_table(pa.table({"text": ["one", "two"], **parquet_columns}), tmp_path / "in.parquet")
-    config = settings(tmp_path, tokenizer_dir, tmp_path / "in.parquet", additional_fields=list(columns))
+    pq.write_table(
+        pa.table({"text": ["one", "two"], **parquet_columns}), tmp_path / "in.parquet"
+    )
+    config = settings(
+        tmp_path,
+        tokenizer_dir,
+        tmp_path / "in.parquet",
+        additional_fields=list(columns),
+    )
     built = build_here(config)
     store = built.folder.parents[1]
     reference = f"{store}/{built.manifest.dataset}"
@@ -109,7 +133,11 @@ def test_every_kept_field_is_exported_in_every_format(tmp_path: Path, tokenizer_
     (first, _) = read_sequences(open_store(str(store)), manifest, None, 0, 2)
     assert set(first.kept) == set(columns)  # `peek` and `report` show all of them
 
-    for format, suffix in (("parquet", "parquet"), ("arrow", "arrow"), ("jsonl", "jsonl")):
+    for format, suffix in (
+        ("parquet", "parquet"),
+        ("arrow", "arrow"),
+        ("jsonl", "jsonl"),
+    ):
         export_version(reference, tmp_path / format, format)
         [path] = (tmp_path / format).glob(f"*.{suffix}")
         if format == "jsonl":
@@ -121,10 +149,18 @@ def test_every_kept_field_is_exported_in_every_format(tmp_path: Path, tokenizer_
             ]
             assert not wrong
         else:
-            table = pq.read_table(path) if format == "parquet" else ipc.open_file(path).read_all()
-            for name in columns:  # as text: NaN is no equal of itself, and Python's years end at 9999
+            table = (
+                pq.read_table(path)
+                if format == "parquet"
+                else ipc.open_file(path).read_all()
+            )
+            # As text: NaN is no equal of itself, and Python's years end at 9999.
+            for name in columns:
                 exported = table[name].cast(stored[name].type)
-                assert exported.combine_chunks().to_string() == stored[name].combine_chunks().to_string()
+                assert (
+                    exported.combine_chunks().to_string()
+                    == stored[name].combine_chunks().to_string()
+                )
 
 
 ROWS: list[tuple[Any, Any]] = [
@@ -144,8 +180,14 @@ ROWS: list[tuple[Any, Any]] = [
 
 @pytest.mark.parametrize(("value", "expected"), ROWS, ids=str)
 @pytest.mark.parametrize("with_schema", [False, True])
-def test_python_rows_have_the_same_forms_as_columns(tmp_path: Path, value: Any, expected: Any, with_schema):
-    schema = pa.schema([("x", pa.array([value]).type)]) if with_schema and _has_type(value) else None
+def test_python_rows_have_the_same_forms_as_columns(
+    tmp_path: Path, value: Any, expected: Any, with_schema
+):
+    schema = (
+        pa.schema([("x", pa.array([value]).type)])
+        if with_schema and _has_type(value)
+        else None
+    )
     assert saved_lines(tmp_path / "out", [{"x": value}], schema) == [{"x": expected}]
 
 
@@ -157,16 +199,25 @@ def _has_type(value: Any) -> bool:
     return True
 
 
-@pytest.mark.parametrize("schema", [None, pa.schema([("x", pa.float64())])], ids=["lines", "columns"])
+@pytest.mark.parametrize(
+    "schema", [None, pa.schema([("x", pa.float64())])], ids=["lines", "columns"]
+)
 def test_python_rows_with_nan_are_refused_by_row_and_field(tmp_path: Path, schema: Any):
     with pytest.raises(
-        BadRecordError, match="row 1, field 'x': NaN and infinities are not valid JSON; write None"
+        BadRecordError,
+        match="row 1, field 'x': NaN and infinities are not valid JSON; write None",
     ):
-        save_dataset([{"x": 1.0}, {"x": float("nan")}], tmp_path / "out", "jsonl", schema=schema)
+        save_dataset(
+            [{"x": 1.0}, {"x": float("nan")}], tmp_path / "out", "jsonl", schema=schema
+        )
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=8,
 )
@@ -174,6 +225,8 @@ JSON = st.recursive(
 
 @given(st.lists(JSON, min_size=1, max_size=20))
 @effort(max_examples=25, deadline=None)
-def test_json_is_written_as_what_it_is(tmp_path_factory: pytest.TempPathFactory, values: list[Any]):
+def test_json_is_written_as_what_it_is(
+    tmp_path_factory: pytest.TempPathFactory, values: list[Any]
+):
     rows = [{"x": value} for value in values]
     assert saved_lines(tmp_path_factory.mktemp("json") / "out", rows) == rows

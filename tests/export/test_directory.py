@@ -13,14 +13,23 @@ import pytest
 from tests.seeds import promise
 from tokenlake.errors import ConfigError, NotAvailableError, StoreError
 from tokenlake.etl.export import FlatManifest
-from tokenlake.rowwise import JsonShardedSource, ParquetShardedSource, create_writer, save_dataset
+from tokenlake.rowwise import (
+    JsonShardedSource,
+    ParquetShardedSource,
+    create_writer,
+    save_dataset,
+)
 
 ROWS = [{"id": i} for i in range(10)]
 OTHER = [{"id": i} for i in range(100, 104)]
 
 
 def listing(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 @promise(80)
@@ -28,7 +37,10 @@ def test_a_directory_that_is_not_empty_is_refused_and_stays_as_it_is(tmp_path: P
     out = tmp_path / "out"
     save_dataset(ROWS, out)
     before = listing(tmp_path)
-    with pytest.raises(ConfigError, match=r"is not empty \(it holds '_tokenlake'\); nothing was changed"):
+    with pytest.raises(
+        ConfigError,
+        match=r"is not empty \(it holds '_tokenlake'\); nothing was changed",
+    ):
         save_dataset(OTHER, out)
     assert listing(tmp_path) == before
     (tmp_path / "mine").mkdir()
@@ -117,7 +129,10 @@ def test_two_writers_of_one_target_do_not_mix(tmp_path: Path):
 
 def test_files_can_be_read_by_whom_the_folder_can(tmp_path: Path):
     stats = save_dataset(ROWS, tmp_path / "out")
-    assert Path(stats.output_paths[0]).stat().st_mode & 0o777 == (tmp_path / "out").stat().st_mode & 0o666
+    assert (
+        Path(stats.output_paths[0]).stat().st_mode & 0o777
+        == (tmp_path / "out").stat().st_mode & 0o666
+    )
 
 
 _CRASHES = textwrap.dedent("""

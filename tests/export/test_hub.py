@@ -1,4 +1,6 @@
-"""Saved rows and committed versions on a Hub of loopback, pushed by the options of `save`."""
+"""Saved rows and committed versions on a Hub of loopback, pushed by the options of
+`save`.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +35,17 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServe
 
 @pytest.fixture
 def config(tmp_path: Path, tokenizer_dir: Path) -> dict[str, Any]:
-    (tmp_path / "texts.jsonl").write_text('{"text": "a lake"}\n{"text": "holds water"}\n')
+    (tmp_path / "texts.jsonl").write_text(
+        '{"text": "a lake"}\n{"text": "holds water"}\n'
+    )
     return {
         "datasets": [{"name": "texts", "data_files": str(tmp_path / "texts.jsonl")}],
         "default_tokenizer": str(tokenizer_dir),
-        "save": {"output_dir": str(tmp_path / "out"), "push_to_hub": True, "hub_repo_id": REPO},
+        "save": {
+            "output_dir": str(tmp_path / "out"),
+            "push_to_hub": True,
+            "hub_repo_id": REPO,
+        },
     }
 
 
@@ -57,16 +65,34 @@ def test_a_pipeline_pushes_what_it_saved_once(
     rows = list(Pipeline.from_config(config).source().tokenize().save().build())
     assert len(rows) == 2 and server.repos[REPO].private
     out = tmp_path / "out"
-    files = {path.relative_to(out).as_posix(): path for path in out.rglob("*") if path.is_file()}
+    files = {
+        path.relative_to(out).as_posix(): path
+        for path in out.rglob("*")
+        if path.is_file()
+    }
     found = tree(server)
-    card, told = found.pop("README.md").decode(), json.loads(found.pop("croissant.json"))
-    hashes = {name: hashlib.sha256(data).hexdigest() for name, data in found.items() if "/" not in name}
-    objects = [each for each in told["distribution"] if each["@type"] == "cr:FileObject"]
-    assert {each["contentUrl"]: each["sha256"] for each in objects} == hashes and told["url"].endswith(REPO)
+    card, told = (
+        found.pop("README.md").decode(),
+        json.loads(found.pop("croissant.json")),
+    )
+    hashes = {
+        name: hashlib.sha256(data).hexdigest()
+        for name, data in found.items()
+        if "/" not in name
+    }
+    objects = [
+        each for each in told["distribution"] if each["@type"] == "cr:FileObject"
+    ]
+    assert {each["contentUrl"]: each["sha256"] for each in objects} == hashes and told[
+        "url"
+    ].endswith(REPO)
     assert f'load_dataset("{REPO}", "default", split="train")' in card
     assert ("read_parquet" in card and "scan_parquet" in card) == (format == "parquet")
     assert found == {name: path.read_bytes() for name, path in files.items()}
-    assert f'path: ["train-00000-of-00001.{format}"]' in card and 'config_name: "default"' in card
+    assert (
+        f'path: ["train-00000-of-00001.{format}"]' in card
+        and 'config_name: "default"' in card
+    )
     commits = len(server.repos[REPO].commits)
     assert push_directories({"x": out}, REPO).endswith(REPO)
     assert len(server.repos[REPO].commits) == commits
@@ -82,13 +108,19 @@ def test_several_datasets_are_configurations_of_one_repository(
     config["datasets"].append({**config["datasets"][0], "name": "more"})
     list(Pipeline.from_config(config).source().tokenize().save().build())
     found = tree(server)
-    assert {"more/train-00000-of-00001.parquet", "texts/_tokenlake/manifest.json"} < found.keys()
+    assert {
+        "more/train-00000-of-00001.parquet",
+        "texts/_tokenlake/manifest.json",
+    } < found.keys()
     assert '- config_name: "texts"' in found["README.md"].decode()
 
 
 @promise(82, 83)
 def test_a_build_pushes_its_version_once(
-    tmp_path: Path, config: dict[str, Any], server: HubServer, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    config: dict[str, Any],
+    server: HubServer,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.delenv("HF_TOKEN")
     monkeypatch.setenv("MY_TOKEN", TOKEN)
@@ -110,7 +142,9 @@ def test_a_build_pushes_its_version_once(
 def test_a_secret_and_a_stranger_stop_a_push(tmp_path: Path, server: HubServer):
     out = tmp_path / "out"
     save_dataset([{"id": 1}], out)
-    (out / "_tokenlake" / "config.yaml").write_text("password: hf_" + "aB3dE5gH7jK9mN1pQ2rS4tU6vW8xY0zZ12")
+    (out / "_tokenlake" / "config.yaml").write_text(
+        "password: hf_" + "aB3dE5gH7jK9mN1pQ2rS4tU6vW8xY0zZ12"
+    )
     with pytest.raises(ConfigError, match="looks like a secret"):
         push_directories({"x": out}, REPO)
     assert REPO not in server.repos
@@ -120,7 +154,8 @@ def test_a_secret_and_a_stranger_stop_a_push(tmp_path: Path, server: HubServer):
         push_directories({"x": out}, "our-org/other")
     server.repos["our-org/other"].commit({"theirs.txt": json.dumps("mine")})
     with pytest.raises(
-        VersionConflictError, match=r"holds theirs.txt, which were not pushed with a flat directory"
+        VersionConflictError,
+        match=r"holds theirs.txt, which were not pushed with a flat directory",
     ):
         push_directories({"x": out}, "our-org/other", public=True)
 
@@ -165,35 +200,74 @@ save:
 
 @promise(104)
 def test_the_sections_of_the_seed_are_one_file(
-    tmp_path: Path, tokenizer_dir: Path, server: HubServer, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    tokenizer_dir: Path,
+    server: HubServer,
+    capsys: pytest.CaptureFixture[str],
 ):
     for name in ("code", "text"):
         lines = [json.dumps({"text": f"{name} {i} " * 9}) + "\n" for i in range(40)]
         (tmp_path / f"{name}.jsonl").write_text("".join(lines))
-    text = YAML.replace("TOKENIZER", str(tokenizer_dir)).replace("FOLDER", str(tmp_path))
+    text = YAML.replace("TOKENIZER", str(tokenizer_dir)).replace(
+        "FOLDER", str(tmp_path)
+    )
     (tmp_path / "whole.yaml").write_text(text)
     command = ["run", str(tmp_path / "whole.yaml"), "--no-prefect", "--json"]
     assert main(command) == 0
     told = json.loads(capsys.readouterr().out)
     lake = tmp_path / "lake" / "_exports" / "whole" / "v1"
     places = [tmp_path / "out" / "code", tmp_path / "out" / "text", lake]
-    assert told["exports"] == [*map(str, places), f"{server.endpoint}/datasets/our-org/whole"]
+    assert told["exports"] == [
+        *map(str, places),
+        f"{server.endpoint}/datasets/our-org/whole",
+    ]
     rows = [FlatManifest.of(place) for place in places]
-    assert [(one.format, one.compression, one.rows, len(one.files)) for one in rows[:2]] == [
+    assert [
+        (one.format, one.compression, one.rows, len(one.files)) for one in rows[:2]
+    ] == [
         ("jsonl", "none", 40, 4),
         ("arrow", "lz4", 40, 3),
     ]
-    assert (rows[2].format, rows[2].compression, len(rows[2].files)) == ("arrow", "lz4", 4)
+    assert (rows[2].format, rows[2].compression, len(rows[2].files)) == (
+        "arrow",
+        "lz4",
+        4,
+    )
     assert rows[2].rows == told["totals"]["rows"] > 0
     assert server.repos["our-org/whole"].private
-    assert main(command) == 0 and json.loads(capsys.readouterr().out)["status"] == "exists"
+    assert (
+        main(command) == 0 and json.loads(capsys.readouterr().out)["status"] == "exists"
+    )
 
 
 @promise(78, 79, 80)
-def test_the_command_that_exports(tmp_path: Path, config: dict[str, Any], capsys: pytest.CaptureFixture[str]):
-    build_dataset(config | {"name": "set", "save": {"output_dir": str(tmp_path / "lake")}})
-    command = ["export", "set@v1", str(tmp_path / "out"), "--store", str(tmp_path / "lake")]
-    assert main([*command, "--format", "jsonl", "--compression", "gzip", "--num-shards", "2"]) == 0
+def test_the_command_that_exports(
+    tmp_path: Path, config: dict[str, Any], capsys: pytest.CaptureFixture[str]
+):
+    build_dataset(
+        config | {"name": "set", "save": {"output_dir": str(tmp_path / "lake")}}
+    )
+    command = [
+        "export",
+        "set@v1",
+        str(tmp_path / "out"),
+        "--store",
+        str(tmp_path / "lake"),
+    ]
+    assert (
+        main(
+            [
+                *command,
+                "--format",
+                "jsonl",
+                "--compression",
+                "gzip",
+                "--num-shards",
+                "2",
+            ]
+        )
+        == 0
+    )
     assert "2 rows in" in capsys.readouterr().out
     assert len(list((tmp_path / "out").glob("*.jsonl.gz"))) == 2
     assert main([*command, "--split", "test"]) == 2

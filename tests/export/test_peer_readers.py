@@ -1,4 +1,6 @@
-"""The libraries of the trainers read exports as they stand; a test whose library is missing is skipped."""
+"""The libraries of the trainers read exports as they stand; a test whose library is
+missing is skipped.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,15 @@ WIDTH = 64
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> Path:
     folder = tmp_path_factory.mktemp("peers")
-    lines = [json.dumps({"text": f"document {i}: " + "a lake holds water. " * (i % 60)}) for i in range(50)]
+    lines = [
+        json.dumps({"text": f"document {i}: " + "a lake holds water. " * (i % 60)})
+        for i in range(50)
+    ]
     (folder / "documents.jsonl").write_text("\n".join(lines) + "\n")
-    for name, pack in {"documents": {}, "packed": {"enabled": True, "seq_length": WIDTH}}.items():
+    for name, pack in {
+        "documents": {},
+        "packed": {"enabled": True, "seq_length": WIDTH},
+    }.items():
         config = {
             "name": name,
             "datasets": [{"name": "d", "data_files": str(folder / "documents.jsonl")}],
@@ -63,7 +71,9 @@ def test_grain_reads_array_record(tmp_path: Path, store: Path):
 def test_mosaicml_streaming_reads_mds(tmp_path: Path, store: Path, name: str):
     streaming: Any = pytest.importorskip("streaming")
     export_version(store / name, tmp_path / "out", "mds", max_shard_size=20_000)
-    rows = streaming.StreamingDataset(local=str(tmp_path / "out"), split="train", shuffle=False, batch_size=1)
+    rows = streaming.StreamingDataset(
+        local=str(tmp_path / "out"), split="train", shuffle=False, batch_size=1
+    )
     columns = stored(store, name)
     assert len(rows) == len(columns["input_ids"])
     assert len(rows.shards) > 1
@@ -76,18 +86,24 @@ def test_mosaicml_streaming_reads_mds(tmp_path: Path, store: Path, name: str):
 def test_our_shards_are_those_of_mosaicml_streaming(tmp_path: Path, store: Path):
     streaming: Any = pytest.importorskip("streaming")
     export_version(store / "documents", tmp_path / "ours", "mds")
-    with streaming.MDSWriter(columns={"tokens": "ndarray:int32"}, out=str(tmp_path / "theirs")) as writer:
+    with streaming.MDSWriter(
+        columns={"tokens": "ndarray:int32"}, out=str(tmp_path / "theirs")
+    ) as writer:
         for ids in stored(store, "documents")["input_ids"]:
             writer.write({"tokens": np.array(ids, np.int32)})
     for name in ("shard.00000.mds", "index.json"):
-        assert (tmp_path / "ours" / "train" / name).read_bytes() == (tmp_path / "theirs" / name).read_bytes()
+        assert (tmp_path / "ours" / "train" / name).read_bytes() == (
+            tmp_path / "theirs" / name
+        ).read_bytes()
 
 
 def test_litdata_reads_a_stream_of_tokens(tmp_path: Path, store: Path):
     litdata: Any = pytest.importorskip("litdata")
     export_version(store / "documents", tmp_path / "out", "litdata")
     loader = litdata.TokensLoader(block_size=100)
-    blocks = litdata.StreamingDataset(str(tmp_path / "out" / "train"), item_loader=loader)
+    blocks = litdata.StreamingDataset(
+        str(tmp_path / "out" / "train"), item_loader=loader
+    )
     ids = np.concatenate([block.numpy() for block in blocks])
     expected = np.concatenate(stored(store, "documents")["input_ids"])
     assert ids.tolist() == expected[: len(expected) // 100 * 100].tolist()

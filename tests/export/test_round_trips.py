@@ -1,4 +1,6 @@
-"""Exports to every format of trainers, imported and compared: ids, borders, loss masks."""
+"""Exports to every format of trainers, imported and compared: ids, borders, loss
+masks.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,17 @@ from tests.tokenizers.tokenizer_samples import byte_level, save
 from tokenlake.etl import build_dataset
 from tokenlake.runtime.loader import open as open_dataset
 
-FORMATS: Final = ("megatron", "numpy", "npy", "mds", "litdata", "array_record", "parquet", "arrow", "jsonl")
+FORMATS: Final = (
+    "megatron",
+    "numpy",
+    "npy",
+    "mds",
+    "litdata",
+    "array_record",
+    "parquet",
+    "arrow",
+    "jsonl",
+)
 IDS_ALONE: Final = ("megatron", "numpy")
 """Formats that hold no loss mask."""
 STREAMS: Final = ("numpy", "npy")
@@ -28,13 +40,21 @@ Rows = list[dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a tokenizer, and a store with documents, with and without a loss mask, and packed rows of them."""
+    """A folder with a tokenizer, and a store with documents, with and without a loss
+    mask, and packed rows of them.
+    """
     folder = tmp_path_factory.mktemp("lake")
     save(byte_level(), folder / "tokenizer")
     draws = np.random.default_rng(0)
-    documents = [[*draws.integers(1, 1200, draws.integers(1, 60)).tolist(), 0] for _ in range(60)]
-    masks = [[index % 3 > 0 for index in range(len(document))] for document in documents]
-    pq.write_table(pa.table({"input_ids": documents}), folder / "plain.parquet", row_group_size=20)
+    documents = [
+        [*draws.integers(1, 1200, draws.integers(1, 60)).tolist(), 0] for _ in range(60)
+    ]
+    masks = [
+        [index % 3 > 0 for index in range(len(document))] for document in documents
+    ]
+    pq.write_table(
+        pa.table({"input_ids": documents}), folder / "plain.parquet", row_group_size=20
+    )
     table = pa.table({"input_ids": documents, "loss_mask": masks})
     pq.write_table(table, folder / "masked.parquet", row_group_size=20)
     for name in ("plain", "masked"):
@@ -49,7 +69,9 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def imported(folder: Path, data: Path, format_name: str, name: str, packed: int | None = None) -> Rows:
+def imported(
+    folder: Path, data: Path, format_name: str, name: str, packed: int | None = None
+) -> Rows:
     """Import files into the store of a folder, and return the rows."""
     result = tl.import_tokens(
         data,
@@ -64,7 +86,9 @@ def imported(folder: Path, data: Path, format_name: str, name: str, packed: int 
 
 
 def rows_of(version: Path) -> Rows:
-    """Return the ids, masks and pieces of all rows of a version, without their origin."""
+    """Return the ids, masks and pieces of all rows of a version, without their
+    origin.
+    """
     with open_dataset(version) as stored:
         rows = stored.read(0, len(stored)).to_pylist()
     columns = ("input_ids", "loss_mask", "segment_lengths")
@@ -78,17 +102,23 @@ def exported(folder: Path, name: str, format_name: str, target: Path) -> Path:
 
 @pytest.mark.parametrize("format_name", FORMATS)
 @pytest.mark.parametrize("name", ["plain", "masked"])
-def test_documents_come_back_as_they_were(lake: Path, tmp_path: Path, name: str, format_name: str) -> None:
+def test_documents_come_back_as_they_were(
+    lake: Path, tmp_path: Path, name: str, format_name: str
+) -> None:
     if name == "masked" and format_name in IDS_ALONE:
         pytest.skip("the format holds no loss mask, and the export says so")
     target = exported(lake, name, format_name, tmp_path / "out")
-    again = imported(lake, target, format_name, f"{name}-{format_name}".replace("_", "-"))
+    again = imported(
+        lake, target, format_name, f"{name}-{format_name}".replace("_", "-")
+    )
     assert again == rows_of(lake / "store" / name / "v1")
 
 
 @pytest.mark.parametrize("format_name", FORMATS)
 @pytest.mark.parametrize("name", ["plain-packed", "masked-packed"])
-def test_packed_rows_come_back_as_they_were(lake: Path, tmp_path: Path, name: str, format_name: str) -> None:
+def test_packed_rows_come_back_as_they_were(
+    lake: Path, tmp_path: Path, name: str, format_name: str
+) -> None:
     """In a stream of ids a row has no border, so that its documents come back alone."""
     if name == "masked-packed" and format_name in IDS_ALONE:
         pytest.skip("the format holds no loss mask, and the export says so")
@@ -110,10 +140,14 @@ PAIRS: Final = [pair for pair in product(FORMATS[:6], repeat=2) if pair[0] != pa
 
 
 @pytest.mark.parametrize(("first", "second"), PAIRS, ids=lambda name: name)
-def test_a_format_becomes_another_by_two_exports(lake: Path, tmp_path: Path, first: str, second: str) -> None:
+def test_a_format_becomes_another_by_two_exports(
+    lake: Path, tmp_path: Path, first: str, second: str
+) -> None:
     name = f"via-{first}".replace("_", "-")
     original = rows_of(lake / "store" / "plain" / "v1")
     target = exported(lake, "plain", first, tmp_path / "first")
     assert imported(lake, target, first, name) == original
     target = exported(lake, name, second, tmp_path / "second")
-    assert imported(lake, target, second, f"{name}-{second}".replace("_", "-")) == original
+    assert (
+        imported(lake, target, second, f"{name}-{second}".replace("_", "-")) == original
+    )

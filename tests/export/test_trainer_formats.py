@@ -1,4 +1,6 @@
-"""Exports in the formats of trainers hold the ids, borders, masks and segments of the version, whole and equal."""
+"""Exports in the formats of trainers hold the ids, borders, masks and segments of
+the version, whole and equal.
+"""
 
 from __future__ import annotations
 
@@ -35,23 +37,53 @@ def write_inputs(folder: Path) -> None:
     documents: list[str] = []
     prompts: list[str] = []
     for number in range(60):
-        text = f"document {number}: " + "a lake holds water. " * generator.randint(0, 90)
-        documents.append(json.dumps({"text": text, "lang": "en" if number % 3 else "de"}))
-        prompts.append(json.dumps({"question": f"{number}?", "answer": "water. " * generator.randint(1, 9)}))
+        text = f"document {number}: " + "a lake holds water. " * generator.randint(
+            0, 90
+        )
+        documents.append(
+            json.dumps({"text": text, "lang": "en" if number % 3 else "de"})
+        )
+        prompts.append(
+            json.dumps(
+                {
+                    "question": f"{number}?",
+                    "answer": "water. " * generator.randint(1, 9),
+                }
+            )
+        )
     (folder / "documents.jsonl").write_text("\n".join(documents) + "\n")
     (folder / "prompts.jsonl").write_text("\n".join(prompts) + "\n")
 
 
 def configs(folder: Path, tokenizer: Path) -> Iterator[Config]:
-    """Versions of each kind: documents, padded documents, packed rows, and both with a loss mask."""
+    """Versions of each kind: documents, padded documents, packed rows, and both with
+    a loss mask.
+    """
     documents: Config = {"name": "d", "data_files": str(folder / "documents.jsonl")}
     template = "{question} {answer}"
-    prompt = {"template": template, "input_columns": ["question"], "label_column": "answer"}
-    prompts: Config = {"name": "p", "data_files": str(folder / "prompts.jsonl"), "prompt": prompt}
-    rest: Config = {"save": {"output_dir": str(folder / "store")}, "default_tokenizer": str(tokenizer)}
+    prompt = {
+        "template": template,
+        "input_columns": ["question"],
+        "label_column": "answer",
+    }
+    prompts: Config = {
+        "name": "p",
+        "data_files": str(folder / "prompts.jsonl"),
+        "prompt": prompt,
+    }
+    rest: Config = {
+        "save": {"output_dir": str(folder / "store")},
+        "default_tokenizer": str(tokenizer),
+    }
     pack = {"enabled": True, "seq_length": WIDTH}
     fields = {"splits": {"train": 0.8, "val": 0.2}, "additional_fields": ["lang"]}
-    padded = {"tokenizer": {"name_or_path": str(tokenizer), "padding": "max_length", "max_length": 128}}
+    padded = {
+        "tokenizer": {
+            "name_or_path": str(tokenizer),
+            "padding": "max_length",
+            "max_length": 128,
+        }
+    }
     yield {"name": "documents", "datasets": [{**documents, **fields}], **rest}
     yield {"name": "padded", "datasets": [{**documents, **padded}], **rest}
     yield {"name": "packed", "datasets": [documents], "pack": pack, **rest}
@@ -83,7 +115,11 @@ def expected_rows(store: Path, name: str, split: str, format: str) -> list[Row]:
     columns = stored_columns(store, name, split)
     rows: list[Row] = []
     for index, ids in enumerate(columns["input_ids"]):
-        padding = columns["attention_mask"][index].count(0) if "attention_mask" in columns else 0
+        padding = (
+            columns["attention_mask"][index].count(0)
+            if "attention_mask" in columns
+            else 0
+        )
         segments = [len(ids) - padding]
         others: dict[str, list[int]] = {}
         if "segment_lengths" in columns:
@@ -94,13 +130,19 @@ def expected_rows(store: Path, name: str, split: str, format: str) -> list[Row]:
         if "attention_mask" in columns:
             others["attention_mask"] = columns["attention_mask"][index]
         if "loss_mask" in columns:
-            others["loss_mask"] = [int(is_learned) for is_learned in columns["loss_mask"][index]]
+            others["loss_mask"] = [
+                int(is_learned) for is_learned in columns["loss_mask"][index]
+            ]
         if format in KEEP_PADDING:
             rows.append(Row(ids, columns=others))
             continue
         # Padding is at the end of each of these rows.
         ids = ids[: len(ids) - padding]
-        others = {name: values[: len(ids)] for name, values in others.items() if name == "loss_mask"}
+        others = {
+            name: values[: len(ids)]
+            for name, values in others.items()
+            if name == "loss_mask"
+        }
         if format == "megatron":
             rows.append(Row(ids, segments))
             continue
@@ -108,7 +150,13 @@ def expected_rows(store: Path, name: str, split: str, format: str) -> list[Row]:
         begin = 0
         for length in segments:
             part = slice(begin, begin + length)
-            rows.append(Row(ids[part], [length], {name: values[part] for name, values in others.items()}))
+            rows.append(
+                Row(
+                    ids[part],
+                    [length],
+                    {name: values[part] for name, values in others.items()},
+                )
+            )
             begin += length
     return rows
 
@@ -125,7 +173,9 @@ def split_names(name: str) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize(("format", "name"), list(cases()))
-def test_an_export_holds_what_the_version_holds(tmp_path: Path, store: Path, format: str, name: str):
+def test_an_export_holds_what_the_version_holds(
+    tmp_path: Path, store: Path, format: str, name: str
+):
     export_version(store / name, tmp_path / "out", format)
     check_flat(tmp_path / "out")
     for split in split_names(name):
@@ -135,9 +185,13 @@ def test_an_export_holds_what_the_version_holds(tmp_path: Path, store: Path, for
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_number_of_files_divides_rows_evenly(tmp_path: Path, store: Path, format: str):
+def test_a_number_of_files_divides_rows_evenly(
+    tmp_path: Path, store: Path, format: str
+):
     export_version(store / "packed", tmp_path / "out", format, num_shards=3)
-    assert READERS[format](tmp_path / "out", "train") == expected_rows(store, "packed", "train", format)
+    assert READERS[format](tmp_path / "out", "train") == expected_rows(
+        store, "packed", "train", format
+    )
     files = FlatManifest.of(tmp_path / "out").files
     counts = [file.rows for file in files if file.rows]
     assert len(counts) == 3 and max(counts) - min(counts) <= 1
@@ -145,7 +199,13 @@ def test_a_number_of_files_divides_rows_evenly(tmp_path: Path, store: Path, form
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_size_ends_files(tmp_path: Path, store: Path, format: str):
-    export_version(store / "documents", tmp_path / "out", format, max_shard_size=9000, split="train")
+    export_version(
+        store / "documents",
+        tmp_path / "out",
+        format,
+        max_shard_size=9000,
+        split="train",
+    )
     rows = READERS[format](tmp_path / "out", "train")
     assert rows == expected_rows(store, "documents", "train", format)
     files = [file for file in FlatManifest.of(tmp_path / "out").files if file.rows]
@@ -159,26 +219,46 @@ def test_a_size_ends_files(tmp_path: Path, store: Path, format: str):
 def test_records_that_wait_on_the_disk_are_the_same(
     tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch, format: str
 ):
-    in_memory = export_version(store / "packed", tmp_path / "memory", format, num_shards=1)
-    monkeypatch.setattr("tokenlake.etl.export.trainers.indexed_file._IN_MEMORY_BYTES", 5000)
+    in_memory = export_version(
+        store / "packed", tmp_path / "memory", format, num_shards=1
+    )
+    monkeypatch.setattr(
+        "tokenlake.etl.export.trainers.indexed_file._IN_MEMORY_BYTES", 5000
+    )
     on_disk = export_version(store / "packed", tmp_path / "disk", format, num_shards=1)
-    for path, other_path in zip(in_memory.output_paths, on_disk.output_paths, strict=True):
+    for path, other_path in zip(
+        in_memory.output_paths, on_disk.output_paths, strict=True
+    ):
         assert Path(path).read_bytes() == Path(other_path).read_bytes()
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_values_of_a_field_have_files_of_their_own(tmp_path: Path, store: Path, format: str):
-    export_version(store / "documents", tmp_path / "out", format, shard_column="lang", split="train")
+def test_values_of_a_field_have_files_of_their_own(
+    tmp_path: Path, store: Path, format: str
+):
+    export_version(
+        store / "documents",
+        tmp_path / "out",
+        format,
+        shard_column="lang",
+        split="train",
+    )
     languages = stored_columns(store, "documents", "train")["lang"]
     rows = expected_rows(store, "documents", "train", format)
     for value in ("de", "en"):
-        of_value = [row for row, language in zip(rows, languages, strict=True) if language == value]
+        of_value = [
+            row
+            for row, language in zip(rows, languages, strict=True)
+            if language == value
+        ]
         assert READERS[format](tmp_path / "out", f"train-lang={value}") == of_value
 
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_loss_mask_is_dropped_on_request(tmp_path: Path, store: Path, format: str):
-    export_version(store / "packed_answers", tmp_path / "out", format, drop_loss_mask=True)
+    export_version(
+        store / "packed_answers", tmp_path / "out", format, drop_loss_mask=True
+    )
     rows = expected_rows(store, "packed_answers", "train", format)
     for row in rows:
         row.columns.pop("loss_mask", None)
@@ -196,7 +276,9 @@ def test_documents_end_with_eos_on_request(tmp_path: Path, store: Path, format: 
     assert READERS[format](tmp_path / "out", "train") == rows
 
 
-def test_eos_that_is_there_is_not_repeated_and_has_the_loss_of_the_id_before_it(tmp_path: Path, store: Path):
+def test_eos_that_is_there_is_not_repeated_and_has_the_loss_of_the_id_before_it(
+    tmp_path: Path, store: Path
+):
     export_version(store / "answers", tmp_path / "out", "npy", append_eos=True)
     for row, stored in zip(
         READERS["npy"](tmp_path / "out", "train"),
@@ -213,17 +295,32 @@ def test_eos_that_is_there_is_not_repeated_and_has_the_loss_of_the_id_before_it(
 def test_one_file_is_named_after_its_split(tmp_path: Path, store: Path):
     for format, names in {
         "megatron": ["train.bin", "train.idx", "val.bin", "val.idx"],
-        "numpy": ["metadata.json", "train.bin", "train.csv.gz", "val.bin", "val.csv.gz"],
+        "numpy": [
+            "metadata.json",
+            "train.bin",
+            "train.csv.gz",
+            "val.bin",
+            "val.csv.gz",
+        ],
         "npy": ["metadata.json", "train.csv.gz", "train.npy", "val.csv.gz", "val.npy"],
     }.items():
         stats = export_version(store / "documents", tmp_path / format, format)
-        assert sorted(path.name for path in (tmp_path / format).iterdir() if path.is_file()) == names
+        assert (
+            sorted(
+                path.name for path in (tmp_path / format).iterdir() if path.is_file()
+            )
+            == names
+        )
         assert stats.num_examples == 60 and stats.num_shards == len(names)
 
 
 def test_metadata_states_type_vocabulary_and_special_ids(tmp_path: Path, store: Path):
-    export_version(store / "documents", tmp_path / "out", "npy", dtype="uint32", split="val")
-    tokens = sum(len(row) for row in stored_columns(store, "documents", "val")["input_ids"])
+    export_version(
+        store / "documents", tmp_path / "out", "npy", dtype="uint32", split="val"
+    )
+    tokens = sum(
+        len(row) for row in stored_columns(store, "documents", "val")["input_ids"]
+    )
     metadata = json.loads((tmp_path / "out" / "metadata.json").read_bytes())
     assert metadata == {
         "dtype": "uint32",
@@ -236,21 +333,28 @@ def test_metadata_states_type_vocabulary_and_special_ids(tmp_path: Path, store: 
     assert (tmp_path / "out" / "val.npy").stat().st_size == 4 * tokens
 
 
-@pytest.mark.parametrize(("format", "dtype"), [("megatron", "int32"), ("numpy", "uint32"), ("npy", "uint32")])
-def test_a_wider_type_holds_the_same_ids(tmp_path: Path, store: Path, format: str, dtype: str):
+@pytest.mark.parametrize(
+    ("format", "dtype"), [("megatron", "int32"), ("numpy", "uint32"), ("npy", "uint32")]
+)
+def test_a_wider_type_holds_the_same_ids(
+    tmp_path: Path, store: Path, format: str, dtype: str
+):
     export_version(store / "documents", tmp_path / "out", format, dtype=dtype)
     rows = READERS[format](tmp_path / "out", "train")
     assert rows == expected_rows(store, "documents", "train", format)
 
 
-def test_equal_versions_make_equal_bytes_whatever_the_number_of_workers(tmp_path: Path, tokenizer_dir: Path):
+def test_equal_versions_make_equal_bytes_whatever_the_number_of_workers(
+    tmp_path: Path, tokenizer_dir: Path
+):
     hashes: list[dict[str, str]] = []
     for workers in (0, 2):
         folder = tmp_path / str(workers)
         folder.mkdir()
         write_inputs(folder)
         config = list(configs(folder, tokenizer_dir))[-1]
-        # Paths of inputs and stores are no part of an identity, but of the copied configuration.
+        # Paths of inputs and stores are no part of an identity, but of the copied
+        # configuration.
         config["source"] = {"unit_size": 1024}
         build_dataset(config, workers=workers)
         contents: dict[str, str] = {}
@@ -267,13 +371,19 @@ def test_equal_versions_make_equal_bytes_whatever_the_number_of_workers(tmp_path
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_directory_that_holds_the_export_is_left_as_it_is(tmp_path: Path, store: Path, format: str):
+def test_a_directory_that_holds_the_export_is_left_as_it_is(
+    tmp_path: Path, store: Path, format: str
+):
     out = tmp_path / "out"
     stats = export_version(store / "documents", out, format)
     times = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
     assert export_version(store / "documents", out, format) == stats
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == times
-    next(path for path in out.rglob("*") if path.suffix in (".bin", ".npy", ".mds", ".array_record")).unlink()
+    next(
+        path
+        for path in out.rglob("*")
+        if path.suffix in (".bin", ".npy", ".mds", ".array_record")
+    ).unlink()
     assert export_version(store / "documents", out, format) == stats
     check_flat(out)
 
@@ -284,9 +394,15 @@ def test_overwrite_replaces_one_format_by_another(tmp_path: Path, store: Path):
         export_version(store / "packed", out, format, overwrite=True)
         (out / "notes.txt").write_text("mine")
         check_flat(out)
-        names = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
+        names = {
+            path.relative_to(out).as_posix()
+            for path in out.rglob("*")
+            if path.is_file()
+        }
         listed = {file.path for file in FlatManifest.of(out).files}
-        assert {name for name in names if not name.startswith("_tokenlake/")} == listed | {"notes.txt"}
+        assert {
+            name for name in names if not name.startswith("_tokenlake/")
+        } == listed | {"notes.txt"}
 
 
 def test_folders_of_others_are_never_replaced(tmp_path: Path, store: Path):
@@ -298,7 +414,9 @@ def test_folders_of_others_are_never_replaced(tmp_path: Path, store: Path):
     assert (out / "train" / "mine.txt").read_text() == "mine"
 
 
-def test_overwrite_replaces_a_file_of_others_that_has_the_name_of_ours(tmp_path: Path, store: Path):
+def test_overwrite_replaces_a_file_of_others_that_has_the_name_of_ours(
+    tmp_path: Path, store: Path
+):
     out = tmp_path / "out"
     out.mkdir()
     (out / "train.bin").write_bytes(b"theirs")
@@ -313,11 +431,15 @@ def test_a_model_beside_the_data_stays(tmp_path: Path, store: Path):
     export_version(store / "packed", out, "numpy")
     (out / "model.bin").write_bytes(b"mine")
     export_version(store / "packed", out, "parquet", overwrite=True)
-    assert (out / "model.bin").read_bytes() == b"mine" and not (out / "train.bin").exists()
+    assert (out / "model.bin").read_bytes() == b"mine" and not (
+        out / "train.bin"
+    ).exists()
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_damaged_version_leaves_the_target_as_it_was(tmp_path: Path, tokenizer_dir: Path, format: str):
+def test_a_damaged_version_leaves_the_target_as_it_was(
+    tmp_path: Path, tokenizer_dir: Path, format: str
+):
     write_inputs(tmp_path)
     config = list(configs(tmp_path, tokenizer_dir))[2]
     build_dataset(config, workers=0)
@@ -333,23 +455,73 @@ def test_a_damaged_version_leaves_the_target_as_it_was(tmp_path: Path, tokenizer
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "megatron cannot hold a mask": ("answers", {"format": "megatron"}, r"loss mask.*--drop-loss-mask"),
-    "numpy cannot hold a mask": ("packed_answers", {"format": "numpy"}, r"loss mask.*--drop-loss-mask"),
-    "no type of Megatron": ("packed", {"format": "megatron", "dtype": "uint32"}, "one of 'uint16', 'int32'"),
-    "no type at all": ("packed", {"format": "mds", "dtype": "uint16"}, "are always int32"),
-    "no type of rows": ("packed", {"format": "parquet", "dtype": "uint16"}, "megatron, numpy and npy"),
-    "rows keep the mask": ("answers", {"format": "arrow", "drop_loss_mask": True}, "has a column"),
-    "EOS of packed rows": ("packed", {"format": "numpy", "append_eos": True}, "packed rows have EOS already"),
-    "EOS in rows": ("documents", {"format": "jsonl", "append_eos": True}, "as they are stored"),
-    "no compression": ("packed", {"format": "mds", "compression": "zstd"}, "compression of format 'mds'"),
-    "no provenance": ("packed", {"format": "npy", "provenance": True}, "provenance: set"),
-    "names that readers expect": ("packed", {"format": "litdata", "naming": "{split}-{index}"}, "naming:"),
-    "empty files": ("packed", {"format": "numpy", "num_shards": 9999}, r"num_shards: 9999 files of 'train'"),
+    "megatron cannot hold a mask": (
+        "answers",
+        {"format": "megatron"},
+        r"loss mask.*--drop-loss-mask",
+    ),
+    "numpy cannot hold a mask": (
+        "packed_answers",
+        {"format": "numpy"},
+        r"loss mask.*--drop-loss-mask",
+    ),
+    "no type of Megatron": (
+        "packed",
+        {"format": "megatron", "dtype": "uint32"},
+        "one of 'uint16', 'int32'",
+    ),
+    "no type at all": (
+        "packed",
+        {"format": "mds", "dtype": "uint16"},
+        "are always int32",
+    ),
+    "no type of rows": (
+        "packed",
+        {"format": "parquet", "dtype": "uint16"},
+        "megatron, numpy and npy",
+    ),
+    "rows keep the mask": (
+        "answers",
+        {"format": "arrow", "drop_loss_mask": True},
+        "has a column",
+    ),
+    "EOS of packed rows": (
+        "packed",
+        {"format": "numpy", "append_eos": True},
+        "packed rows have EOS already",
+    ),
+    "EOS in rows": (
+        "documents",
+        {"format": "jsonl", "append_eos": True},
+        "as they are stored",
+    ),
+    "no compression": (
+        "packed",
+        {"format": "mds", "compression": "zstd"},
+        "compression of format 'mds'",
+    ),
+    "no provenance": (
+        "packed",
+        {"format": "npy", "provenance": True},
+        "provenance: set",
+    ),
+    "names that readers expect": (
+        "packed",
+        {"format": "litdata", "naming": "{split}-{index}"},
+        "naming:",
+    ),
+    "empty files": (
+        "packed",
+        {"format": "numpy", "num_shards": 9999},
+        r"num_shards: 9999 files of 'train'",
+    ),
 }
 
 
 @pytest.mark.parametrize("reason", REFUSED)
-def test_what_a_format_cannot_hold_is_refused_by_name(tmp_path: Path, store: Path, reason: str):
+def test_what_a_format_cannot_hold_is_refused_by_name(
+    tmp_path: Path, store: Path, reason: str
+):
     name, options, message = REFUSED[reason]
     with pytest.raises(ConfigError, match=message):
         export_version(store / name, tmp_path / "out", **options)
@@ -358,13 +530,16 @@ def test_what_a_format_cannot_hold_is_refused_by_name(tmp_path: Path, store: Pat
 
 def test_rows_that_hold_no_tokens_cannot_be_saved_as_tokens(tmp_path: Path):
     with pytest.raises(
-        ConfigError, match="format is 'megatron', expected one of 'parquet', 'arrow', 'jsonl'"
+        ConfigError,
+        match="format is 'megatron', expected one of 'parquet', 'arrow', 'jsonl'",
     ):
         save_dataset([{"text": "a"}], tmp_path / "out", "megatron")
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_build_exports_after_its_commit(tmp_path: Path, tokenizer_dir: Path, format: str):
+def test_a_build_exports_after_its_commit(
+    tmp_path: Path, tokenizer_dir: Path, format: str
+):
     write_inputs(tmp_path)
     config = next(configs(tmp_path, tokenizer_dir))
     config["save"] |= {"format": format, "append_eos": True}
@@ -374,14 +549,25 @@ def test_a_build_exports_after_its_commit(tmp_path: Path, tokenizer_dir: Path, f
     stored = expected_rows(tmp_path / "store", "documents", "train", format)
     assert [row.ids for row in rows] == [[*row.ids, 0] for row in stored]
     store = open_store(tmp_path / "store")  # a store with exports is a store
-    assert Catalog(store).datasets() == ["documents"] and not collect(store, grace=0).removed
     assert (
-        len([file for file in FlatManifest.of(built.exports[0]).files if file.split == "train" and file.rows])
+        Catalog(store).datasets() == ["documents"]
+        and not collect(store, grace=0).removed
+    )
+    assert (
+        len(
+            [
+                file
+                for file in FlatManifest.of(built.exports[0]).files
+                if file.split == "train" and file.rows
+            ]
+        )
         == 1
     )
 
 
-def test_packed_rows_of_a_build_keep_the_eos_that_they_have(tmp_path: Path, tokenizer_dir: Path):
+def test_packed_rows_of_a_build_keep_the_eos_that_they_have(
+    tmp_path: Path, tokenizer_dir: Path
+):
     write_inputs(tmp_path)
     config = list(configs(tmp_path, tokenizer_dir))[2]
     config["save"] |= {"format": "megatron", "append_eos": True}
@@ -390,11 +576,16 @@ def test_packed_rows_of_a_build_keep_the_eos_that_they_have(tmp_path: Path, toke
     assert rows == expected_rows(tmp_path / "store", "packed", "train", "megatron")
 
 
-def test_eos_without_a_format_of_a_trainer_is_refused(tmp_path: Path, tokenizer_dir: Path):
+def test_eos_without_a_format_of_a_trainer_is_refused(
+    tmp_path: Path, tokenizer_dir: Path
+):
     write_inputs(tmp_path)
     config = next(configs(tmp_path, tokenizer_dir))
     config["save"]["append_eos"] = True
-    with pytest.raises(ConfigError, match=r"save\.append_eos: set, but no export has a format of a trainer"):
+    with pytest.raises(
+        ConfigError,
+        match=r"save\.append_eos: set, but no export has a format of a trainer",
+    ):
         build_dataset(config, workers=0)
 
 
@@ -404,6 +595,9 @@ def test_a_build_whose_masks_a_format_cannot_hold_is_refused_before_it_begins(
     write_inputs(tmp_path)
     config = list(configs(tmp_path, tokenizer_dir))[-1]
     config["save"]["format"] = "megatron"
-    with pytest.raises(ConfigError, match=r"save.format: 'megatron', which cannot hold the loss mask of p"):
+    with pytest.raises(
+        ConfigError,
+        match=r"save.format: 'megatron', which cannot hold the loss mask of p",
+    ):
         build_dataset(config, workers=0)
     assert not (tmp_path / "store" / "packed_answers").exists()

@@ -1,7 +1,8 @@
-"""Independent readers of the formats of trainers: the published layouts, with numpy and the standard library alone.
+"""Independent readers of the formats of trainers: the published layouts, with numpy and
+the standard library alone.
 
-Each returns the rows of one split as :class:`Row`, in order. Nothing of the library is used, so that a wrong constant
-in it cannot hide.
+Each returns the rows of one split as :class:`Row`, in order. Nothing of the library is
+used, so that a wrong constant in it cannot hide.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ class Row:
 
 
 def read_megatron(folder: Path, split: str) -> list[Row]:
-    """Megatron-Core, ``megatron/core/datasets/indexed_dataset.py``: a document is a row, its sequences are segments."""
+    """Megatron-Core, ``megatron/core/datasets/indexed_dataset.py``: a document is a
+    row, its sequences are segments.
+    """
     rows: list[Row] = []
     for index_path in sorted(folder.glob(f"{split}*.idx")):
         index = index_path.read_bytes()
@@ -63,7 +66,9 @@ def read_megatron(folder: Path, split: str) -> list[Row]:
 
 
 def read_flat(folder: Path, split: str, suffix: str) -> list[Row]:
-    """nanoGPT and OLMo-core: a memory map of one type; each pair of borders is a row of its own."""
+    """nanoGPT and OLMo-core: a memory map of one type; each pair of borders is a row
+    of its own.
+    """
     metadata = json.loads((folder / "metadata.json").read_bytes())
     rows: list[Row] = []
     for path in sorted(folder.glob(f"{split}*{suffix}")):
@@ -73,7 +78,9 @@ def read_flat(folder: Path, split: str, suffix: str) -> list[Row]:
         assert metadata["files"][path.name] == len(ids)
         mask_path = path.with_name(path.name.removesuffix(suffix) + ".label_mask.npy")
         end = 0
-        with gzip.open(path.with_name(path.name.replace(suffix, ".csv.gz")), "rt") as lines:
+        with gzip.open(
+            path.with_name(path.name.replace(suffix, ".csv.gz")), "rt"
+        ) as lines:
             for line in csv.reader(lines):
                 start = int(line[0])
                 assert start == end
@@ -129,7 +136,9 @@ def _mds_sample(shard: dict[str, Any], sample: bytes) -> Row:
 
 
 def read_litdata(folder: Path, split: str) -> list[Row]:
-    """litdata, ``litdata/streaming/item_loader.py``: items of TokensLoader, or dictionaries of PyTreeLoader."""
+    """litdata, ``litdata/streaming/item_loader.py``: items of TokensLoader, or
+    dictionaries of PyTreeLoader.
+    """
     types = {15: np.int32, 11: np.uint8}
     index = json.loads((folder / split / "index.json").read_bytes())
     config = index["config"]
@@ -141,7 +150,10 @@ def read_litdata(folder: Path, split: str) -> list[Row]:
         [items] = struct.unpack_from("<I", data)
         assert items == chunk["chunk_size"]
         offsets = struct.unpack_from(f"<{items + 1}I", data, 4)
-        dtypes = [types[int(name.removeprefix("no_header_tensor:"))] for name in config["data_format"]]
+        dtypes = [
+            types[int(name.removeprefix("no_header_tensor:"))]
+            for name in config["data_format"]
+        ]
         if config["item_loader"] == "TokensLoader":
             assert chunk["dim"] == (len(data) - offsets[0]) // 4
         for begin, end in itertools.pairwise(offsets):
@@ -161,7 +173,9 @@ def read_litdata(folder: Path, split: str) -> list[Row]:
 
 
 def read_array_record(folder: Path, split: str) -> list[Row]:
-    """ArrayRecord, by its own reader: a record is a matrix of int32, whose lines ``metadata.json`` names."""
+    """ArrayRecord, by its own reader: a record is a matrix of int32, whose lines
+    ``metadata.json`` names.
+    """
     metadata = json.loads((folder / "metadata.json").read_bytes())
     rows: list[Row] = []
     for path in sorted(folder.glob(f"{split}*.array_record")):

@@ -1,7 +1,9 @@
-"""One process that reads damaged stores: ``python -m tests.faults.corruption_child STORE FOLDER`` with cases on stdin.
+"""One process that reads damaged stores: ``python -m tests.faults.corruption_child
+STORE FOLDER`` with cases on stdin.
 
-A case is ``[reader, seed]``. Before it is done a line ``{"case": ...}`` is written to FOLDER/outcomes, and after it one
-that says what became of it, so that a process that dies or hangs says with which case.
+A case is ``[reader, seed]``. Before it is done a line ``{"case": ...}`` is written to
+FOLDER/outcomes, and after it one that says what became of it, so that a process that
+dies or hangs says with which case.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from tests.faults.damage import BYTES, Change, Damage, choose, files_below, put
 from tests.faults.readers import READERS, Place, Reader
 from tokenlake.errors import TokenlakeError
 
-_ROOM = 6 << 30  # bytes of addresses beyond those taken before: an allocation that is believed fails
+# Bytes of addresses beyond those taken before: an allocation that is believed fails.
+_ROOM = 6 << 30
 _MEMORY = 400 << 20  # bytes that damage may make a process grow by
 
 
@@ -52,11 +55,17 @@ def main() -> None:
             reader = READERS[name]
             if reader.served and not place.url:
                 served = servers.enter_context(_serving(reader.served, files))
-                place.url, place.server, place.options = served.url, served.server, dict(served.options)
+                place.url, place.server, place.options = (
+                    served.url,
+                    served.server,
+                    dict(served.options),
+                )
             if name not in expected:
                 expected[name] = [] if reader.finds else list(_pieces(reader, place))
                 for _ in range(2):  # what is imported and allocated once
-                    assert not different(list(_pieces(reader, place)), expected[name]), name
+                    assert not different(
+                        list(_pieces(reader, place)), expected[name]
+                    ), name
                 first = _bounded()
             tell(case=[name, seed])
             outcome, note = _case(name, seed, reader, place, files, expected[name])
@@ -68,7 +77,12 @@ def main() -> None:
 
 
 def _case(
-    name: str, seed: int, reader: Reader, place: Place, files: dict[str, bytes], expected: list[Any]
+    name: str,
+    seed: int,
+    reader: Reader,
+    place: Place,
+    files: dict[str, bytes],
+    expected: list[Any],
 ) -> tuple[str, str]:
     """Read the store with one damage done to it, and mend it again."""
     dice = random.Random(f"{name} {seed}")
@@ -87,7 +101,9 @@ def _case(
     return outcome
 
 
-def _cached(dice: random.Random, reader: Reader, place: Place, expected: list[Any]) -> tuple[str, str]:
+def _cached(
+    dice: random.Random, reader: Reader, place: Place, expected: list[Any]
+) -> tuple[str, str]:
     """Damage the copies of a cache, which are fetched again."""
     list(_pieces(reader, place))
     cache = place.scratch / "cache"
@@ -101,7 +117,9 @@ def _cached(dice: random.Random, reader: Reader, place: Place, expected: list[An
         shutil.rmtree(place.scratch, ignore_errors=True)
 
 
-def _judged(reader: Reader, place: Place, damage: Damage, expected: list[Any]) -> tuple[str, str]:
+def _judged(
+    reader: Reader, place: Place, damage: Damage, expected: list[Any]
+) -> tuple[str, str]:
     found: list[Any] = []
     error = ""
     try:
@@ -114,9 +132,17 @@ def _judged(reader: Reader, place: Place, damage: Damage, expected: list[Any]) -
         named = {path for path, _ in found}
         looked_at = [key for key in damage.changes if re.fullmatch(reader.wanted, key)]
         missed = [key for key in looked_at if key not in named]
-        if error and all(key.endswith("/manifest.json") and damage.changes[key] is None for key in missed):
-            return "error", error  # without its manifest there is no such version, and that is said
-        return ("error", error) if not missed and not error else ("silent", f"{damage.what}: {found} {error}")
+        if error and all(
+            key.endswith("/manifest.json") and damage.changes[key] is None
+            for key in missed
+        ):
+            # Without its manifest there is no such version, and that is said.
+            return "error", error
+        return (
+            ("error", error)
+            if not missed and not error
+            else ("silent", f"{damage.what}: {found} {error}")
+        )
     whole = expected[: len(found)] if error else expected
     if problem := different(found, whole):
         return "silent", f"{damage.what}: {problem}"
@@ -153,16 +179,38 @@ def different(found: Any, expected: Any) -> str:
         return f"got {str(found)[:300]}, expected {str(expected)[:300]}"
     if isinstance(expected, np.ndarray):
         same = isinstance(found, np.ndarray) and found.dtype == expected.dtype
-        return "" if same and np.array_equal(found, expected) else f"got {found!r}, expected {expected!r}"
+        return (
+            ""
+            if same and np.array_equal(found, expected)
+            else f"got {found!r}, expected {expected!r}"
+        )
     if isinstance(expected, dict):
         if not isinstance(found, dict) or found.keys() != expected.keys():
             return f"got {str(found)[:300]}, expected {str(expected)[:300]}"
-        return next((text for key in expected if (text := different(found[key], expected[key]))), "")
+        return next(
+            (
+                text
+                for key in expected
+                if (text := different(found[key], expected[key]))
+            ),
+            "",
+        )
     if isinstance(expected, list | tuple):
         if len(found) != len(expected):
             return f"{len(found)} pieces, expected {len(expected)}"
-        return next((text for a, b in zip(found, expected, strict=True) if (text := different(a, b))), "")
-    return "" if found == expected else f"got {str(found)[:300]}, expected {str(expected)[:300]}"
+        return next(
+            (
+                text
+                for a, b in zip(found, expected, strict=True)
+                if (text := different(a, b))
+            ),
+            "",
+        )
+    return (
+        ""
+        if found == expected
+        else f"got {str(found)[:300]}, expected {str(expected)[:300]}"
+    )
 
 
 def _serving(protocol: str, files: dict[str, bytes]) -> Any:
@@ -173,7 +221,9 @@ def _serving(protocol: str, files: dict[str, bytes]) -> Any:
 
 def _bounded() -> int:
     """Refuse allocations that nothing here needs; return the peak so far."""
-    size = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf(
+        "SC_PAGE_SIZE"
+    )
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (size + _ROOM, hard))
     return _peak()
@@ -182,7 +232,9 @@ def _bounded() -> int:
 def _peak() -> int:
     # Not ru_maxrss, which begins with what the process had that started this one.
     peak = next(
-        line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")
+        line
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("VmHWM")
     )
     return int(peak.split()[1]) << 10
 

@@ -1,16 +1,19 @@
-"""A process that has imported the library and forks one run after another, of which strace disturbs one thread.
+"""A process that has imported the library and forks one run after another, of which
+strace disturbs one thread.
 
     python -m tests.faults.crash_server_support
 
-One JSON request per line in, one JSON answer per line out. A run is a call of the library as a user makes it, in a
-process of its own: the imports are done, so that it takes a tenth of the time and the traced calls are the run's own.
-strace is attached to exactly one thread, at a moment when that thread is at rest:
+One JSON request per line in, one JSON answer per line out. A run is a call of the
+library as a user makes it, in a process of its own: the imports are done, so that it
+takes a tenth of the time and the traced calls are the run's own. strace is attached to
+exactly one thread, at a moment when that thread is at rest:
 
 ``main``    the caller's thread, before the call: claim, preamble, sweep, resume, commit;
 ``unit``    the thread that drives the first unit, when it begins: ledger records;
 ``worker``  the main thread of the first worker process, before its first job: shards.
 
-So the ordinal N of strace's ``inject=CALL:...:when=N`` is the N-th call of that thread and of nobody else.
+So the ordinal N of strace's ``inject=CALL:...:when=N`` is the N-th call of that thread
+and of nobody else.
 """
 
 from __future__ import annotations
@@ -52,7 +55,9 @@ def main() -> None:
 
 
 def serve(request: dict[str, Any]) -> dict[str, Any]:
-    """Fork a run, wait until it, its workers and its strace are gone, and tell how it ended."""
+    """Fork a run, wait until it, its workers and its strace are gone, and tell how
+    it ended.
+    """
     source, sink = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -80,7 +85,9 @@ def _read(source: int) -> tuple[str, bool]:
 
 
 def _run(request: dict[str, Any], source: int, sink: int) -> None:
-    """Be the run: print its result, or its error, and end with the code that the command line ends with."""
+    """Be the run: print its result, or its error, and end with the code that the
+    command line ends with.
+    """
     code = BUG
     try:
         os.close(source)
@@ -93,11 +100,16 @@ def _run(request: dict[str, Any], source: int, sink: int) -> None:
         sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
         os.environ.update(request.get("env", {}))
         if "file_size" in request:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (request["file_size"], resource.RLIM_INFINITY))
+            resource.setrlimit(
+                resource.RLIMIT_FSIZE, (request["file_size"], resource.RLIM_INFINITY)
+            )
         print(json.dumps({"result": _do(request)}), flush=True)
         code = 0
     except TokenlakeError as error:
-        print(json.dumps({"error": type(error).__name__, "message": str(error)}), flush=True)
+        print(
+            json.dumps({"error": type(error).__name__, "message": str(error)}),
+            flush=True,
+        )
         code = error.exit_code
     except BaseException:
         traceback.print_exc()
@@ -110,14 +122,21 @@ def _do(request: dict[str, Any]) -> Any:
     attach.begin()
     if request["op"] == "tag":
         catalog = Catalog(open_store(request["store"]))
-        return str(catalog.set_tag(request["dataset"], request["tag"], request["version"]).was)
+        return str(
+            catalog.set_tag(request["dataset"], request["tag"], request["version"]).was
+        )
     result = build_dataset(
         request["config"],
         workers=request["workers"],
         on_event=attach.on_event,
         retries=request["retries"],
     )
-    return [result.status, result.units_built, result.units_resumed, result.units_reused]
+    return [
+        result.status,
+        result.units_built,
+        result.units_resumed,
+        result.units_reused,
+    ]
 
 
 class Attachment:
@@ -147,9 +166,12 @@ class Attachment:
             assert self._strace is not None
             # Where only ancestors may trace (Yama), a process can allow others to.
             ctypes.CDLL(None).prctl(PR_SET_PTRACER, -1, 0, 0, 0)
-            # It keeps our standard output open, so that whoever reads that waits for strace's last word, too.
+            # It keeps our standard output open, so that whoever reads that waits for
+            # strace's last word, too.
             command = [*self._strace, "-p", str(whom())]
-            strace = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+            strace = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
+            )
             assert strace.stderr is not None
             said = strace.stderr.readline()
             if b"attached" not in said:

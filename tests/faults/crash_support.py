@@ -1,7 +1,9 @@
-"""One disturbed run after another: disturb, look at what is visible, run again, compare.
+"""One disturbed run after another: disturb, look at what is visible, run again,
+compare.
 
-The laws, whatever was hit: what is visible is whole, at once; finished units are not redone; the final tree is the
-undisturbed one, byte for byte, ``runs/`` apart; no temporary file stays.
+The laws, whatever was hit: what is visible is whole, at once; finished units are not
+redone; the final tree is the undisturbed one, byte for byte, ``runs/`` apart; no
+temporary file stays.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ MUST_NOT_PASS: Final = ("link", "rename", "fsync", "write")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One traced system call: its name, its how-manieth of its thread, and the whole line."""
+    """One traced system call: its name, its how-manieth of its thread, and the whole
+    line.
+    """
 
     name: str
     ordinal: int
@@ -79,7 +83,9 @@ def tree(folder: Path) -> dict[str, str]:
         if "runs" in name.parts[2:]:
             continue
         mode = stat.S_IMODE(path.lstat().st_mode)
-        digest = "folder" if path.is_dir() else hashlib.sha256(path.read_bytes()).hexdigest()
+        digest = (
+            "folder" if path.is_dir() else hashlib.sha256(path.read_bytes()).hexdigest()
+        )
         found[str(name)] = f"{mode:o} {digest}"
     return found
 
@@ -94,16 +100,23 @@ def remove_temporary(folder: Path) -> None:
 
 
 def damage(store: Path) -> list[str]:
-    """What is wrong with the versions that are visible; tags that cannot be read raise."""
+    """What is wrong with the versions that are visible; tags that cannot be read
+    raise.
+    """
     if not store.exists():
         return []
     opened, wrong = open_store(store), list[str]()
     catalog = Catalog(opened)
     for dataset in sorted(path.name for path in store.iterdir() if path.is_dir()):
         for folder in sorted((store / dataset).iterdir()):
-            if re.fullmatch("v[1-9][0-9]*", folder.name) and (folder / "manifest.json").exists():
+            if (
+                re.fullmatch("v[1-9][0-9]*", folder.name)
+                and (folder / "manifest.json").exists()
+            ):
                 version = int(folder.name[1:])
-                problems = verify(opened, dataset, version, deep=True, workers=1).problems
+                problems = verify(
+                    opened, dataset, version, deep=True, workers=1
+                ).problems
                 wrong += [f"{dataset}/{folder.name}: {problem}" for problem in problems]
         if any((store / dataset).glob("v*/manifest.json")):
             catalog.versions(dataset)
@@ -128,7 +141,11 @@ class Server:
             [sys.executable, "-W", "ignore", "-m", "tests.faults.crash_server_support"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, **environment, "PYTHONPATH": f"{ROOT / 'lib'}{os.pathsep}{ROOT}"},
+            env={
+                **os.environ,
+                **environment,
+                "PYTHONPATH": f"{ROOT / 'lib'}{os.pathsep}{ROOT}",
+            },
             cwd=ROOT,
             text=True,
         )
@@ -163,10 +180,12 @@ class Scenario:
     Attributes:
         name: for messages.
         roles: threads of it that are disturbed.
-        request: what the server is asked, without store and strace; ``{store}`` in it is the store's path.
+        request: what the server is asked, without store and strace; ``{store}`` in it
+            is the store's path.
         before: the store before; None: there is none.
         config: what a rerun builds; None: the request is asked again.
-        first: whether every kind of fault is worth a run, also where it must be like another.
+        first: whether every kind of fault is worth a run, also where it must be like
+            another.
     """
 
     name: str
@@ -207,7 +226,9 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a case; ``hit`` is False where another call than one on the store was disturbed."""
+    """What became of a case; ``hit`` is False where another call than one on the
+    store was disturbed.
+    """
 
     hit: bool
     wrong: tuple[str, ...] = ()
@@ -216,7 +237,9 @@ class Verdict:
 
 
 class Bench:
-    """Where cases are run: one server for the disturbed runs, one pool of workers for the reruns."""
+    """Where cases are run: one server for the disturbed runs, one pool of workers
+    for the reruns.
+    """
 
     def __init__(self, folder: Path, server: Server, pool: WorkerPool) -> None:
         self._folder, self._server, self._pool = folder, server, pool
@@ -248,27 +271,41 @@ class Bench:
     def recorded(self, scenario: Scenario, role: Role) -> list[Call]:
         """The calls of one thread of an undisturbed run that are about the store."""
         if (scenario.name, role) not in self._calls:
-            self.undisturbed(scenario)  # first, so that whatever a first run does (.pyc) is done
+            # First, so that whatever a first run does (.pyc) is done.
+            self.undisturbed(scenario)
             place = self.place()
             store = place / "store"
             scenario.prepare(store)
             traced = {"role": role, "strace": strace(place / "log")}
             answer = self._server.ask(scenario.asked(store) | traced)
             assert answer["code"] == 0, answer
-            self._calls[scenario.name, role] = [c for c in calls_of(place / "log") if c.on(str(store))]
+            self._calls[scenario.name, role] = [
+                c for c in calls_of(place / "log") if c.on(str(store))
+            ]
         return self._calls[scenario.name, role]
 
     def enumerate(self, scenario: Scenario, family: str, fault: Fault) -> list[Case]:
-        """Every occurrence of a family of calls on the store, in every thread that touches it."""
-        # Killed where it opens a file, a run has changed nothing that it had not changed before: once is enough.
+        """Every occurrence of a family of calls on the store, in every thread that
+        touches it.
+        """
+        # Killed where it opens a file, a run has changed nothing that it had not
+        # changed before: once is enough.
         if family == "open" and fault != "EIO" and not scenario.first:
             return []
         found: list[Case] = []
         for role in scenario.roles:
-            calls = [call for call in self.recorded(scenario, role) if call.name in FAMILIES[family]]
-            # A full disk stays full: no retry mends it. An error of the disk is met by one.
+            calls = [
+                call
+                for call in self.recorded(scenario, role)
+                if call.name in FAMILIES[family]
+            ]
+            # A full disk stays full: no retry mends it. An error of the disk is met by
+            # one.
             retries = 0 if fault in ("ENOSPC", "EDQUOT") else 2
-            found += [Case(scenario, role, c.name, c.ordinal, fault, retries, short(c.line)) for c in calls]
+            found += [
+                Case(scenario, role, c.name, c.ordinal, fault, retries, short(c.line))
+                for c in calls
+            ]
         return found
 
     def run(self, case: Case) -> Verdict:
@@ -288,7 +325,10 @@ class Bench:
         case.scenario.prepare(store)
         how = "signal=KILL" if case.fault == "KILL" else f"error={case.fault}"
         inject = f"inject={case.call}:{how}:when={case.ordinal}"
-        request = case.scenario.asked(store) | {"retries": case.retries, "role": case.role}
+        request = case.scenario.asked(store) | {
+            "retries": case.retries,
+            "role": case.role,
+        }
         answer = self._server.ask(request | {"strace": [*strace(log), "-e", inject]})
         hit = hit_call(log, case)
         if hit is None or not hit.on(str(store)):
@@ -296,19 +336,29 @@ class Bench:
         wrong = outcome_problems(case, answer)
         broken = damage(store)
         if answer["code"] == 0 and case.call.startswith("unlink"):
-            remove_temporary(store)  # a name that cannot be removed: what was published stands
+            # A name that cannot be removed: what was published stands.
+            remove_temporary(store)
         if answer["code"] == 0:
-            broken += [f"it said that all is well, but {line}" for line in difference(store, expected)]
+            broken += [
+                f"it said that all is well, but {line}"
+                for line in difference(store, expected)
+            ]
         again, redone = self._again(case, store, expected)
         silent = int(bool(broken)) + int(bool(again))
         return Verdict(True, tuple(wrong + broken + again), redone, silent)
 
-    def _again(self, case: Case, store: Path, expected: dict[str, str]) -> tuple[list[str], int]:
-        """Run again, undisturbed; what is wrong then, and how many finished units were redone."""
+    def _again(
+        self, case: Case, store: Path, expected: dict[str, str]
+    ) -> tuple[list[str], int]:
+        """Run again, undisturbed; what is wrong then, and how many finished units
+        were redone.
+        """
         finished = finished_units(store)
         if case.scenario.config is None:
             answer = self._server.ask(case.scenario.asked(store))
-            return ([] if answer["code"] == 0 else [f"the rerun: {answer}"]) + difference(store, expected), 0
+            return (
+                [] if answer["code"] == 0 else [f"the rerun: {answer}"]
+            ) + difference(store, expected), 0
         status, started = rebuild(case.scenario.built(store), self._pool)
         redone = sum(changed(path, inode) for path, inode in finished.items())
         current = {int(path.stem) for path in finished if path.parts[-3] == status[1]}
@@ -317,8 +367,12 @@ class Bench:
         return wrong + difference(store, expected), redone
 
 
-def rebuild(config: dict[str, Any], pool: WorkerPool) -> tuple[tuple[str, str], set[int]]:
-    """Build as the library's runner does, with workers that run already; status and version, and units begun."""
+def rebuild(
+    config: dict[str, Any], pool: WorkerPool
+) -> tuple[tuple[str, str], set[int]]:
+    """Build as the library's runner does, with workers that run already; status and
+    version, and units begun.
+    """
     begun: set[int] = set()
 
     def watch(event: Event) -> None:
@@ -341,8 +395,13 @@ def changed(path: Path, inode: int) -> bool:
 def difference(store: Path, expected: dict[str, str]) -> list[str]:
     """How a store's tree differs from what it should be."""
     found = tree(store)
-    names = sorted(set(found) ^ set(expected)) + [n for n in found if found[n] != expected.get(n, found[n])]
-    return [f"the final tree differs: {name}: {found.get(name)}, not {expected.get(name)}" for name in names]
+    names = sorted(set(found) ^ set(expected)) + [
+        n for n in found if found[n] != expected.get(n, found[n])
+    ]
+    return [
+        f"the final tree differs: {name}: {found.get(name)}, not {expected.get(name)}"
+        for name in names
+    ]
 
 
 def strace(log: Path) -> list[str]:
@@ -351,24 +410,36 @@ def strace(log: Path) -> list[str]:
 
 def hit_call(log: Path, case: Case) -> Call | None:
     """The call that was disturbed: marked, or the last one of a killed process."""
-    calls = [call for call in calls_of(log) if call.name == case.call and call.ordinal == case.ordinal]
+    calls = [
+        call
+        for call in calls_of(log)
+        if call.name == case.call and call.ordinal == case.ordinal
+    ]
     if not calls or (case.fault != "KILL" and "(INJECTED)" not in calls[0].line):
         return None
     return calls[0]
 
 
 def outcome_problems(case: Case, answer: dict[str, Any]) -> list[str]:
-    """Whether a disturbed run ended as it must: killed, with one sentence of ours, or well after a retry."""
+    """Whether a disturbed run ended as it must: killed, with one sentence of ours,
+    or well after a retry.
+    """
     code, said = answer["code"], answer["said"]
     if not answer["ended"]:
         return [f"it never ended: {said[-2000:]}"]
     if case.fault == "KILL":
         # A worker's death costs a retry; its parent's is the end.
-        return [] if code == (0 if case.role == "worker" else -9) else [f"ended with {code}: {said[-2000:]}"]
+        return (
+            []
+            if code == (0 if case.role == "worker" else -9)
+            else [f"ended with {code}: {said[-2000:]}"]
+        )
     if code == 0:
         family = next(name for name, calls in FAMILIES.items() if case.call in calls)
         mended = case.role != "main" and case.retries
-        return ["it failed in silence"] if family in MUST_NOT_PASS and not mended else []
+        return (
+            ["it failed in silence"] if family in MUST_NOT_PASS and not mended else []
+        )
     return sentence_problems(said)
 
 
@@ -380,19 +451,27 @@ def sentence_problems(said: str) -> list[str]:
         error, message = told["error"], told["message"]
     except (ValueError, KeyError):
         return [f"not one sentence of ours: {said[-3000:]}"]
-    if error not in ("StoreError", "NotFoundError") or "\n" in message or "Traceback" in message:
+    if (
+        error not in ("StoreError", "NotFoundError")
+        or "\n" in message
+        or "Traceback" in message
+    ):
         return [f"not an error of the store in one line: {error}: {message}"]
     return []
 
 
 def short(line: str) -> str:
-    """A traced call for people: without descriptors' paths and the folders above the store."""
+    """A traced call for people: without descriptors' paths and the folders above the
+    store.
+    """
     line = re.sub(r"AT_FDCWD<[^>]*>", "AT_FDCWD", line)
     return re.sub(r'[^"<]*/store\b', "store", line)[:160]
 
 
 def require_strace(folder: Path) -> None:
-    """Skip where there is no strace, or it may not attach to a process that is not its child."""
+    """Skip where there is no strace, or it may not attach to a process that is not
+    its child.
+    """
     if shutil.which("strace") is None:
         pytest.skip("needs strace; install it (apt-get install strace)")
     victim = subprocess.Popen(["sleep", "30"])
@@ -417,7 +496,10 @@ def require_strace(folder: Path) -> None:
 @contextmanager
 def bench_in(folder: Path) -> Iterator[Bench]:
     """A bench; everything it started is gone afterwards."""
-    with Server({"TOKENLAKE_CACHE": str(folder / "cache")}) as server, WorkerPool(1) as pool:
+    with (
+        Server({"TOKENLAKE_CACHE": str(folder / "cache")}) as server,
+        WorkerPool(1) as pool,
+    ):
         (folder / "runs").mkdir()
         yield Bench(folder / "runs", server, pool)
 
@@ -429,7 +511,10 @@ def write_jsonl(folder: Path, first: int, units: int) -> None:
     """Small files, each a unit of its own."""
     folder.mkdir(exist_ok=True)
     for unit in range(first, first + units):
-        texts = [f"document {unit}-{i}: " + "the quick brown fox, été, 日本 " * (i % 5) for i in range(33)]
+        texts = [
+            f"document {unit}-{i}: " + "the quick brown fox, été, 日本 " * (i % 5)
+            for i in range(33)
+        ]
         lines = [json.dumps({"text": text}) + "\n" for text in texts]
         # One bad record, in the last: quarantined.
         bad = ['{"text": 7}\n'] if unit == 2 else []
@@ -440,9 +525,16 @@ def configuration(inputs: Path, tokenizer: Path) -> dict[str, Any]:
     """A packed build of a unit per file; ``{store}`` is where."""
     return {
         "name": "set",
-        "datasets": [{"name": "s", "data_files": str(inputs), "tokenizer": str(tokenizer)}],
-        "source": {"unit_size": 4000, "on_bad_record": "quarantine", "max_bad_fraction": 0.1},
-        # The reference engine: a worker has imported it in half the time, and no call on the store is another.
+        "datasets": [
+            {"name": "s", "data_files": str(inputs), "tokenizer": str(tokenizer)}
+        ],
+        "source": {
+            "unit_size": 4000,
+            "on_bad_record": "quarantine",
+            "max_bad_fraction": 0.1,
+        },
+        # The reference engine: a worker has imported it in half the time, and no call
+        # on the store is another.
         "tokenize": {"tokenizer_backend": "tokenizers"},
         "pack": {"enabled": True, "seq_length": 32},
         "save": {"output_dir": "{store}"},

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Final
 
 Change = bytes | str | None
-"""What becomes of a file: other bytes; ``folder``, ``pipe`` or ``link`` in its place; None: it is gone."""
+"""What becomes of a file: other bytes; ``folder``, ``pipe`` or ``link`` in its
+place; None: it is gone.
+"""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,9 @@ def _flip(dice: random.Random, data: bytes) -> bytes:
 def _flip_at_the_end(dice: random.Random, data: bytes) -> bytes:
     """Where Parquet has what no checksum covers."""
     bad = bytearray(data)
-    bad[-1 - dice.randrange(max(1, min(len(bad), len(bad) // 3)))] ^= 1 << dice.randrange(8)
+    bad[-1 - dice.randrange(max(1, min(len(bad), len(bad) // 3)))] ^= (
+        1 << dice.randrange(8)
+    )
     return bytes(bad)
 
 
@@ -101,22 +105,38 @@ BYTES: Final[tuple[tuple[str, int, Callable[[random.Random, bytes], bytes]], ...
     ("repeated block", 4, _repeated_block),
 )
 _NAMES: Final = tuple(name for name, _, _ in BYTES)
-_WHOLE: Final = ("swapped", "of another place", "empty", "gone", "folder", "pipe", "link")
+_WHOLE: Final = (
+    "swapped",
+    "of another place",
+    "empty",
+    "gone",
+    "folder",
+    "pipe",
+    "link",
+)
 """What happens to whole files."""
 
 
 def choose(dice: random.Random, files: Mapping[str, bytes], wanted: str) -> Damage:
-    """Return some damage to one or two of the files whose keys match a pattern; their bytes do change."""
+    """Return some damage to one or two of the files whose keys match a pattern;
+    their bytes do change.
+    """
     keys = sorted(key for key in files if re.fullmatch(wanted, key))
     while True:
         found = _one(dice, files, keys)
-        changed = {key: what for key, what in found.changes.items() if _is_change(key, what, files[key])}
+        changed = {
+            key: what
+            for key, what in found.changes.items()
+            if _is_change(key, what, files[key])
+        }
         if changed:
             return Damage(found.what, changed)
 
 
 def _is_change(key: str, what: Change, was: bytes) -> bool:
-    """Whether anybody could know: a tag may be gone, and a version may travel without its claim."""
+    """Whether anybody could know: a tag may be gone, and a version may travel
+    without its claim.
+    """
     may_go = key.endswith("/claim.json") or "/tags/" in key
     return what != was and not (may_go and what in (None, "folder"))
 
@@ -133,7 +153,9 @@ def _one(dice: random.Random, files: Mapping[str, bytes], keys: list[str]) -> Da
     return Damage(f"{name} in {key}", {key: damage(dice, data)})
 
 
-def _whole_file(dice: random.Random, files: Mapping[str, bytes], keys: list[str], key: str) -> Damage:
+def _whole_file(
+    dice: random.Random, files: Mapping[str, bytes], keys: list[str], key: str
+) -> Damage:
     what = dice.choice(_WHOLE)
     alike = [each for each in files if _kind(each) == _kind(key) and each != key]
     if what in ("swapped", "of another place") and alike:
@@ -142,14 +164,22 @@ def _whole_file(dice: random.Random, files: Mapping[str, bytes], keys: list[str]
         if what == "swapped":
             changes[other] = files[key]
         return Damage(f"{what}: {key}, {other}", changes)
-    gone: Change = {"empty": b"", "gone": None}.get(what, what if what in ("folder", "pipe", "link") else b"")
+    gone: Change = {"empty": b"", "gone": None}.get(
+        what, what if what in ("folder", "pipe", "link") else b""
+    )
     return Damage(f"{what}: {key}", {key: gone})
 
 
 def _kind(key: str) -> str:
     """``plain/v1/data/train-00000-00.parquet``: data."""
     parts = key.split("/")
-    return "data" if "data" in parts else parts[-1] if len(parts) == 3 and parts[1] != "tags" else parts[-2]
+    return (
+        "data"
+        if "data" in parts
+        else parts[-1]
+        if len(parts) == 3 and parts[1] != "tags"
+        else parts[-2]
+    )
 
 
 def put(root: Path, key: str, what: Change) -> None:
@@ -174,5 +204,7 @@ def put(root: Path, key: str, what: Change) -> None:
 def files_below(root: Path) -> dict[str, bytes]:
     """All files of a store, by key."""
     return {
-        str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
     }

@@ -20,7 +20,14 @@ from tokenlake.runtime.loader import explain_step
 from tokenlake.runtime.reading import StoredRows
 from tokenlake.runtime.store import Layout, ReadStore, open_read_store, open_store
 
-COLUMNS: Final = ["input_ids", "segment_ids", "positions", "loss_mask", "labels", "targets"]
+COLUMNS: Final = [
+    "input_ids",
+    "segment_ids",
+    "positions",
+    "loss_mask",
+    "labels",
+    "targets",
+]
 _SHARDS: Final = r"/v1/(data/train.*|manifest\.json)"
 Pieces = Iterator[Any]
 
@@ -176,7 +183,10 @@ def _catalog(place: Place) -> Pieces:
     yield manifest.to_json()
     yield catalog.manifest_of("plain@prod").to_json()
     yield [tag.to_bytes() for tag in catalog.tags("plain")]
-    yield {unit: record.to_json() for unit, record in catalog.ledger("plain", 1, manifest=manifest).items()}
+    yield {
+        unit: record.to_json()
+        for unit, record in catalog.ledger("plain", 1, manifest=manifest).items()
+    }
     claim = catalog.read_claim("plain", 1)
     yield claim and claim.to_bytes()
 
@@ -200,7 +210,10 @@ def _command(*arguments: str) -> Callable[[Place], Pieces]:
 def _query(place: Place) -> Pieces:
     from tokenlake import sql as query
 
-    yield query(open_store(place.root), "select input_ids, segment_lengths from plain order by shard, row")
+    yield query(
+        open_store(place.root),
+        "select input_ids, segment_lengths from plain order by shard, row",
+    )
     yield query(open_store(place.root), "select * from texts order by shard, row")
 
 
@@ -258,7 +271,9 @@ def _remote(place: Place) -> Pieces:
 
 def _remote_cached(place: Place) -> Pieces:
     cache = place.scratch / "cache"
-    yield from _through(open_read_store(place.url, storage_options=place.options, cache=cache))
+    yield from _through(
+        open_read_store(place.url, storage_options=place.options, cache=cache)
+    )
 
 
 def _through(store: ReadStore) -> Pieces:
@@ -269,14 +284,20 @@ def _through(store: ReadStore) -> Pieces:
 
 
 def rebuild(root: Path, name: str, *, mixed: bool) -> list[tuple[str, str]]:
-    """Mix or repack stored rows to a new version; return its shards and their hashes."""
+    """Mix or repack stored rows to a new version; return its shards and their
+    hashes.
+    """
     from tokenlake.etl import BuildSession, InProcessPool
 
     config: dict[str, Any] = {"name": name, "save": {"output_dir": str(root)}}
     names = ("plain", "learned") if mixed else ("texts",)
     config["datasets"] = [{"name": each, "dataset": f"{each}@v1"} for each in names]
     if mixed:
-        config["mix"] = {"weights": {"plain": 0.5, "learned": 0.5}, "total_rows": 60, "lanes": 2}
+        config["mix"] = {
+            "weights": {"plain": 0.5, "learned": 0.5},
+            "total_rows": 60,
+            "lanes": 2,
+        }
         config["mix"] |= {"batch_size": 4, "block_size": 10}
     else:
         config["pack"] = {"enabled": True, "seq_length": 24}
@@ -304,7 +325,10 @@ def _verify(deep: bool, *names: str) -> Callable[[Place], Pieces]:
         for name in names:
             report = verify(open_store(place.root), name, 1, deep=deep, workers=1)
             for problem in report.problems:
-                yield os.path.normpath(Layout(name, 1).prefix + "/" + problem.path), problem.problem
+                yield (
+                    os.path.normpath(Layout(name, 1).prefix + "/" + problem.path),
+                    problem.problem,
+                )
 
     return read
 
@@ -312,25 +336,47 @@ def _verify(deep: bool, *names: str) -> Callable[[Place], Pieces]:
 _ANY: Final = r"/v1/(?!runs/).*"
 _PACKED, _LEARNED = rf"(plain|learned){_SHARDS}", rf"learned{_SHARDS}"
 READERS: Final[dict[str, Reader]] = {
-    "StoredRows.read, packed": Reader(_stored("plain", "learned"), _PACKED, "rows", 1200),
+    "StoredRows.read, packed": Reader(
+        _stored("plain", "learned"), _PACKED, "rows", 1200
+    ),
     "StoredRows.read, other kinds": Reader(
-        _stored("texts", "answers", "left", "judged"), rf"(texts|answers|left|judged){_SHARDS}", "rows", 1500
+        _stored("texts", "answers", "left", "judged"),
+        rf"(texts|answers|left|judged){_SHARDS}",
+        "rows",
+        1500,
     ),
     "StoredRows.packed": Reader(_packed("plain", "learned"), _PACKED, "rows", 1200),
-    "StoredRows.packed, other writers": Reader(_packed("foreign"), rf"foreign{_SHARDS}", "rows", 700),
-    "StoredRows.read, other writers": Reader(_stored("foreign"), rf"foreign{_SHARDS}", "rows", 500),
+    "StoredRows.packed, other writers": Reader(
+        _packed("foreign"), rf"foreign{_SHARDS}", "rows", 700
+    ),
+    "StoredRows.read, other writers": Reader(
+        _stored("foreign"), rf"foreign{_SHARDS}", "rows", 500
+    ),
     "Dataset, packed": Reader(_dataset, _PACKED, "loader", 500),
-    "Dataset, other kinds": Reader(_texts, rf"(texts|judged|left){_SHARDS}", "loader", 500),
+    "Dataset, other kinds": Reader(
+        _texts, rf"(texts|judged|left){_SHARDS}", "loader", 500
+    ),
     "Dataset.documents and decode": Reader(
-        _documents, r"(plain|learned)/v1/(data/train.*|manifest\.json|tokenizer/.*)", "loader", 300
+        _documents,
+        r"(plain|learned)/v1/(data/train.*|manifest\.json|tokenizer/.*)",
+        "loader",
+        300,
     ),
     "DataLoader": Reader(_loader, _PACKED, "loader", 500),
     "DataLoader, threads": Reader(_threads, _LEARNED, "loader", 200),
     "Mixture": Reader(_mixture, _PACKED, "loader", 400),
     "explain": Reader(_explain, rf"plain{_SHARDS}", "loader", 300),
-    "catalog": Reader(_catalog, r"plain/(v1/(manifest\.json|claim\.json|ledger/.*)|tags/.*)", "catalog", 800),
+    "catalog": Reader(
+        _catalog,
+        r"plain/(v1/(manifest\.json|claim\.json|ledger/.*)|tags/.*)",
+        "catalog",
+        800,
+    ),
     "tokenlake show": Reader(
-        _command("show", "plain@prod"), r"plain/(v1/(manifest\.json|claim\.json)|tags/.*)", "catalog", 150
+        _command("show", "plain@prod"),
+        r"plain/(v1/(manifest\.json|claim\.json)|tags/.*)",
+        "catalog",
+        150,
     ),
     "tokenlake peek": Reader(
         _command("peek", "plain@v1", "-n", "3"),
@@ -345,8 +391,12 @@ READERS: Final[dict[str, Reader]] = {
     "to_hf": Reader(_to_hf, rf"(learned|texts){_SHARDS}", "hf", 150),
     "hf_dataset": Reader(_hf_steps, _LEARNED, "hf", 150),
     "remote": Reader(_remote, _LEARNED, "remote", 200, served="http"),
-    "remote, through a cache": Reader(_remote_cached, _LEARNED, "remote", 150, served="http"),
-    "remote, damage in the cache": Reader(_remote_cached, "", "remote", 150, served="http", cached=True),
+    "remote, through a cache": Reader(
+        _remote_cached, _LEARNED, "remote", 150, served="http"
+    ),
+    "remote, damage in the cache": Reader(
+        _remote_cached, "", "remote", 150, served="http", cached=True
+    ),
     "repacking": Reader(_rebuilt(False), rf"texts{_SHARDS}", "builds", 60),
     "mixing": Reader(_rebuilt(True), _PACKED, "builds", 60),
     "verify": Reader(
@@ -357,7 +407,11 @@ READERS: Final[dict[str, Reader]] = {
         finds=True,
     ),
     "verify --deep": Reader(
-        _verify(True, "learned", "left"), rf"(learned|left){_ANY}", "verify", 250, finds=True
+        _verify(True, "learned", "left"),
+        rf"(learned|left){_ANY}",
+        "verify",
+        250,
+        finds=True,
     ),
 }
 GROUPS: Final = tuple(dict.fromkeys(reader.group for reader in READERS.values()))

@@ -1,4 +1,6 @@
-"""Files that unfold to far more than they are, in children whose memory is measured: inputs, and shards of a store."""
+"""Files that unfold to far more than they are, in children whose memory is measured:
+inputs, and shards of a store.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,8 @@ READ_INPUT: Final = """
             pass
 """
 
-# Row groups of half a billion values in some kilobytes, with a manifest that agrees to all of it.
+# Row groups of half a billion values in some kilobytes, with a manifest that agrees to
+# all of it.
 SHARDS: Final = {"dictionary": True, "zeros": False}
 
 WRITE_SHARD: Final = """
@@ -157,7 +160,15 @@ print(int(peak.split()[1]) >> 10, " ".join(outcome.split()))
         + "\nexcept Exception as error:\n    outcome = f'{type(error).__name__}: {error}'\n"
     )
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", head + body + tail, str(folder), *arguments],
+        [
+            sys.executable,
+            "-W",
+            "ignore",
+            "-c",
+            head + body + tail,
+            str(folder),
+            *arguments,
+        ],
         capture_output=True,
         text=True,
         timeout=300,
@@ -176,11 +187,17 @@ def test_inputs(name: str, tmp_path: Path, cases: Cases) -> None:
     assert outcome == "read"
     peak, outcome = child(READ_INPUT, tmp_path)
     refused = outcome.startswith("DamagedFileError")
-    cases.add(f"bomb: {name}", survived=refused and peak < _PEAK, note=f"{name}: {peak} MB, {outcome[:200]}")
+    cases.add(
+        f"bomb: {name}",
+        survived=refused and peak < _PEAK,
+        note=f"{name}: {peak} MB, {outcome[:200]}",
+    )
 
 
 @pytest.mark.parametrize("form", SHARDS)
-def test_shards_of_a_store(form: str, tmp_path: Path, tokenizer_dir: Path, cases: Cases) -> None:
+def test_shards_of_a_store(
+    form: str, tmp_path: Path, tokenizer_dir: Path, cases: Cases
+) -> None:
     store = copy_store(shared_store(tokenizer_dir), tmp_path / "store")
     _, outcome = child(WRITE_SHARD, store, str(SHARDS[form]))
     assert outcome == "read"
@@ -188,7 +205,11 @@ def test_shards_of_a_store(form: str, tmp_path: Path, tokenizer_dir: Path, cases
         peak, outcome = child(textwrap.dedent(OPEN) + textwrap.dedent(code), store)
         refused = "IntegrityError" in outcome or "bomb" in outcome
         note = f"{form}, {reader}: {peak} MB, {outcome[:200]}"
-        cases.add(f"bomb: shard {reader}", survived=refused and peak < _PEAK_OF_SHARDS, note=note)
+        cases.add(
+            f"bomb: shard {reader}",
+            survived=refused and peak < _PEAK_OF_SHARDS,
+            note=note,
+        )
     peak, outcome = child(QUERY, store)
     note = f"{form}, sql: {peak} MB, {outcome[:200]}"
     cases.add("bomb: shard sql", survived=peak < _PEAK_OF_SHARDS, note=note)

@@ -1,8 +1,10 @@
-"""Buckets that break down: every request of every operation of a store, with every fault; and any sequence of writes.
+"""Buckets that break down: every request of every operation of a store, with every
+fault; and any sequence of writes.
 
-After each the operation ends as it does undisturbed, there is what there is undisturbed, and no upload is left
-but those that nobody ever learnt of, which gc finds. An answer that says something wrong without an error
-counts as silent. A store in a bucket is a dictionary: any sequence of writes ends as it does there.
+After each the operation ends as it does undisturbed, there is what there is
+undisturbed, and no upload is left but those that nobody ever learnt of, which gc finds.
+An answer that says something wrong without an error counts as silent. A store in a
+bucket is a dictionary: any sequence of writes ends as it does there.
 """
 
 from __future__ import annotations
@@ -17,7 +19,12 @@ from typing import Any, Final
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, Phase, settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    rule,
+    run_state_machine_as_test,
+)
 
 from tests.faults.conftest import Cases
 from tests.servers.base import Fault, Request, writes
@@ -33,7 +40,8 @@ from tests.store.object_store_support import (
 from tokenlake.errors import NotFoundError, TokenlakeError, VersionConflictError
 from tokenlake.runtime.store import FileEntry, Store
 
-SMALL, LARGE = b"few bytes\r\n" * 40, hashlib.sha256(b"x").digest() * 34_000  # the second in three parts
+# The second in three parts.
+SMALL, LARGE = b"few bytes\r\n" * 40, hashlib.sha256(b"x").digest() * 34_000
 HASH: Final = {data: sha256(data) for data in (SMALL, LARGE)}
 
 Operation = Callable[[Store, str], Any]
@@ -66,7 +74,9 @@ def download(store: Store, prefix: str) -> Any:
 
 
 def looking_twice(look: Callable[[], FileEntry]) -> FileEntry:
-    """Return what an object is to somebody who knows its hash: a large one has no other checksum on S3."""
+    """Return what an object is to somebody who knows its hash: a large one has no
+    other checksum on S3.
+    """
     found = look()
     return found if found.sha256 == HASH[LARGE] else look()
 
@@ -79,8 +89,12 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     ),
     "publish": lambda store, prefix: publish(store, prefix, SMALL),
     "publish in parts": lambda store, prefix: publish(store, prefix, LARGE),
-    "link": lambda store, prefix: store.link(f"{prefix}/small", f"{prefix}/new", HASH[SMALL]),
-    "link in parts": lambda store, prefix: store.link(f"{prefix}/large", f"{prefix}/new", HASH[LARGE]),
+    "link": lambda store, prefix: store.link(
+        f"{prefix}/small", f"{prefix}/new", HASH[SMALL]
+    ),
+    "link in parts": lambda store, prefix: store.link(
+        f"{prefix}/large", f"{prefix}/new", HASH[LARGE]
+    ),
     "swap": lambda store, prefix: store.swap(f"{prefix}/small", b"other", SMALL),
     "swap to create": lambda store, prefix: store.swap(f"{prefix}/new", b"other", None),
     "replace": replace,
@@ -89,7 +103,9 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "digest": lambda store, prefix: store.digest(f"{prefix}/small"),
     "digest of parts": digest,
     "download": download,
-    "list": lambda store, prefix: [(one.key.partition("/")[2], one.size) for one in store.list(prefix)],
+    "list": lambda store, prefix: [
+        (one.key.partition("/")[2], one.size) for one in store.list(prefix)
+    ],
     "leftovers": lambda store, prefix: store.leftovers(prefix),
 }
 
@@ -121,10 +137,13 @@ class Case:
 
 
 def carries(request: Request) -> bool:
-    """Say whether the bytes of an object travel with a request, up or down; only those have checksums."""
+    """Say whether the bytes of an object travel with a request, up or down; only
+    those have checksums.
+    """
     if request.method == "GET":
         return "alt=media" in request.path or not any(
-            mark in request.path for mark in ("/storage/v1/", "list-type", "uploads", "/o?")
+            mark in request.path
+            for mark in ("/storage/v1/", "list-type", "uploads", "/o?")
         )
     return "uploadType" in request.path or (
         request.method == "PUT" and "x-amz-copy-source" not in request.headers
@@ -143,7 +162,9 @@ def sensible(request: Request, fault: str) -> bool:
 
 
 def setting(bucket: Bucket, store: Store, prefix: str) -> None:
-    """What is there before: put by the store itself, with the checksums that it sends."""
+    """What is there before: put by the store itself, with the checksums that it
+    sends.
+    """
     for name, data in {"small": SMALL, "large": LARGE}.items():
         temp, digest = written(store, data, prefix)
         store.publish(temp, f"{prefix}/{name}", digest)
@@ -160,11 +181,14 @@ def nth(number: int) -> Callable[[Request], bool]:
 
 
 @pytest.mark.parametrize("scheme", CLOUDS)
-def test_every_request_with_every_fault(scheme: str, tmp_path: Path, cases: Cases) -> None:
+def test_every_request_with_every_fault(
+    scheme: str, tmp_path: Path, cases: Cases
+) -> None:
     with environment(tmp_path) as patch, bucket_on(scheme) as bucket:
         small_parts(patch)
         store = bucket.ready()
-        store.link("ready", "linked", sha256(b""))  # the trial of copies, once for a process
+        # The trial of copies, once for a process.
+        store.link("ready", "linked", sha256(b""))
         found: list[Case] = []
         undisturbed: dict[str, tuple[Any, dict[str, bytes]]] = {}
         for index, (name, operation) in enumerate(OPERATIONS.items()):
@@ -173,10 +197,18 @@ def test_every_request_with_every_fault(scheme: str, tmp_path: Path, cases: Case
             result = operation(store, prefix)
             undisturbed[name] = result, tails(bucket.inside(store, prefix))
             for number, request in enumerate(bucket.server.log):
-                asked = f"{request.method} {request.path.partition('?')[2][:20]}".strip()
-                found += (Case(name, number, asked, fault) for fault in FAULTS if sensible(request, fault))
+                asked = (
+                    f"{request.method} {request.path.partition('?')[2][:20]}".strip()
+                )
+                found += (
+                    Case(name, number, asked, fault)
+                    for fault in FAULTS
+                    if sensible(request, fault)
+                )
         for index, case in enumerate(cases.choose(found, sample=40)):
-            survive(bucket, store, f"case{index}", case, undisturbed[case.operation], cases)
+            survive(
+                bucket, store, f"case{index}", case, undisturbed[case.operation], cases
+            )
 
 
 def tails(inside: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -204,7 +236,9 @@ def survive(
     met = not bucket.server.faults
     bucket.server.faults.clear()
     # After a lost answer the second try finds what the first one wrote.
-    right = result == wanted or (wanted in ("created", "replaced") and result == "equal")
+    right = result == wanted or (
+        wanted in ("created", "replaced") and result == "equal"
+    )
     whole = tails(bucket.inside(store, prefix)) == inside
     left = store.leftovers(prefix)
     unknown = case.fault.startswith("commit") and case.asked.startswith("POST uploads")
@@ -227,8 +261,13 @@ LOST = st.sampled_from(
 
 
 @pytest.fixture(scope="module", params=CLOUDS)
-def bucket(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
-    with environment(tmp_path_factory.mktemp("scratch")), bucket_on(request.param) as bucket:
+def bucket(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Bucket]:
+    with (
+        environment(tmp_path_factory.mktemp("scratch")),
+        bucket_on(request.param) as bucket,
+    ):
         yield bucket
 
 
@@ -258,7 +297,9 @@ def test_it_is_a_dictionary(bucket: Bucket) -> None:
                 assert caught.value.details["got"] == sha256(there)
                 return
             outcome = self.store.put_new(key, value, replace_orphan=orphan)
-            self.judge(outcome, "created" if there is None else "replaced", there == value)
+            self.judge(
+                outcome, "created" if there is None else "replaced", there == value
+            )
             self.model[key] = value
 
         @rule(key=KEYS, value=VALUES, seen=st.booleans(), guess=st.none() | VALUES)
@@ -270,7 +311,9 @@ def test_it_is_a_dictionary(bucket: Bucket) -> None:
                     self.store.swap(key, value, expected)
                 return
             outcome = self.store.swap(key, value, expected)
-            self.judge(outcome, "created" if there is None else "replaced", there == value)
+            self.judge(
+                outcome, "created" if there is None else "replaced", there == value
+            )
             self.model[key] = value
 
         @rule(key=KEYS)
@@ -284,7 +327,11 @@ def test_it_is_a_dictionary(bucket: Bucket) -> None:
         @rule(prefix=st.sampled_from(["", "v1", "a", "none"]))
         def look(self, prefix: str) -> None:
             below = f"{prefix}/" if prefix else ""
-            wanted = sorted((key, len(data)) for key, data in self.model.items() if key.startswith(below))
+            wanted = sorted(
+                (key, len(data))
+                for key, data in self.model.items()
+                if key.startswith(below)
+            )
             assert [(info.key, info.size) for info in self.store.list(prefix)] == wanted
 
         @rule(key=KEYS)
@@ -297,7 +344,9 @@ def test_it_is_a_dictionary(bucket: Bucket) -> None:
 
         def judge(self, outcome: str, wanted: str, equal: bool) -> None:
             """After a lost answer the second try finds what the first one wrote."""
-            assert outcome in (("equal",) if equal else (wanted, "equal") if self.broken else (wanted,))
+            assert outcome in (
+                ("equal",) if equal else (wanted, "equal") if self.broken else (wanted,)
+            )
             self.broken = bool(bucket.server.faults)
 
         def teardown(self) -> None:

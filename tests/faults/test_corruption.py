@@ -1,4 +1,6 @@
-"""Damaged stores: whatever reads them says so, or gives what is right; it never gives anything else, dies or hangs."""
+"""Damaged stores: whatever reads them says so, or gives what is right; it never
+gives anything else, dies or hangs.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def build(root: Path) -> Path:
 
 
 def _rewritten(store: Path) -> None:
-    """``foreign``: the rows of ``learned``, each shard as another writer lays it out."""
+    """``foreign``: the rows of ``learned``, each shard as another writer lays it
+    out.
+    """
     source, target = Layout("learned", 1), Layout("foreign", 1)
     manifest = Catalog(open_store(store)).manifest("learned", 1)
     shards = []
@@ -56,19 +60,29 @@ def _rewritten(store: Path) -> None:
         table = pq.read_table(store / source.key(shard.path))
         sink = io.BytesIO()
         group = max(1, table.num_rows // 2)
-        pq.write_table(table, sink, row_group_size=group, **{**OURS, **_OTHERS[number % len(_OTHERS)]})
+        pq.write_table(
+            table,
+            sink,
+            row_group_size=group,
+            **{**OURS, **_OTHERS[number % len(_OTHERS)]},
+        )
         path = store / target.key(shard.path)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(sink.getvalue())
         sha256 = hashlib.sha256(sink.getvalue()).hexdigest()
         starts = tuple(range(0, table.num_rows, group))
-        shards.append(replace(shard, bytes=len(sink.getvalue()), sha256=sha256, row_groups=starts))
-    made: Manifest = replace(manifest, dataset="foreign", files=tuple(shards), other_files={})
+        shards.append(
+            replace(shard, bytes=len(sink.getvalue()), sha256=sha256, row_groups=starts)
+        )
+    made: Manifest = replace(
+        manifest, dataset="foreign", files=tuple(shards), other_files={}
+    )
     (store / target.manifest).write_bytes(made.to_bytes())
 
 
 _SAMPLE = 0.1  # of the cases
-_PATIENCE = 400.0  # seconds without a word from a process: on a busy machine imports alone take minutes
+# Seconds without a word from a process: on a busy machine imports alone take minutes.
+_PATIENCE = 400.0
 _ROOT = Path(__file__).resolve().parents[2]
 Case = tuple[str, int]
 
@@ -89,19 +103,32 @@ def chosen(group: str, cases: Cases) -> list[Case]:
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_no_reader_gives_what_is_wrong(group: str, store: Path, tmp_path: Path, cases: Cases) -> None:
+def test_no_reader_gives_what_is_wrong(
+    group: str, store: Path, tmp_path: Path, cases: Cases
+) -> None:
     outcomes = Counter[tuple[str, str]]()
     for (name, seed), outcome, note in read_all(store, tmp_path, chosen(group, cases)):
         good = outcome in ("error", "right")
         outcomes[name, outcome] += 1
         again = "" if good else f"seed {seed}: {outcome}: {note}"
-        cases.add(f"corruption: {name}", survived=good, silent=int(outcome == "silent"), note=again)
+        cases.add(
+            f"corruption: {name}",
+            survived=good,
+            silent=int(outcome == "silent"),
+            note=again,
+        )
     for name in dict.fromkeys(name for name, _ in outcomes):
-        assert outcomes[name, "error"] or outcomes[name, "silent"] or READERS[name].cached, outcomes
+        assert (
+            outcomes[name, "error"] or outcomes[name, "silent"] or READERS[name].cached
+        ), outcomes
 
 
-def read_all(store: Path, folder: Path, left: list[Case]) -> Iterator[tuple[Case, str, str]]:
-    """Do cases in processes: one, and another where it died or hung, for the cases that are left."""
+def read_all(
+    store: Path, folder: Path, left: list[Case]
+) -> Iterator[tuple[Case, str, str]]:
+    """Do cases in processes: one, and another where it died or hung, for the cases
+    that are left.
+    """
     while left:
         done = 0
         for case, outcome, note in _outcomes(store, folder, left):
@@ -111,7 +138,9 @@ def read_all(store: Path, folder: Path, left: list[Case]) -> Iterator[tuple[Case
         left = left[done:]
 
 
-def _outcomes(store: Path, folder: Path, left: list[Case]) -> Iterator[tuple[Case, str, str]]:
+def _outcomes(
+    store: Path, folder: Path, left: list[Case]
+) -> Iterator[tuple[Case, str, str]]:
     told = folder / "outcomes"
     told.unlink(missing_ok=True)
     code, errors = _run(store, folder, told, left)
@@ -130,15 +159,30 @@ def _outcomes(store: Path, folder: Path, left: list[Case]) -> Iterator[tuple[Cas
         assert code == 0, f"{code}: {errors}"
 
 
-def _run(store: Path, folder: Path, told: Path, left: list[Case]) -> tuple[int | None, str]:
-    """Run one process; return its exit code, None where it gave no sign of life for too long, and its last words."""
+def _run(
+    store: Path, folder: Path, told: Path, left: list[Case]
+) -> tuple[int | None, str]:
+    """Run one process; return its exit code, None where it gave no sign of life for
+    too long, and its last words.
+    """
     given, errors = folder / "cases", folder / "errors"
     given.write_text(json.dumps(left))
     path = os.pathsep.join([str(_ROOT / "lib"), str(_ROOT)])
-    environment = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "JAX_PLATFORMS": "cpu"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": path,
+        "HF_HUB_OFFLINE": "1",
+        "JAX_PLATFORMS": "cpu",
+    }
     with given.open("rb") as source, errors.open("wb") as sink:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.corruption_child", str(store), str(folder)],
+            [
+                sys.executable,
+                "-m",
+                "tests.faults.corruption_child",
+                str(store),
+                str(folder),
+            ],
             stdin=source,
             stdout=sink,
             stderr=sink,

@@ -1,7 +1,9 @@
-"""Every call on the store of a build is hit once: by SIGKILL, by an error of the disk, by a full disk.
+"""Every call on the store of a build is hit once: by SIGKILL, by an error of the disk,
+by a full disk.
 
-Enumerated, not sampled (``--faults all``): an undisturbed run under strace says which calls there are, in which
-thread; then each of them is hit in a run of its own. See :mod:`tests.faults.crash_support` for the laws.
+Enumerated, not sampled (``--faults all``): an undisturbed run under strace says which
+calls there are, in which thread; then each of them is hit in a run of its own. See
+:mod:`tests.faults.crash_support` for the laws.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ DEAD = 2**22 + 5  # larger than any process id
 
 
 def scenarios(folder: Path, tokenizer: Path) -> list[Scenario]:
-    """A new version with one worker and with two, one over leftovers, one that reuses, and a tag that moves."""
+    """A new version with one worker and with two, one over leftovers, one that
+    reuses, and a tag that moves.
+    """
     inputs, more = folder / "in", folder / "more"
     write_jsonl(inputs, 0, 3)
     write_jsonl(more, 0, 4)
@@ -45,9 +49,17 @@ def scenarios(folder: Path, tokenizer: Path) -> list[Scenario]:
     roles: tuple[Role, ...] = ("main", "unit", "worker")
     return [
         Scenario("new", roles, build(config), None, config, first=True),
-        Scenario("leftovers", ("main", "worker"), build(config), leftovers(folder, committed), config),
+        Scenario(
+            "leftovers",
+            ("main", "worker"),
+            build(config),
+            leftovers(folder, committed),
+            config,
+        ),
         Scenario("reuse", ("main",), build(next_one), committed, next_one),
-        Scenario("two workers", ("unit", "worker"), build(config, workers=2), None, config),
+        Scenario(
+            "two workers", ("unit", "worker"), build(config, workers=2), None, config
+        ),
         Scenario("tag", ("main",), tag(), tagged(folder, config, next_one)),
     ]
 
@@ -57,19 +69,34 @@ def build(config: dict[str, Any], workers: int = 1) -> dict[str, Any]:
 
 
 def tag() -> dict[str, Any]:
-    return {"op": "tag", "store": "{store}", "dataset": "set", "tag": "prod", "version": 2}
+    return {
+        "op": "tag",
+        "store": "{store}",
+        "dataset": "set",
+        "tag": "prod",
+        "version": 2,
+    }
 
 
 def built(config: dict[str, Any], store: Path) -> None:
-    build_dataset(json.loads(json.dumps(config).replace("{store}", str(store))), workers=1)
+    build_dataset(
+        json.loads(json.dumps(config).replace("{store}", str(store))), workers=1
+    )
 
 
 def leftovers(folder: Path, committed: Path) -> Path:
-    """What runs that died left: one finished unit, an orphan of other bytes, strays, and a dead one's file."""
+    """What runs that died left: one finished unit, an orphan of other bytes, strays,
+    and a dead one's file.
+    """
     store = folder / "leftovers"
     shutil.copytree(committed, store)
     version = store / "set" / "v1"
-    for name in ("manifest.json", "ledger/00000.json", "ledger/00002.json", "data/train-00002-00.parquet"):
+    for name in (
+        "manifest.json",
+        "ledger/00000.json",
+        "ledger/00002.json",
+        "data/train-00002-00.parquet",
+    ):
         (version / name).unlink()
     for name in ("README.md", "config.yaml", "data/train-00000-00.parquet"):
         rewrite(version / name, b"what another release wrote")
@@ -111,7 +138,9 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 
 @pytest.fixture(scope="module")
-def disturbed(bench: Bench, tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> list[Scenario]:
+def disturbed(
+    bench: Bench, tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path
+) -> list[Scenario]:
     return scenarios(tmp_path_factory.mktemp("scenarios"), tokenizer_dir)
 
 
@@ -120,7 +149,11 @@ def disturbed(bench: Bench, tmp_path_factory: pytest.TempPathFactory, tokenizer_
 def test_a_call_that_is_hit_costs_nothing_that_was_finished(
     family: str, fault: Fault, bench: Bench, disturbed: list[Scenario], cases: Cases
 ) -> None:
-    every = [case for scenario in disturbed for case in bench.enumerate(scenario, family, fault)]
+    every = [
+        case
+        for scenario in disturbed
+        for case in bench.enumerate(scenario, family, fault)
+    ]
     assert every, f"no {family} on the store: is it another call on this machine?"
     chosen, missed = cases.choose(every, sample=2), 0
     for case in chosen:
@@ -135,4 +168,6 @@ def test_a_call_that_is_hit_costs_nothing_that_was_finished(
             silent=verdict.silent,
             note=f"{case}: {'; '.join(verdict.wrong)}" if verdict.wrong else "",
         )
-    assert missed <= max(2, len(chosen) * MISSED // 100), f"{missed} of {len(chosen)} calls were not met"
+    assert missed <= max(2, len(chosen) * MISSED // 100), (
+        f"{missed} of {len(chosen)} calls were not met"
+    )

@@ -1,6 +1,7 @@
 """The same build, whatever the machine is like: same bytes in everything but ``runs/``.
 
-Places, worker counts and interrupted runs are in ``test_build.py``; here is the rest of what must not matter.
+Places, worker counts and interrupted runs are in ``test_build.py``; here is the rest of
+what must not matter.
 """
 
 from __future__ import annotations
@@ -74,12 +75,17 @@ def config(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> Con
         (folder / source).mkdir()
         for unit in range(many):
             texts = [
-                {"text": f"{source} été {unit}-{i}: " + "the quick brown fox, 日本 " * (i % 5)}
+                {
+                    "text": f"{source} été {unit}-{i}: "
+                    + "the quick brown fox, 日本 " * (i % 5)
+                }
                 for i in range(40)
             ]
             lines = [json.dumps(text, ensure_ascii=False) for text in texts]
             lines.insert(7, '{"text": 7}')
-            (folder / source / f"{unit}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+            (folder / source / f"{unit}.jsonl").write_text(
+                "\n".join(lines) + "\n", encoding="utf-8"
+            )
     return {
         "name": "set",
         "datasets": [
@@ -115,14 +121,22 @@ def tree(store: Path) -> dict[str, str]:
         name = path.relative_to(store)
         if path.is_file() and "runs" not in name.parts:
             mode = stat.S_IMODE(path.stat().st_mode)
-            found[str(name)] = f"{mode:o} {hashlib.sha256(path.read_bytes()).hexdigest()}"
+            found[str(name)] = (
+                f"{mode:o} {hashlib.sha256(path.read_bytes()).hexdigest()}"
+            )
     return found
 
 
-def built_apart(config: Config, store: Path, environment: dict[str, str], umask: str = "022") -> Path:
+def built_apart(
+    config: Config, store: Path, environment: dict[str, str], umask: str = "022"
+) -> Path:
     """Build in a process of its own and return the store."""
     command = [sys.executable, "-c", SCRIPT, umask, json.dumps(into(config, store))]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("LC_", "LANG"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("LC_", "LANG"))
+    }
     done = subprocess.run(
         command,
         env=kept | {"PYTHONPATH": str(LIBRARY)} | environment,
@@ -148,7 +162,9 @@ def test_four_workers_in_a_deep_folder_with_spaces_and_letters_of_all_kinds(
     assert tree(deep / "See 湖") == usual
 
 
-def test_units_in_another_order(config: Config, usual: dict[str, str], tmp_path: Path) -> None:
+def test_units_in_another_order(
+    config: Config, usual: dict[str, str], tmp_path: Path
+) -> None:
     with WorkerPool(1) as pool:
         session = BuildSession.open(into(config, tmp_path / "store"))
         for index in reversed(session.pending):
@@ -160,7 +176,8 @@ def test_units_in_another_order(config: Config, usual: dict[str, str], tmp_path:
 def test_another_hash_seed_time_zone_locale_and_umask(
     config: Config, usual: dict[str, str], tmp_path: Path
 ) -> None:
-    # A locale without letters beyond ASCII, and no help from Python: what opens text must say how it is encoded.
+    # A locale without letters beyond ASCII, and no help from Python: what opens text
+    # must say how it is encoded.
     environment = {
         "PYTHONHASHSEED": "12345",
         "TZ": "Asia/Kathmandu",
@@ -170,23 +187,42 @@ def test_another_hash_seed_time_zone_locale_and_umask(
         "COLUMNS": "41",
         "NO_COLOR": "1",
     }
-    assert tree(built_apart(config, tmp_path / "store", environment, umask="077")) == usual
+    assert (
+        tree(built_apart(config, tmp_path / "store", environment, umask="077")) == usual
+    )
 
 
 def test_another_clock(config: Config, usual: dict[str, str], tmp_path: Path) -> None:
     store = built_apart(config, tmp_path / "store", later(tmp_path))
     assert tree(store) == usual
-    logs = (path for path in store.glob("set/v1/runs/*.json") if path.name != "manifest-copy.json")
+    logs = (
+        path
+        for path in store.glob("set/v1/runs/*.json")
+        if path.name != "manifest-copy.json"
+    )
     log = min(logs, key=lambda path: len(path.name))  # beside how it was asked
-    assert int(json.loads(log.read_text())["begin"][:4]) >= datetime.now(UTC).year + YEARS
+    assert (
+        int(json.loads(log.read_text())["begin"][:4]) >= datetime.now(UTC).year + YEARS
+    )
 
 
 def later(folder: Path) -> dict[str, str]:
-    """The environment of a process that believes it is years later, and of its children."""
+    """The environment of a process that believes it is years later, and of its
+    children.
+    """
     (folder / "clock.c").write_text(CLOCK % (YEARS * 366 * 86400))
     library = folder / "clock.so"
     if shutil.which("gcc") is None:
         pytest.skip("needs gcc: the clock is shifted by a small preloaded library")
-    command = ["gcc", "-shared", "-fPIC", "-O1", "-o", str(library), str(folder / "clock.c"), "-ldl"]
+    command = [
+        "gcc",
+        "-shared",
+        "-fPIC",
+        "-O1",
+        "-o",
+        str(library),
+        str(folder / "clock.c"),
+        "-ldl",
+    ]
     subprocess.run(command, check=True, capture_output=True)
     return {"LD_PRELOAD": str(library)}

@@ -1,6 +1,8 @@
-"""One build of 64 units, wherever they are built and whoever is killed meanwhile: the same bytes, nothing left behind.
+"""One build of 64 units, wherever they are built and whoever is killed meanwhile: the
+same bytes, nothing left behind.
 
-The table at the end has a line for each engine: kills, and how many of them the build survived.
+The table at the end has a line for each engine: kills, and how many of them the build
+survived.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ UNITS = 64
 V1 = Layout("small", 1)
 SECONDS = 600.0
 
-# In a process of its own: what these libraries warn of is not ours, and what they start ends with it.
+# In a process of its own: what these libraries warn of is not ours, and what they start
+# ends with it.
 _RAY = """
 import faulthandler, json, os, sys, threading
 faulthandler.dump_traceback_later(240, exit=True)  # a build that hangs says where
@@ -130,7 +133,10 @@ class Inputs:
     def config(self, where: StoreAddress | Path) -> dict[str, Any]:
         address = where if isinstance(where, StoreAddress) else StoreAddress(str(where))
         options = {"storage_options": dict(address.options)} if address.options else {}
-        files = [{"name": f"s{i:02d}", "data_files": str(self.root / f"{i}.jsonl")} for i in range(UNITS)]
+        files = [
+            {"name": f"s{i:02d}", "data_files": str(self.root / f"{i}.jsonl")}
+            for i in range(UNITS)
+        ]
         return {
             "name": "small",
             "datasets": files,
@@ -144,8 +150,13 @@ class Inputs:
 def inputs(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> Inputs:
     root = tmp_path_factory.mktemp("inputs")
     for unit in range(UNITS):
-        rows = ({"text": f"{unit} {row}: a lake holds water, été " * (row % 7 + 1)} for row in range(300))
-        (root / f"{unit}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        rows = (
+            {"text": f"{unit} {row}: a lake holds water, été " * (row % 7 + 1)}
+            for row in range(300)
+        )
+        (root / f"{unit}.jsonl").write_text(
+            "".join(json.dumps(row) + "\n" for row in rows)
+        )
     made = Inputs(root, tokenizer_dir)
     build_dataset(made.config(root / "local"), workers=1)
     return Inputs(root, tokenizer_dir, stored(root / "local"))
@@ -162,7 +173,10 @@ def _quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def _script(code: str, *arguments: str) -> str:
     """Run a script; return the last line that it prints."""
     done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=SECONDS
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout.splitlines()[-1]
@@ -174,20 +188,38 @@ def test_two_processes_of_this_machine(inputs: Inputs, tmp_path: Path, cases: Ca
 
 
 @promise(183)
-def test_three_nodes_of_ray_of_which_one_dies(inputs: Inputs, tmp_path: Path, cases: Cases):
-    built, killed = json.loads(_script(_RAY, json.dumps(inputs.config(tmp_path / "ray"))))
+def test_three_nodes_of_ray_of_which_one_dies(
+    inputs: Inputs, tmp_path: Path, cases: Cases
+):
+    built, killed = json.loads(
+        _script(_RAY, json.dumps(inputs.config(tmp_path / "ray")))
+    )
     same = stored(tmp_path / "ray") == inputs.expected
-    cases.add("ray, 3 nodes, nodes killed", survived=same and (built, killed) == (UNITS, 1))
+    cases.add(
+        "ray, 3 nodes, nodes killed", survived=same and (built, killed) == (UNITS, 1)
+    )
 
 
 @promise(183)
 @pytest.mark.parametrize("engine", ["ray", "dask"])
-def test_workers_of_a_cluster_that_are_killed(engine: str, inputs: Inputs, tmp_path: Path, cases: Cases):
-    config, kills, named = inputs.config(tmp_path / engine), 7 if cases.all else 3, engine
+def test_workers_of_a_cluster_that_are_killed(
+    engine: str, inputs: Inputs, tmp_path: Path, cases: Cases
+):
+    config, kills, named = (
+        inputs.config(tmp_path / engine),
+        7 if cases.all else 3,
+        engine,
+    )
     if engine == "ray":  # by its section alone
-        config["ray"] = {"enabled": True, "num_workers": 2, "resources_per_worker": {"CPU": 1}}
+        config["ray"] = {
+            "enabled": True,
+            "num_workers": 2,
+            "resources_per_worker": {"CPU": 1},
+        }
         kills, named = 1, ""
-    built, killed, retried = json.loads(_script(_KILLS, json.dumps(config), named, str(kills)))
+    built, killed, retried = json.loads(
+        _script(_KILLS, json.dumps(config), named, str(kills))
+    )
     # Dask gives the task of a worker that died to another by itself.
     told = engine == "dask" or any("cluster" in error for error in retried)
     same = stored(tmp_path / engine) == inputs.expected
@@ -217,7 +249,9 @@ def test_what_ray_reserves_is_what_the_section_says():
 
 @contextmanager
 def _waiting(config: dict[str, Any]) -> Generator[Callable[[], int]]:
-    """Plan, and wait for whoever joins, in a process; gives a function that waits for its end."""
+    """Plan, and wait for whoever joins, in a process; gives a function that waits
+    for its end.
+    """
     code = "import json, sys, tokenlake as tl; tl.build_dataset(json.loads(sys.argv[1]), executor='store')"
     process = subprocess.Popen([sys.executable, "-c", code, json.dumps(config)])
     try:
@@ -228,24 +262,41 @@ def _waiting(config: dict[str, Any]) -> Generator[Callable[[], int]]:
 
 
 class _Crew:
-    """Processes of `tokenlake work` on one build; one that is killed is replaced where that is wanted."""
+    """Processes of `tokenlake work` on one build; one that is killed is replaced
+    where that is wanted.
+    """
 
     def __init__(self, where: StoreAddress, size: int) -> None:
         self._where, self._store, self._size = where, open_store(where), size
-        self._environment = os.environ | {"TOKENLAKE_STORE_OPTIONS": json.dumps(dict(where.options))}
+        self._environment = os.environ | {
+            "TOKENLAKE_STORE_OPTIONS": json.dumps(dict(where.options))
+        }
         self.all = [self._start(share) for share in range(size)]
 
     def _start(self, share: int) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "tokenlake", "work", self._where.url, "small@v1", "--workers", "1"]
+        command = [
+            sys.executable,
+            "-m",
+            "tokenlake",
+            "work",
+            self._where.url,
+            "small@v1",
+            "--workers",
+            "1",
+        ]
         more = ["--share", f"{share}/{self._size}", "--wait", "10m"]
-        return subprocess.Popen([*command, *more], env=self._environment, stderr=subprocess.DEVNULL)
+        return subprocess.Popen(
+            [*command, *more], env=self._environment, stderr=subprocess.DEVNULL
+        )
 
     def kill(self, most: int, *, again: bool, over: Callable[[], bool]) -> int:
         """Kill, one after the other, those that hold a unit; return how many were."""
         killed = 0
         while killed < most and not over():
             pid = self._at_work()
-            found = [each for each in self.all if each.pid == pid and each.poll() is None]
+            found = [
+                each for each in self.all if each.pid == pid and each.poll() is None
+            ]
             if not found:
                 time.sleep(0.02)
                 continue
@@ -276,7 +327,9 @@ class _Crew:
 
 
 def _notes(store: Store, *kinds: str) -> list[str]:
-    """The keys of what workers note beside the records of runs: units that are leased, workers that are there."""
+    """The keys of what workers note beside the records of runs: units that are
+    leased, workers that are there.
+    """
     keys = [info.key for info in store.list(V1.key("runs/units"))]
     return [key for key in keys if key.rpartition("/")[2].startswith(kinds)]
 
@@ -299,11 +352,15 @@ def test_processes_that_join_by_the_store_and_are_killed(
             killed = _killed(inputs, where, size=8, most=3, again=False)
             same = _survived(inputs, where, stored(lake, "reach"))
         # A quick machine may be done before the third is met at work.
-        cases.add("store on S3, 8 `work`, killed", survived=same and killed > 0, count=killed)
+        cases.add(
+            "store on S3, 8 `work`, killed", survived=same and killed > 0, count=killed
+        )
         return
     kills, trial = 0, 0
-    wanted, most = (90, 40) if cases.all else (5, 8)  # with those of the other engines 100
-    while kills < wanted and trial < most:  # a quick machine is done before many are met at work
+    # With those of the other engines 100.
+    wanted, most = (90, 40) if cases.all else (5, 8)
+    # A quick machine is done before many are met at work.
+    while kills < wanted and trial < most:
         trial += 1
         place = tmp_path / f"store{trial}"
         killed = _killed(inputs, StoreAddress(str(place)), size=2, most=20, again=True)
@@ -313,7 +370,9 @@ def test_processes_that_join_by_the_store_and_are_killed(
     assert kills >= wanted // 5
 
 
-def _killed(inputs: Inputs, where: StoreAddress, *, size: int, most: int, again: bool) -> int:
+def _killed(
+    inputs: Inputs, where: StoreAddress, *, size: int, most: int, again: bool
+) -> int:
     with _waiting(inputs.config(where)) as end:
         crew = _Crew(where, size)
         ended: list[int] = []

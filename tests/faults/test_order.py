@@ -1,7 +1,8 @@
-"""The order in which a store becomes durable, read from traces: nothing is named before it is on the disk.
+"""The order in which a store becomes durable, read from traces: nothing is named before
+it is on the disk.
 
-A crash of the machine, unlike that of a process, loses what was not synced. It cannot be tried here; that the order
-is the right one can be seen.
+A crash of the machine, unlike that of a process, loses what was not synced. It cannot
+be tried here; that the order is the right one can be seen.
 """
 
 from __future__ import annotations
@@ -39,12 +40,19 @@ _NAMES: Final = (
 _CALLS: Final = ",".join([*_NAMES, "fsync", "fdatasync", "write", "pwrite64", "openat"])
 _LINE: Final = re.compile(r"(?P<pid>\d+) +(?P<rest>.*)")
 _PATH: Final = re.compile(r'(?:AT_FDCWD<[^>]*>, )?(?:"([^"]*)"|\d+<([^>]*)>)')
-_ALIKE: Final = {"linkat": "link", "fdatasync": "fsync", "mkdirat": "mkdir", "unlinkat": "unlink"}
+_ALIKE: Final = {
+    "linkat": "link",
+    "fdatasync": "fsync",
+    "mkdirat": "mkdir",
+    "unlinkat": "unlink",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """One call that succeeded: what, on which paths, and at which lines of the log it began and ended."""
+    """One call that succeeded: what, on which paths, and at which lines of the log
+    it began and ended.
+    """
 
     call: str
     paths: tuple[str, ...]
@@ -53,12 +61,16 @@ class Done:
     line: str
 
     def before(self, other: Done) -> bool:
-        """Whether it was over when the other began; calls of several processes may overlap."""
+        """Whether it was over when the other began; calls of several processes may
+        overlap.
+        """
         return self.end < other.begin
 
 
 def traced(script: str, *arguments: str, log: Path, cache: Path) -> list[Done]:
-    """Run a Python script under strace with all its children; return what succeeded, in order."""
+    """Run a Python script under strace with all its children; return what succeeded,
+    in order.
+    """
     command = ["strace", "-f", "-y", "-s", "0", "-e", f"trace={_CALLS}", "-o", str(log)]
     environment = {
         **os.environ,
@@ -78,7 +90,9 @@ def traced(script: str, *arguments: str, log: Path, cache: Path) -> list[Done]:
 
 
 def calls_in(lines: list[str]) -> Iterator[Done]:
-    """Parse a log of ``strace -f -y``; calls that were interrupted by another's line are put together."""
+    """Parse a log of ``strace -f -y``; calls that were interrupted by another's line
+    are put together.
+    """
     begun: dict[str, tuple[int, str]] = {}
     for number, line in enumerate(lines):
         match = _LINE.match(line)
@@ -88,14 +102,28 @@ def calls_in(lines: list[str]) -> Iterator[Done]:
         if rest.endswith("<unfinished ...>"):
             begun[pid] = number, rest.removesuffix("<unfinished ...>")
             continue
-        if (resumed := re.match(r"<\.\.\. \w+ resumed>(.*)", rest)) is not None and pid in begun:
+        if (
+            resumed := re.match(r"<\.\.\. \w+ resumed>(.*)", rest)
+        ) is not None and pid in begun:
             begin, first = begun.pop(pid)
             rest = first + resumed[1]
         call = re.match(r"(\w+)\((.*)\)\s+= (\d+)", rest)
         if call is not None:
             name = _ALIKE.get(call[1], call[1])
-            name = "rename" if name.startswith("rename") else "write" if name.startswith("pwrite") else name
-            yield Done(name, tuple(a or b for a, b in _PATH.findall(call[2])), begin, number, rest)
+            name = (
+                "rename"
+                if name.startswith("rename")
+                else "write"
+                if name.startswith("pwrite")
+                else name
+            )
+            yield Done(
+                name,
+                tuple(a or b for a, b in _PATH.findall(call[2])),
+                begin,
+                number,
+                rest,
+            )
 
 
 BUILD = """
@@ -131,13 +159,19 @@ class Trace:
         self.store = store
         # The folder that the store is in is synced for the store's own name.
         above = str(store.parent)
-        self.done = [call for call in done if any(self.inside(path) or path == above for path in call.paths)]
+        self.done = [
+            call
+            for call in done
+            if any(self.inside(path) or path == above for path in call.paths)
+        ]
 
     def inside(self, path: str) -> bool:
         return path == str(self.store) or path.startswith(f"{self.store}/")
 
     def of(self, call: str, path: str) -> list[Done]:
-        return [d for d in self.done if d.call == call and d.paths and d.paths[0] == path]
+        return [
+            d for d in self.done if d.call == call and d.paths and d.paths[0] == path
+        ]
 
     def published(self) -> list[tuple[Done, str, str]]:
         """(call, temporary name, name) of everything that got its name."""
@@ -146,7 +180,9 @@ class Trace:
 
     def naming(self, key: str) -> Done:
         """The last call that gave a key its object."""
-        return [call for call, _, name in self.published() if name == str(self.store / key)][-1]
+        return [
+            call for call, _, name in self.published() if name == str(self.store / key)
+        ][-1]
 
     def durable(self, named: Done) -> Done:
         """The fsync of the folder that made a name durable: the first after it."""
@@ -159,10 +195,13 @@ def is_temp(path: str) -> bool:
 
 
 def bytes_before_the_name(trace: Trace) -> None:
-    """Written, synced, read back, named; the folder synced; and only then the temporary name removed."""
+    """Written, synced, read back, named; the folder synced; and only then the
+    temporary name removed.
+    """
     assert trace.published()
     for named, temp, _ in trace.published():
-        if not is_temp(temp):  # a second name of what was durable before its first, and is read again
+        # A second name of what was durable before its first, and is read again.
+        if not is_temp(temp):
             opened = [d for d in trace.of("openat", temp) if d.before(named)]
             assert opened, f"not read again: {named.line}"
             assert all("O_RDONLY" in d.line for d in opened)
@@ -170,26 +209,36 @@ def bytes_before_the_name(trace: Trace) -> None:
             continue
         synced = [d for d in trace.of("fsync", temp) if d.before(named)]
         assert synced, f"never synced: {named.line}"
-        assert all(d.before(synced[-1]) for d in trace.of("write", temp)), f"written later: {named.line}"
-        opened = [d for d in trace.of("openat", temp) if synced[-1].before(d) and d.before(named)]
+        assert all(d.before(synced[-1]) for d in trace.of("write", temp)), (
+            f"written later: {named.line}"
+        )
+        opened = [
+            d
+            for d in trace.of("openat", temp)
+            if synced[-1].before(d) and d.before(named)
+        ]
         assert opened, f"not read back: {named.line}"
         assert "O_RDONLY" in opened[-1].line
         durable = trace.durable(named)
         removed = [d for d in trace.of("unlink", temp) if not d.before(named)]
         assert named.call == "rename" or len(removed) == 1, f"left: {named.line}"
-        assert all(durable.before(d) for d in removed), f"removed too early: {named.line}"
+        assert all(durable.before(d) for d in removed), (
+            f"removed too early: {named.line}"
+        )
 
 
 def folders_before_what_is_in_them(trace: Trace) -> None:
-    """Whoever names something: each folder above it that was made is durable in its parent."""
+    """Whoever names something: each folder above it that was made is durable in its
+    parent.
+    """
     made = {d.paths[0].rstrip("/"): d for d in trace.done if d.call == "mkdir"}
     for named, _, name in trace.published():
         for folder in (str(parent) for parent in Path(name).parents):
             if folder in made and trace.inside(folder):
                 synced = trace.of("fsync", str(Path(folder).parent))
-                assert any(made[folder].before(d) and d.before(named) for d in synced), (
-                    f"{folder} is not durable: {named.line}"
-                )
+                assert any(
+                    made[folder].before(d) and d.before(named) for d in synced
+                ), f"{folder} is not durable: {named.line}"
 
 
 def nothing_is_written_in_place(trace: Trace) -> None:
@@ -215,13 +264,21 @@ def records_after_their_parts(trace: Trace) -> None:
 
 
 def manifest_last(trace: Trace) -> None:
-    made = [call for call, _, name in trace.published() if name.endswith("/manifest.json")]
+    made = [
+        call for call, _, name in trace.published() if name.endswith("/manifest.json")
+    ]
     assert len(made) == 1
     version = Path(made[0].paths[1]).parent
     manifest = json.loads((version / "manifest.json").read_text())
-    listed = [*(entry["path"] for entry in manifest["files"]), *manifest["other_files"], "claim.json"]
+    listed = [
+        *(entry["path"] for entry in manifest["files"]),
+        *manifest["other_files"],
+        "claim.json",
+    ]
     for path in listed:
-        assert trace.durable(trace.naming(str((version / path).relative_to(trace.store)))).before(made[0])
+        assert trace.durable(
+            trace.naming(str((version / path).relative_to(trace.store)))
+        ).before(made[0])
     later = [name for call, _, name in trace.published() if made[0].before(call)]
     assert [Path(name).parent.name for name in later] == ["runs"] * len(later)
     assert later, "the run's own log"
@@ -254,7 +311,9 @@ def placed(config: dict[str, Any], store: Path) -> dict[str, Any]:
 def test_a_build_names_nothing_before_it_is_durable(
     tmp_path: Path, tokenizer_dir: Path, cases: Cases
 ) -> None:
-    """Two builds: a new version in folders that are missing, and one that reuses its units."""
+    """Two builds: a new version in folders that are missing, and one that reuses its
+    units.
+    """
     write_jsonl(tmp_path / "in", 0, 3)
     # Of folders that are missing the outermost is watched, too.
     lake = tmp_path / "lakes" / "one"
@@ -265,7 +324,11 @@ def test_a_build_names_nothing_before_it_is_durable(
         done = traced(BUILD, json.dumps(config), log=log, cache=cache)
         hold(Trace(store, done), list(LAWS), cases)
         if what == "build":
-            hold(Trace(tmp_path / "lakes", done), ["folders before what is in them"], cases)
+            hold(
+                Trace(tmp_path / "lakes", done),
+                ["folders before what is in them"],
+                cases,
+            )
         write_jsonl(tmp_path / "in", 3, 1)
 
 
@@ -281,11 +344,17 @@ def test_swaps_and_replacements_are_durable_before_they_are_named(
     laws = list(LAWS)[:3]
     cache = tmp_path / "cache"
     tags = Trace(store, traced(TAG, str(store), log=tmp_path / "tag.log", cache=cache))
-    assert [call.call for call, _, _ in tags.published()] == ["link", "rename", "rename"]
+    assert [call.call for call, _, _ in tags.published()] == [
+        "link",
+        "rename",
+        "rename",
+    ]
     hold(tags, laws, cases)
     entry = Catalog(open_store(store)).manifest("set", 1).files[0]
     key = f"set/v1/{entry.path}"
     log = tmp_path / "replace.log"
-    replaced = Trace(store, traced(REPLACE, str(store), key, entry.sha256, log=log, cache=cache))
+    replaced = Trace(
+        store, traced(REPLACE, str(store), key, entry.sha256, log=log, cache=cache)
+    )
     assert [call.call for call, _, _ in replaced.published()] == ["rename"]
     hold(replaced, laws, cases)

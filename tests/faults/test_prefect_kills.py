@@ -1,7 +1,9 @@
-"""kill -9 at random moments of the real flow: of a worker, of the flow's own process, of the Prefect server.
+"""kill -9 at random moments of the real flow: of a worker, of the flow's own process,
+of the Prefect server.
 
-The moments are drawn from a fixed seed, as parts of the time that an undisturbed run takes on this machine; so the
-same parts of a run are met everywhere, if not the same instruction.
+The moments are drawn from a fixed seed, as parts of the time that an undisturbed run
+takes on this machine; so the same parts of a run are met everywhere, if not the same
+instruction.
 """
 
 from __future__ import annotations
@@ -20,18 +22,36 @@ import psutil
 import pytest
 
 from tests.faults.conftest import Cases
-from tests.faults.crash_support import changed, damage, difference, finished_units, temporary, tree
-from tests.prefect.deployed import LAUNCH, Launched, PrefectServer, build_workers, environment, kill_all
+from tests.faults.crash_support import (
+    changed,
+    damage,
+    difference,
+    finished_units,
+    temporary,
+    tree,
+)
+from tests.prefect.deployed import (
+    LAUNCH,
+    Launched,
+    PrefectServer,
+    build_workers,
+    environment,
+    kill_all,
+)
 
 __all__ = ["environment"]
 
 
 def run_of(config: dict[str, Any], store: Path, server: PrefectServer) -> Launched:
-    """The flow in a process of its own, with two workers below it; it tells its end alone."""
+    """The flow in a process of its own, with two workers below it; it tells its end
+    alone.
+    """
     store.parent.mkdir(exist_ok=True)
     path = store.parent / "set.yaml"
     path.write_text(json.dumps(config | {"save": {"output_dir": str(store)}}))
-    return Launched(server.environment, path, (), LAUNCH.replace("on_event=tell", "on_event=None"))
+    return Launched(
+        server.environment, path, (), LAUNCH.replace("on_event=tell", "on_event=None")
+    )
 
 
 def kill_parent(run: Launched) -> None:
@@ -51,7 +71,9 @@ DOWN_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Calm:
-    """An undisturbed run: its configuration without a store, its tree, and how long it took."""
+    """An undisturbed run: its configuration without a store, its tree, and how long
+    it took.
+    """
 
     config: dict[str, Any]
     tree: dict[str, str]
@@ -72,10 +94,15 @@ def calm(
     tokenizer_dir: Path,
     request: pytest.FixtureRequest,
 ) -> Calm:
-    """Ten units of modules of the standard library, by the reference engine: seconds, not moments."""
+    """Ten units of modules of the standard library, by the reference engine:
+    seconds, not moments.
+    """
     folder = tmp_path_factory.mktemp("calm")
     modules = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
-    lines = [json.dumps({"text": path.read_text("utf-8", errors="ignore")}) + "\n" for path in modules]
+    lines = [
+        json.dumps({"text": path.read_text("utf-8", errors="ignore")}) + "\n"
+        for path in modules
+    ]
     (folder / "in").mkdir()
     for unit in range(UNITS):
         (folder / "in" / f"{unit}.jsonl").write_text("".join(lines[unit::UNITS]))
@@ -89,7 +116,9 @@ def calm(
     }
     seconds = 0.0
     # The first one is slower: nothing is in the cache.
-    for attempt in ("first", "second")[: 2 if request.config.getoption("--faults") == "all" else 1]:
+    for attempt in ("first", "second")[
+        : 2 if request.config.getoption("--faults") == "all" else 1
+    ]:
         store = folder / attempt / "store"
         begin = time.monotonic()
         with run_of(config, store, server) as run:
@@ -109,20 +138,34 @@ def test_a_random_kill_costs_nothing_that_was_finished(
     draw.shuffle(parts)
     for index, part in enumerate(cases.choose(parts, sample=1)):
         for attempt in range(4):
-            # Again, earlier, where the run was over by then: machines are not equally busy all the time.
+            # Again, earlier, where the run was over by then: machines are not equally
+            # busy all the time.
             store = tmp_path / f"{index}-{attempt}" / "store"
-            if (verdict := disturbed(whom, server, part * 0.8**attempt, calm, store)) is not None:
+            if (
+                verdict := disturbed(whom, server, part * 0.8**attempt, calm, store)
+            ) is not None:
                 break
-        assert verdict is not None, f"{whom}: four runs were over before the kill at {part:.4f}"
+        assert verdict is not None, (
+            f"{whom}: four runs were over before the kill at {part:.4f}"
+        )
         wrong, redone = verdict
-        note = f"at {part:.4f} of the run: {'; '.join(wrong)}" if wrong or redone else ""
-        cases.add(f"kill -9: {whom}", survived=not wrong and not redone, redone=redone, note=note)
+        note = (
+            f"at {part:.4f} of the run: {'; '.join(wrong)}" if wrong or redone else ""
+        )
+        cases.add(
+            f"kill -9: {whom}",
+            survived=not wrong and not redone,
+            redone=redone,
+            note=note,
+        )
 
 
 def disturbed(
     whom: str, server: PrefectServer, part: float, calm: Calm, store: Path
 ) -> tuple[list[str], int] | None:
-    """Kill, look, run again; what is wrong and how many units were redone. None: the run was over before."""
+    """Kill, look, run again; what is wrong and how many units were redone. None: the
+    run was over before.
+    """
     with run_of(calm.config, store, server) as run:
         held = killed(whom, run, server, part, calm.seconds, store)
         if held is None:
@@ -145,21 +188,33 @@ def disturbed(
 
 
 def killed(
-    whom: str, run: Launched, server: PrefectServer, part: float, seconds: float, store: Path
+    whom: str,
+    run: Launched,
+    server: PrefectServer,
+    part: float,
+    seconds: float,
+    store: Path,
 ) -> dict[Path, int] | None:
-    """Wait for the moment and kill; return the units that were finished by then. None: too late."""
+    """Wait for the moment and kill; return the units that were finished by then.
+    None: too late.
+    """
     begin = time.monotonic()
     victim: psutil.Process | None = None
     if whom == "worker":
         # Of its own life: from when there is one to the end.
-        while not (workers := build_workers(run.process.pid)) and run.process.poll() is None:
+        while (
+            not (workers := build_workers(run.process.pid))
+            and run.process.poll() is None
+        ):
             time.sleep(0.01)
         victim = workers[0] if workers else None
     now = time.monotonic()
     moment = now + part * (begin + seconds - now)
     while time.monotonic() < moment and run.process.poll() is None:
         time.sleep(0.005)
-    if run.process.poll() is not None or (victim is not None and not victim.is_running()):
+    if run.process.poll() is not None or (
+        victim is not None and not victim.is_running()
+    ):
         return None
     held = finished_units(store) if store.exists() else {}
     if whom == "parent":
@@ -174,7 +229,9 @@ def killed(
 
 
 def ended(whom: str, run: Launched) -> list[str]:
-    """Whether a disturbed run ended as it may; without its server it may fail, but must end."""
+    """Whether a disturbed run ended as it may; without its server it may fail, but
+    must end.
+    """
     code, said = run.wait(), f"{run.told} {run.errors[-2000:]}"
     if whom == "worker" and code != 0:
         return [f"a worker's death ended the run: {said}"]

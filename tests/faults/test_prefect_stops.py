@@ -1,4 +1,6 @@
-"""Runs that are stopped: by Ctrl-C, by cancelling, by a worker that dies; nothing that was finished is lost."""
+"""Runs that are stopped: by Ctrl-C, by cancelling, by a worker that dies; nothing
+that was finished is lost.
+"""
 
 from __future__ import annotations
 
@@ -32,23 +34,46 @@ def test_a_cancelled_mixture_stops_at_the_source_it_is_at_and_can_be_resumed(
     config = {
         **asked(data, tokenizer_dir, tmp_path / "store"),
         "name": "pile",
-        "datasets": [{"name": "web", "data_files": short}, {"name": "slow", "data_files": str(data)}],
-        "mix": {"weights": {"web": 0.5, "slow": 0.5}, "total_rows": 200, "lanes": 1, "seed": 0},
+        "datasets": [
+            {"name": "web", "data_files": short},
+            {"name": "slow", "data_files": str(data)},
+        ],
+        "mix": {
+            "weights": {"web": 0.5, "slow": 0.5},
+            "total_rows": 200,
+            "lanes": 1,
+            "seed": 0,
+        },
     }
     deployment = get(worker, "deployments/name/mix/pretrain-2048")["id"]
     path = f"deployments/{deployment}/create_flow_run"
     # The form of this deployment requires both.
     files = {"web": short, "slow": str(data)}
-    parameters = {"config": config, "data_files": files, "tokenizer": str(tokenizer_dir)}
+    parameters = {
+        "config": config,
+        "data_files": files,
+        "tokenizer": str(tokenizer_dir),
+    }
     run = post(worker, path, parameters=parameters)["id"]
     ledger = tmp_path / "store" / "pile.slow.tokens" / "v1" / "ledger"
-    until(lambda: ledger.is_dir() and len(list(ledger.iterdir())) >= 1, "a unit is finished")
+    until(
+        lambda: ledger.is_dir() and len(list(ledger.iterdir())) >= 1,
+        "a unit is finished",
+    )
     builders = build_workers()
 
     cancel(worker, run)
-    until(lambda: not any(process.is_running() for process in builders), "the worker processes are gone")
-    until(lambda: get(worker, f"flow_runs/{run}")["state_type"] == "CANCELLED", "the run is cancelled")
-    children = post(worker, "flow_runs/filter", flow_runs={"parent_flow_run_id": {"any_": [run]}})
+    until(
+        lambda: not any(process.is_running() for process in builders),
+        "the worker processes are gone",
+    )
+    until(
+        lambda: get(worker, f"flow_runs/{run}")["state_type"] == "CANCELLED",
+        "the run is cancelled",
+    )
+    children = post(
+        worker, "flow_runs/filter", flow_runs={"parent_flow_run_id": {"any_": [run]}}
+    )
     assert {child["name"]: child["state_type"] for child in children} == {
         "pile.web.tokens v1": "COMPLETED",
         "pile.slow.tokens v1": "CANCELLED",
@@ -66,7 +91,11 @@ def test_a_cancelled_mixture_stops_at_the_source_it_is_at_and_can_be_resumed(
 
 
 def test_ctrl_c_and_a_killed_worker_cost_nothing_that_was_finished(
-    environment: dict[str, str], server: dict[str, str], data: Path, tokenizer_dir: Path, tmp_path: Path
+    environment: dict[str, str],
+    server: dict[str, str],
+    data: Path,
+    tokenizer_dir: Path,
+    tmp_path: Path,
 ) -> None:
     config = tmp_path / "code.yaml"
     config.write_text(json.dumps(asked(data, tokenizer_dir, tmp_path)))
@@ -74,7 +103,9 @@ def test_ctrl_c_and_a_killed_worker_cost_nothing_that_was_finished(
     with launched(environment, config) as first:
         first.read_until("UnitFinished", 2)
         children = psutil.Process(first.process.pid).children(recursive=True)
-        assert len(children) == 4, "two workers, the process that ends them with their parent, and a server"
+        assert len(children) == 4, (
+            "two workers, the process that ends them with their parent, and a server"
+        )
         first.process.send_signal(signal.SIGINT)
         assert first.wait() == 130
     assert first.told[-1] == ["error", "CancelledError"]
@@ -83,7 +114,10 @@ def test_ctrl_c_and_a_killed_worker_cost_nothing_that_was_finished(
 
     with launched(server, config) as second:
         second.read_until("UnitStarted", 1)
-        max(build_workers(second.process.pid), key=lambda process: process.cpu_times().user).kill()
+        max(
+            build_workers(second.process.pid),
+            key=lambda process: process.cpu_times().user,
+        ).kill()
         assert second.wait() == 0
     events = [name for name, _ in second.told]
     assert events.count("UnitRetried") == 1

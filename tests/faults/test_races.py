@@ -1,4 +1,5 @@
-"""Races for one key, of which exactly one writer wins and the others learn what is there; and every order of steps.
+"""Races for one key, of which exactly one writer wins and the others learn what is
+there; and every order of steps.
 
 The orders of builds, commits and collections take minutes: with ``--faults all`` only.
 """
@@ -34,7 +35,11 @@ def claims(index: int, number: int) -> bytes:
 
 def commit(store: Store, index: int, number: int) -> str:
     """Write in the way of a race; return "won", or the hash of what was there."""
-    way, key, data = WAYS[number % len(WAYS)], f"corpus/v{number}/manifest.json", claims(index, number)
+    way, key, data = (
+        WAYS[number % len(WAYS)],
+        f"corpus/v{number}/manifest.json",
+        claims(index, number),
+    )
     try:
         if way == "swap":
             outcome = store.swap(key, data, BEFORE)
@@ -50,7 +55,9 @@ def commit(store: Store, index: int, number: int) -> str:
     return "won" if outcome in ("created", "replaced") else outcome
 
 
-def run(store: Store, index: int, numbers: Sequence[int], start: Barrier | ThreadBarrier) -> list[str]:
+def run(
+    store: Store, index: int, numbers: Sequence[int], start: Barrier | ThreadBarrier
+) -> list[str]:
     """Take part in all races; all writers begin each of them together."""
     outcomes: list[str] = []
     for number in numbers:
@@ -61,7 +68,13 @@ def run(store: Store, index: int, numbers: Sequence[int], start: Barrier | Threa
     return outcomes
 
 
-def judge(kind: str, cases: Cases, store: Store, numbers: Sequence[int], outcomes: list[list[str]]) -> None:
+def judge(
+    kind: str,
+    cases: Cases,
+    store: Store,
+    numbers: Sequence[int],
+    outcomes: list[list[str]],
+) -> None:
     for number, race in zip(numbers, zip(*outcomes, strict=True), strict=True):
         there = store.read(f"corpus/v{number}/manifest.json")
         winners = [index for index, outcome in enumerate(race) if outcome == "won"]
@@ -73,7 +86,9 @@ def judge(kind: str, cases: Cases, store: Store, numbers: Sequence[int], outcome
         cases.add(f"commit race: {kind}", survived=right, note=f"race {number}: {race}")
 
 
-def process(root: str, index: int, numbers: Sequence[int], start: Any, answers: Any) -> None:
+def process(
+    root: str, index: int, numbers: Sequence[int], start: Any, answers: Any
+) -> None:
     answers.put((index, run(open_store(root), index, numbers, start)))
 
 
@@ -82,7 +97,9 @@ def test_processes_on_a_disk(tmp_path: Path, cases: Cases) -> None:
     spawning = multiprocessing.get_context("spawn")
     start, answers = spawning.Barrier(WRITERS), spawning.Queue()
     workers = [
-        spawning.Process(target=process, args=(str(tmp_path), index, numbers, start, answers))
+        spawning.Process(
+            target=process, args=(str(tmp_path), index, numbers, start, answers)
+        )
         for index in range(WRITERS)
     ]
     for worker in workers:
@@ -100,17 +117,33 @@ def test_processes_on_a_disk(tmp_path: Path, cases: Cases) -> None:
 def test_writers_in_a_bucket(scheme: str, tmp_path: Path, cases: Cases) -> None:
     numbers = cases.choose(range(RACES), sample=60)
     start = ThreadBarrier(WRITERS)
-    with environment(tmp_path), bucket_on(scheme) as bucket, ThreadPoolExecutor(WRITERS) as pool:
+    with (
+        environment(tmp_path),
+        bucket_on(scheme) as bucket,
+        ThreadPoolExecutor(WRITERS) as pool,
+    ):
         root = bucket.open().url.rpartition("/")[2]
         stores = [bucket.open(root) for _ in range(WRITERS)]
-        outcomes = list(pool.map(run, stores, range(WRITERS), [numbers] * WRITERS, [start] * WRITERS))
+        outcomes = list(
+            pool.map(
+                run, stores, range(WRITERS), [numbers] * WRITERS, [start] * WRITERS
+            )
+        )
         judge("s3" if scheme == "s3" else "gcs", cases, stores[0], numbers, outcomes)
         assert not stores[0].leftovers("")
 
 
 #: Whatever changes an object, listings, and looks at a claim or a manifest.
 CHANGES: Stops = frozenset(
-    {"put_new", "swap", "delete", "list_dirs", "list", ("read", "claim.json"), ("size", "manifest.json")}
+    {
+        "put_new",
+        "swap",
+        "delete",
+        "list_dirs",
+        "list",
+        ("read", "claim.json"),
+        ("size", "manifest.json"),
+    }
 )
 WALKS: dict[str, tuple[dict[str, bytes], list[Any]]] = {
     "a commit and two collections": (built(), [committing, gc, gc]),

@@ -1,8 +1,10 @@
-"""Faults of the network and of the storage at every request of a build into a bucket, and death at some.
+"""Faults of the network and of the storage at every request of a build into a bucket,
+and death at some.
 
-One fault a run, enumerated: a request of the undisturbed build, and what goes wrong with it. The build succeeds by
-trying again, or ends with an error that says so; then it is run again. What is visible at any time is whole, what is
-finished stays, and the end is, byte for byte, what the undisturbed build made.
+One fault a run, enumerated: a request of the undisturbed build, and what goes wrong
+with it. The build succeeds by trying again, or ends with an error that says so; then it
+is run again. What is visible at any time is whole, what is finished stays, and the end
+is, byte for byte, what the undisturbed build made.
 """
 
 from __future__ import annotations
@@ -65,7 +67,11 @@ _GCS_WRITES: Final = {
     "503": {"status": 503},
     "flip": {"flip": True},
 }
-_GCS_READS: Final = {"drop": {"drop": True}, "503": {"status": 503}, "flip": {"flip": True}}
+_GCS_READS: Final = {
+    "drop": {"drop": True},
+    "503": {"status": 503},
+    "flip": {"flip": True},
+}
 
 
 def s3_operation(request: Request) -> str:
@@ -86,7 +92,13 @@ def gcs_operation(request: Request) -> str:
     path, _, query = request.path.partition("?")
     if request.method == "GET":
         return "get" if "alt=media" in query else "stat" if "/o/" in path else "list"
-    return "delete" if request.method == "DELETE" else "rewrite" if "rewriteTo" in path else "upload"
+    return (
+        "delete"
+        if request.method == "DELETE"
+        else "rewrite"
+        if "rewriteTo" in path
+        else "upload"
+    )
 
 
 @dataclass(frozen=True)
@@ -109,7 +121,9 @@ class Case:
 class Nth:
     """Applies to one request: the n-th of an operation, counted from 0."""
 
-    def __init__(self, operation: Callable[[Request], str], wanted: str, nth: int) -> None:
+    def __init__(
+        self, operation: Callable[[Request], str], wanted: str, nth: int
+    ) -> None:
         self._operation, self._wanted, self._left = operation, wanted, nth
 
     def __call__(self, request: Request) -> bool:
@@ -124,8 +138,9 @@ class Ground:
     """A bucket, and what builds in it begin and end with.
 
     Attributes:
-        starts: ``fresh``, an empty store; ``resumed``, where two of three units are finished; ``reused``, where a
-            version has two of three units: the files of each.
+        starts: ``fresh``, an empty store; ``resumed``, where two of three units are
+            finished; ``reused``, where a version has two of three units: the files of
+            each.
         ends: what an undisturbed build makes of each.
         requests: how many requests of each operation that takes.
     """
@@ -161,7 +176,9 @@ class Ground:
             self.requests[start] = Counter(map(self.operation, self.lake.server.log))
             self.ends[start] = stored(self.lake, prefix)
             version = 2 if start == "reused" else 1
-            assert verify(open_store(self.lake.address(prefix)), "small", version, deep=True).ok
+            assert verify(
+                open_store(self.lake.address(prefix)), "small", version, deep=True
+            ).ok
         assert self.ends["fresh"] == self.ends["resumed"]
 
     def prefix(self, start: str) -> str:
@@ -172,7 +189,10 @@ class Ground:
         return prefix
 
     def cases(
-        self, writes: Mapping[str, Any], reads: Mapping[str, Any], starts: tuple[str, ...]
+        self,
+        writes: Mapping[str, Any],
+        reads: Mapping[str, Any],
+        starts: tuple[str, ...],
     ) -> list[Case]:
         return [
             Case(start, operation, nth, name, fault)
@@ -187,7 +207,12 @@ def _spread(count: int) -> list[int]:
     """All of so many, or some evenly spread ones."""
     if count <= _MOST_OF_ONE_OPERATION:
         return list(range(count))
-    return sorted({index * count // _MOST_OF_ONE_OPERATION for index in range(_MOST_OF_ONE_OPERATION)})
+    return sorted(
+        {
+            index * count // _MOST_OF_ONE_OPERATION
+            for index in range(_MOST_OF_ONE_OPERATION)
+        }
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -211,13 +236,21 @@ def _ground(
 
 
 @pytest.fixture(scope="module")
-def s3(tokenizer_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
-    yield from _ground("s3", s3_operation, tokenizer_dir, tmp_path_factory.mktemp("inputs"))
+def s3(
+    tokenizer_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Ground]:
+    yield from _ground(
+        "s3", s3_operation, tokenizer_dir, tmp_path_factory.mktemp("inputs")
+    )
 
 
 @pytest.fixture(scope="module")
-def gcs(tokenizer_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
-    yield from _ground("gs", gcs_operation, tokenizer_dir, tmp_path_factory.mktemp("inputs"))
+def gcs(
+    tokenizer_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Ground]:
+    yield from _ground(
+        "gs", gcs_operation, tokenizer_dir, tmp_path_factory.mktemp("inputs")
+    )
 
 
 @dataclass
@@ -268,7 +301,12 @@ class Watched:
             }:
                 continue  # the undisturbed one was verified
             number = int(version.rstrip("/").rpartition("/v")[2])
-            report = verify(open_store(self.ground.lake.address(self.prefix)), "small", number, deep=True)
+            report = verify(
+                open_store(self.ground.lake.address(self.prefix)),
+                "small",
+                number,
+                deep=True,
+            )
             if not report.ok:
                 self.problems.append(f"visible and damaged: {report.problems[:2]}")
 
@@ -277,7 +315,10 @@ class Watched:
         error = self.attempt()
         if error is not None:
             self.problems.append(f"cannot be resumed: {error}")
-        found, expected = stored(self.ground.lake, self.prefix), self.ground.ends[self.start]
+        found, expected = (
+            stored(self.ground.lake, self.prefix),
+            self.ground.ends[self.start],
+        )
         if found != expected:
             names = sorted(found.keys() ^ expected.keys()) or [
                 key for key in found if found[key] != expected[key]
@@ -290,7 +331,9 @@ class Watched:
 def run(ground: Ground, case: Case, cases: Cases, kind: str) -> None:
     watched = Watched(ground, ground.prefix(case.start), case.start)
     faults = ground.lake.server.faults
-    faults.append(Fault(**case.fault, applies=Nth(ground.operation, case.operation, case.nth)))
+    faults.append(
+        Fault(**case.fault, applies=Nth(ground.operation, case.operation, case.nth))
+    )
     error = watched.attempt()
     if faults:
         watched.problems.append("the request never came")
@@ -299,7 +342,8 @@ def run(ground: Ground, case: Case, cases: Cases, kind: str) -> None:
         watched.problems.append(f"more than a sentence: {error}")
     watched.end()
     silent = sum(
-        "visible and damaged" in problem or "another tree" in problem for problem in watched.problems
+        "visible and damaged" in problem or "another tree" in problem
+        for problem in watched.problems
     )
     cases.add(
         kind,
@@ -330,7 +374,9 @@ _PERMANENT: Final = {
 }
 
 
-def test_storages_that_refuse_for_good(s3: Ground, cases: Cases, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_storages_that_refuse_for_good(
+    s3: Ground, cases: Cases, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """From some request on nothing goes through; later all is well again."""
     s3.survey()
     whole = s3.requests["fresh"].total()
@@ -343,7 +389,9 @@ def test_storages_that_refuse_for_good(s3: Ground, cases: Cases, monkeypatch: py
             left[0] -= 1
             return left[0] < 0
 
-        s3.lake.server.faults.extend(Fault(**_PERMANENT[name], applies=applies) for _ in range(10_000))
+        s3.lake.server.faults.extend(
+            Fault(**_PERMANENT[name], applies=applies) for _ in range(10_000)
+        )
         monkeypatch.setenv("TOKENLAKE_RETRY_SECONDS", "1")
         error = watched.attempt()
         s3.lake.server.faults.clear()
@@ -352,7 +400,12 @@ def test_storages_that_refuse_for_good(s3: Ground, cases: Cases, monkeypatch: py
             watched.problems.append("no error")
         watched.end()
         note = f"{name} from request {first}: {error}; {'; '.join(watched.problems)}"
-        cases.add(f"s3: {name}", survived=not watched.problems, redone=watched.redone, note=note)
+        cases.add(
+            f"s3: {name}",
+            survived=not watched.problems,
+            redone=watched.redone,
+            note=note,
+        )
 
 
 _CHILD: Final = """
@@ -364,7 +417,9 @@ build(json.loads(sys.stdin.readline()))
 
 
 class Killing(Nth):
-    """Kills a process when its n-th request arrives: before the server acts on it, as the fault says."""
+    """Kills a process when its n-th request arrives: before the server acts on it,
+    as the fault says.
+    """
 
     def __init__(self, nth: int) -> None:
         super().__init__(lambda request: "", "", nth)
@@ -378,7 +433,9 @@ class Killing(Nth):
 
 
 def _killed(ground: Ground, prefix: str, nth: int, *, commits: bool) -> bool:
-    """Build in a process that is killed at a request; return False where it was done before."""
+    """Build in a process that is killed at a request; return False where it was done
+    before.
+    """
     killing = Killing(nth)
     ground.lake.server.faults.append(Fault(drop=True, commits=commits, applies=killing))
     child = subprocess.Popen(
@@ -405,10 +462,18 @@ def test_processes_that_are_killed(s3: Ground, cases: Cases) -> None:
     for start, nth, commits in chosen:
         watched = Watched(s3, s3.prefix(start), start)
         if not _killed(s3, watched.prefix, nth, commits=commits):
-            missed += 1  # the build was done in fewer requests than the one that was counted
+            # The build was done in fewer requests than the one that was counted.
+            missed += 1
             continue
         watched.look()
         watched.end()
-        note = f"{start}, request {nth}, commits={commits}: {'; '.join(watched.problems)}"
-        cases.add("s3: kill -9", survived=not watched.problems, redone=watched.redone, note=note)
+        note = (
+            f"{start}, request {nth}, commits={commits}: {'; '.join(watched.problems)}"
+        )
+        cases.add(
+            "s3: kill -9",
+            survived=not watched.problems,
+            redone=watched.redone,
+            note=note,
+        )
     assert missed <= len(chosen) // 3

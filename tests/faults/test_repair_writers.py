@@ -1,7 +1,8 @@
 """Repair where the writer is another by now: the same rows come out in other bytes.
 
-The other writer is a real one: worker processes whose Parquet writers compress in another way, as another release of
-pyarrow or zstd does, or name another release in the footer.
+The other writer is a real one: worker processes whose Parquet writers compress in
+another way, as another release of pyarrow or zstd does, or name another release in the
+footer.
 """
 
 from __future__ import annotations
@@ -24,7 +25,13 @@ from tokenlake import Catalog, repair, verify
 from tokenlake.etl import WorkerPool
 from tokenlake.etl.integrity.rebuild import other_rows
 from tokenlake.runtime import LogicalHasher, open_writer, tokens_schema
-from tokenlake.runtime.store import HashingFile, Layout, ShardEntry, open_store, shard_path
+from tokenlake.runtime.store import (
+    HashingFile,
+    Layout,
+    ShardEntry,
+    open_store,
+    shard_path,
+)
 
 _OTHER_WRITER = """
 import pyarrow.parquet as pq
@@ -53,13 +60,18 @@ def built(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> Path
     (root / "site").mkdir()
     (root / "site" / "sitecustomize.py").write_text(_OTHER_WRITER)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(root / "site"), os.environ.get("PYTHONPATH", "")]))
+        patch.setenv(
+            "PYTHONPATH",
+            os.pathsep.join([str(root / "site"), os.environ.get("PYTHONPATH", "")]),
+        )
         with WorkerPool(1) as other:
             build(settings(root, tokenizer_dir), other)
     return root
 
 
-def test_the_same_rows_in_other_bytes_become_a_new_version(built: Path, lake: Path) -> None:
+def test_the_same_rows_in_other_bytes_become_a_new_version(
+    built: Path, lake: Path
+) -> None:
     damage(lake / "small/v1" / OWN, "flip", Random(1))
     before = tree(lake)
     report = repair(lake, "small@v1")
@@ -76,8 +88,14 @@ def test_the_same_rows_in_other_bytes_become_a_new_version(built: Path, lake: Pa
         old.accounts,
         old.inputs,
     )
-    assert [(one.path, one.logical) for one in new.files] == [(one.path, one.logical) for one in old.files]
-    differ = {a.unit for a, b in zip(old.files, new.files, strict=True) if a.sha256 != b.sha256}
+    assert [(one.path, one.logical) for one in new.files] == [
+        (one.path, one.logical) for one in old.files
+    ]
+    differ = {
+        a.unit
+        for a, b in zip(old.files, new.files, strict=True)
+        if a.sha256 != b.sha256
+    }
     assert differ == {0}
     for path in (SHARD, "data/validation-00001-00.parquet"):
         assert (lake / "small/v1" / path).samefile(lake / "small/v2" / path)
@@ -92,7 +110,9 @@ def test_a_new_version_is_made_once(lake: Path) -> None:
     assert tree(lake) == first
 
 
-def test_what_can_be_repaired_as_it_was_is_repaired_in_place(built: Path, lake: Path) -> None:
+def test_what_can_be_repaired_as_it_was_is_repaired_in_place(
+    built: Path, lake: Path
+) -> None:
     for path in (OWN, "README.md", "quarantine/00001.parquet", "ledger/00000.json"):
         damage(lake / "small/v1" / path, "truncate", Random(2))
     report = repair(lake, "small@v1")
@@ -103,7 +123,10 @@ def test_what_can_be_repaired_as_it_was_is_repaired_in_place(built: Path, lake: 
         "quarantine/00001.parquet": "new version",
         "ledger/00000.json": "rebuilt",  # the shards that are well vouch for the others
     }
-    assert [problem.path for problem in report.problems] == [OWN, "quarantine/00001.parquet"]
+    assert [problem.path for problem in report.problems] == [
+        OWN,
+        "quarantine/00001.parquet",
+    ]
     assert verify(open_store(lake), "small", 2, deep=True).ok
 
 
@@ -119,7 +142,9 @@ def test_a_new_version_that_was_begun_is_finished(lake: Path) -> None:
     assert tree(lake) == whole
 
 
-def test_nothing_becomes_a_new_version_while_other_files_are_lost(built: Path, lake: Path) -> None:
+def test_nothing_becomes_a_new_version_while_other_files_are_lost(
+    built: Path, lake: Path
+) -> None:
     damage(lake / "small/v1" / OWN, "flip", Random(1))
     damage(lake / "small/v1" / "data/train-00001-00.parquet", "flip", Random(1))
     pages = json.dumps({"text": "another page"}) + "\n"
@@ -139,10 +164,16 @@ def _parts(root: Path, ids: list[list[int]], cuts: list[int]) -> list[ShardEntry
     """Write rows into files that end at `cuts`, in row groups of three."""
     store, layout, found = open_store(root), Layout("set", 1), list[ShardEntry]()
     schema = tokens_schema()
-    for part, (first, last) in enumerate(zip([0, *cuts], [*cuts, len(ids)], strict=True)):
+    for part, (first, last) in enumerate(
+        zip([0, *cuts], [*cuts, len(ids)], strict=True)
+    ):
         rows: dict[str, Any] = {"input_ids": ids[first:last]}
         rows |= {name: list(range(first, last)) for name in ("file", "position")}
-        table, hasher, temp = pa.table(rows, schema=schema), LogicalHasher(), store.temp("set/v1")
+        table, hasher, temp = (
+            pa.table(rows, schema=schema),
+            LogicalHasher(),
+            store.temp("set/v1"),
+        )
         hasher.update(table)
         with HashingFile(temp) as sink, open_writer(sink, schema) as writer:
             writer.write_table(table, row_group_size=3)
@@ -167,13 +198,18 @@ def _parts(root: Path, ids: list[list[int]], cuts: list[int]) -> list[ShardEntry
 
 
 @pytest.mark.parametrize("cuts", [[], [4], [1, 2, 11], [3, 9], [10]])
-def test_rows_are_the_same_however_they_are_cut(tmp_path: Path, cuts: list[int]) -> None:
+def test_rows_are_the_same_however_they_are_cut(
+    tmp_path: Path, cuts: list[int]
+) -> None:
     ids = [[number, number + 1][: 1 + number % 2] for number in range(12)]
     wanted = _parts(tmp_path / "a", ids, [5])
     built = _parts(tmp_path / "b", ids, cuts)
     store, layout = open_store(tmp_path / "b"), Layout("set", 1)
     assert other_rows(store, layout, wanted, built) == []
-    lies = [wanted[0], replace(wanted[1], logical={**wanted[1].logical, "input_ids": "0" * 64})]
+    lies = [
+        wanted[0],
+        replace(wanted[1], logical={**wanted[1].logical, "input_ids": "0" * 64}),
+    ]
     (clause,) = other_rows(store, layout, lies, built)
     assert wanted[1].path in clause and "input_ids" in clause
 
@@ -183,7 +219,9 @@ def test_other_rows_are_told_apart(tmp_path: Path) -> None:
     wanted = _parts(tmp_path / "a", ids, [5])
     store, layout = open_store(tmp_path / "b"), Layout("set", 1)
     built = _parts(tmp_path / "b", [*ids[:-1], [99]], [5])
-    assert [wanted[1].path in clause for clause in other_rows(store, layout, wanted, built)] == [True]
+    assert [
+        wanted[1].path in clause for clause in other_rows(store, layout, wanted, built)
+    ] == [True]
     fewer = _parts(tmp_path / "c", ids[:-1], [5])
     assert "11 rows" in other_rows(open_store(tmp_path / "c"), layout, wanted, fewer)[0]
     assert pq.read_table(tmp_path / "c" / layout.key(fewer[0].path)).num_rows == 5

@@ -1,8 +1,10 @@
-"""Writes the released versions that `test_golden.py` reads and rebuilds: `python -m tests.golden.make`.
+"""Writes the released versions that `test_golden.py` reads and rebuilds: `python -m
+tests.golden.make`.
 
-Run it only when a release changes bytes on purpose, and say so in the changelog. Everything in `data/` comes from here:
-the inputs and tokenizers of each configuration, and the store that its build left, without what no reader needs. What
-an earlier release wrote in another way stays in `data/earlier`.
+Run it only when a release changes bytes on purpose, and say so in the changelog.
+Everything in `data/` comes from here: the inputs and tokenizers of each configuration,
+and the store that its build left, without what no reader needs. What an earlier release
+wrote in another way stays in `data/earlier`.
 """
 
 from __future__ import annotations
@@ -25,14 +27,32 @@ DATA = Path(__file__).parent / "data"
 
 Config = dict[str, Any]
 
-_TEXT: Config = {"name": "text", "data_files": "inputs/text/*.jsonl", "where": "length(text) > 12"}
-_TABLE: Config = {"name": "table", "data_files": "inputs/table", "content_field": "body"}
+_TEXT: Config = {
+    "name": "text",
+    "data_files": "inputs/text/*.jsonl",
+    "where": "length(text) > 12",
+}
+_TABLE: Config = {
+    "name": "table",
+    "data_files": "inputs/table",
+    "content_field": "body",
+}
 _SOURCE: Config = {"unit_size": 3000, "splits": {"train": 0.8, "validation": 0.2}}
-_PLAIN: Config = {"default_tokenizer": "tokenizers/bytes", "datasets": [_TEXT, _TABLE], "source": _SOURCE}
+_PLAIN: Config = {
+    "default_tokenizer": "tokenizers/bytes",
+    "datasets": [_TEXT, _TABLE],
+    "source": _SOURCE,
+}
 
 CONFIGS: dict[str, Config] = {
-    "packed": {**_PLAIN, "pack": {"enabled": True, "seq_length": 64, "window_tokens": 2048}},
-    "best-fit": {**_PLAIN, "pack": {"enabled": True, "seq_length": 64, "strategy": "best_fit"}},
+    "packed": {
+        **_PLAIN,
+        "pack": {"enabled": True, "seq_length": 64, "window_tokens": 2048},
+    },
+    "best-fit": {
+        **_PLAIN,
+        "pack": {"enabled": True, "seq_length": 64, "strategy": "best_fit"},
+    },
     "indices": {  # enough ids of a row group for those of 16 bits
         "default_tokenizer": "tokenizers/bytes",
         "datasets": [{"name": "text", "data_files": "inputs/long.jsonl"}],
@@ -81,7 +101,13 @@ CONFIGS: dict[str, Config] = {
     },
     "chat": {
         "default_tokenizer": "tokenizers/chatml",
-        "datasets": [{"name": "chat", "data_files": "inputs/chat.jsonl", "content_field": "messages"}],
+        "datasets": [
+            {
+                "name": "chat",
+                "data_files": "inputs/chat.jsonl",
+                "content_field": "messages",
+            }
+        ],
         "pack": {"enabled": True, "seq_length": 128, "strategy": "first_fit"},
     },
     "preference": {
@@ -98,7 +124,8 @@ CONFIGS: dict[str, Config] = {
 
 
 def configure(name: str) -> Config:
-    """Return one configuration; its paths are relative to the folder that it is built in.
+    """Return one configuration; its paths are relative to the folder that it is built
+    in.
 
     Released versions have the unit size that was the default when they were built.
     """
@@ -117,7 +144,9 @@ def main() -> None:
     _write_inputs(Path("inputs"))
     _write_tokenizers(Path("tokenizers"))
     for name in CONFIGS:
-        Path(f"{name}.yaml").write_text(yaml.safe_dump(configure(name), sort_keys=False))
+        Path(f"{name}.yaml").write_text(
+            yaml.safe_dump(configure(name), sort_keys=False)
+        )
         build_dataset(configure(name), workers=1)
     for part in ("*/*/runs", "*/*/claim.json"):
         for path in Path("store").glob(part):
@@ -128,17 +157,26 @@ def _write_inputs(folder: Path) -> None:
     (folder / "text").mkdir(parents=True)
     (folder / "table").mkdir()
     for part in range(2):
-        _lines(folder / "text" / f"{part}.jsonl", [_text(part * 40 + i) for i in range(40)])
+        _lines(
+            folder / "text" / f"{part}.jsonl", [_text(part * 40 + i) for i in range(40)]
+        )
     _lines(folder / "long.jsonl", [{"text": f"{i} sheep. " * 90} for i in range(80)])
-    table = pa.table({"body": [f"Row {i}: " + "a lake is wide; " * (i % 7) for i in range(60)]})
+    table = pa.table(
+        {"body": [f"Row {i}: " + "a lake is wide; " * (i % 7) for i in range(60)]}
+    )
     pq.write_table(table, folder / "table" / "rows.parquet", row_group_size=25)
-    chats = [chat_samples.conversation(seed, system=seed % 3 == 0, turns=1 + seed % 3) for seed in range(24)]
+    chats = [
+        chat_samples.conversation(seed, system=seed % 3 == 0, turns=1 + seed % 3)
+        for seed in range(24)
+    ]
     _lines(folder / "chat.jsonl", [{"messages": messages} for messages in chats])
     _lines(folder / "pairs.jsonl", [_pair(i) for i in range(30)])
 
 
 def _text(index: int) -> Config:
-    text = f"Note {index}. " + "The r\u00edver rose \u65e5\u672c overnight. " * (index % 9)
+    text = f"Note {index}. " + "The r\u00edver rose \u65e5\u672c overnight. " * (
+        index % 9
+    )
     return {"text": text, "kind": "long" if index % 9 > 4 else "short"}
 
 
@@ -151,7 +189,9 @@ def _pair(index: int) -> Config:
 
 
 def _lines(path: Path, rows: list[Config]) -> None:
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
+    path.write_text(
+        "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8"
+    )
 
 
 def _write_tokenizers(folder: Path) -> None:

@@ -1,4 +1,6 @@
-"""`tokenlake run` with a Prefect server of its own: from the wheel, in other people's folders, under attack."""
+"""`tokenlake run` with a Prefect server of its own: from the wheel, in other
+people's folders, under attack.
+"""
 
 from __future__ import annotations
 
@@ -44,17 +46,32 @@ server.CHECK_SECONDS, server.ANSWER_SECONDS = 0.2, 2.0
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a user has who installed the wheel: a folder of packages, and no checkout."""
+    """What a user has who installed the wheel: a folder of packages, and no
+    checkout.
+    """
     folder = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    build = [
+        sys.executable,
+        "-m",
+        "hatchling",
+        "build",
+        "-t",
+        "wheel",
+        "-d",
+        str(folder),
+    ]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
     [built] = folder.glob("*.whl")
     zipfile.ZipFile(built).extractall(folder / "packages")
     return folder / "packages"
 
 
-def tokenlake(environment: dict[str, str], wheel: Path, folder: Path, *arguments: str) -> str:
-    """Run the installed command in a folder; return what it printed, and behind it the configurations it knows."""
+def tokenlake(
+    environment: dict[str, str], wheel: Path, folder: Path, *arguments: str
+) -> str:
+    """Run the installed command in a folder; return what it printed, and behind it
+    the configurations it knows.
+    """
     done = subprocess.run(
         [
             sys.executable,
@@ -77,10 +94,18 @@ def tokenlake(environment: dict[str, str], wheel: Path, folder: Path, *arguments
 
 
 def make_hostile(folder: Path) -> Path:
-    """A folder with modules of its own, and with settings of Prefect that run code; return what the code makes."""
+    """A folder with modules of its own, and with settings of Prefect that run code;
+    return what the code makes.
+    """
     folder.mkdir()
     ran = folder / "ran"
-    for name in sys.stdlib_module_names | {"numpy", "pyarrow", "tokenizers", "xxhash", "sitecustomize"}:
+    for name in sys.stdlib_module_names | {
+        "numpy",
+        "pyarrow",
+        "tokenizers",
+        "xxhash",
+        "sitecustomize",
+    }:
         (folder / f"{name}.py").write_text(
             f"with open({str(ran)!r}, 'a') as ran: ran.write({name!r} + chr(10))\n"
         )
@@ -95,35 +120,55 @@ def make_hostile(folder: Path) -> Path:
     (folder / ".env").write_text(
         "PREFECT_LOGGING_SETTINGS_PATH=logging.yml\nPREFECT_API_URL=http://127.0.0.1:9/api\n"
     )
-    (folder / "prefect.toml").write_text('[api]\nkey = "x"\nurl = "http://127.0.0.1:9/api"\n')
-    (folder / "pyproject.toml").write_text('[tool.prefect.logging]\nconfig_path = "logging.yml"\n')
+    (folder / "prefect.toml").write_text(
+        '[api]\nkey = "x"\nurl = "http://127.0.0.1:9/api"\n'
+    )
+    (folder / "pyproject.toml").write_text(
+        '[tool.prefect.logging]\nconfig_path = "logging.yml"\n'
+    )
     return ran
 
 
 def test_the_wheel_runs_a_flow_in_any_folder_and_takes_nothing_from_it(
-    environment: dict[str, str], wheel: Path, home: Path, tokenizer_dir: Path, tmp_path: Path
+    environment: dict[str, str],
+    wheel: Path,
+    home: Path,
+    tokenizer_dir: Path,
+    tmp_path: Path,
 ) -> None:
     folder = tmp_path / "theirs"
     ran = make_hostile(folder)
     (folder / "in.jsonl").write_text('{"text": "flows to the sea"}\n' * 50)
-    config = asked(Path("in.jsonl"), tokenizer_dir, Path("store")) | {"pack": {"enabled": False}}
+    config = asked(Path("in.jsonl"), tokenizer_dir, Path("store")) | {
+        "pack": {"enabled": False}
+    }
     config["save"] |= {"format": "jsonl"}
     (folder / "small.yaml").write_text(json.dumps(config))
     environment = environment | {"PREFECT_HOME": str(home)}
-    printed, _, known = tokenlake(environment, wheel, folder, "run", "small.yaml", "--json").rpartition("}\n")
+    printed, _, known = tokenlake(
+        environment, wheel, folder, "run", "small.yaml", "--json"
+    ).rpartition("}\n")
     assert known == "['demo', 'llama2-2048', 'pretrain-2048']\n"
     told = json.loads(f"{printed}}}")
     assert (told["status"], told["version"]) == ("built", 1)
     [export] = told["exports"]
     assert len(list(Path(export).glob("*.jsonl"))) == 1
-    assert Catalog(open_store(str(folder / "store"))).manifest("small", 1).account.documents == 50
+    assert (
+        Catalog(open_store(str(folder / "store")))
+        .manifest("small", 1)
+        .account.documents
+        == 50
+    )
     assert not ran.exists(), ran.read_text()
     with sqlite3.connect(home / "prefect.db") as database:
         assert database.execute("select name, state_type from flow_run").fetchall() == [
             ("small v1", "COMPLETED")
         ]
         names = {
-            name for (name,) in database.execute("select name from task_run where state_type = 'COMPLETED'")
+            name
+            for (name,) in database.execute(
+                "select name from task_run where state_type = 'COMPLETED'"
+            )
         }
     steps = {f"{step} 00000" for step in ("load", "tokenize", "pack", "save")}
     assert names == {"plan", "unit 00000", *steps, "commit", "export", "report"}
@@ -142,7 +187,8 @@ def server(home_of_server: Path) -> Iterator[prefect_server.EmbeddedServer]:
         patch.delenv("PREFECT_API_URL", raising=False)
         server = prefect_server.EmbeddedServer()
         until = time.monotonic() + 120
-        while not (found := serving()):  # a process that has just begun has no command line yet
+        # A process that has just begun has no command line yet.
+        while not (found := serving()):
             assert time.monotonic() < until
             time.sleep(0.01)
         found[0].kill()
@@ -155,8 +201,12 @@ def server(home_of_server: Path) -> Iterator[prefect_server.EmbeddedServer]:
 
 
 @pytest.fixture
-def home(home_of_server: Path, server: prefect_server.EmbeddedServer, tmp_path: Path) -> Path:
-    """A home with the tables of another server's database: making them takes three CPU seconds."""
+def home(
+    home_of_server: Path, server: prefect_server.EmbeddedServer, tmp_path: Path
+) -> Path:
+    """A home with the tables of another server's database: making them takes three
+    CPU seconds.
+    """
     home = tmp_path / "home"
     home.mkdir()
     with (
@@ -172,7 +222,9 @@ def serving(of: int | None = None) -> list[psutil.Process]:
     found: list[psutil.Process] = []
     for child in psutil.Process(of).children(recursive=True):
         with suppress(psutil.NoSuchProcess):  # one that ends meanwhile
-            if any(part == "tokenlake_flows.server_process" for part in child.cmdline()):
+            if any(
+                part == "tokenlake_flows.server_process" for part in child.cmdline()
+            ):
                 found.append(child)
     return found
 
@@ -190,11 +242,22 @@ def authorization(password: str) -> str:
     return f"Basic {base64.b64encode(password.encode()).decode()}"
 
 
-def test_only_the_run_itself_may_use_its_server(server: prefect_server.EmbeddedServer) -> None:
+def test_only_the_run_itself_may_use_its_server(
+    server: prefect_server.EmbeddedServer,
+) -> None:
     url = f"{server.api_url}/collections/views/aggregate-worker-metadata"
     password = authorization(server.access["PREFECT_API_AUTH_STRING"])
     root = server.api_url.removesuffix("/api")
-    pages = ("docs", "redoc", "openapi.json", "docs/oauth2-redirect", "ui-settings", "", "admin", "static/x")
+    pages = (
+        "docs",
+        "redoc",
+        "openapi.json",
+        "docs/oauth2-redirect",
+        "ui-settings",
+        "",
+        "admin",
+        "static/x",
+    )
     for page in pages:
         assert ask(f"{root}/{page}")[0] == 404, page
         assert ask(f"{root}/{page}", Authorization=password)[0] == 404, page
@@ -204,13 +267,20 @@ def test_only_the_run_itself_may_use_its_server(server: prefect_server.EmbeddedS
     assert ask(url)[0] == 401
     assert ask(url, Authorization=authorization("tokenlake:guessed"))[0] == 401
     assert ask(url, Authorization=password)[0] == 200
-    for host in ("evil.org", f"evil.org:{server.api_url.split(':')[2][:-4]}", "localhost", ""):
+    for host in (
+        "evil.org",
+        f"evil.org:{server.api_url.split(':')[2][:-4]}",
+        "localhost",
+        "",
+    ):
         assert ask(url, Authorization=password, Host=host)[0] == 400, host
     _, headers = ask(url, Authorization=password, Origin="http://evil.org")
     assert not [name for name in headers if name.lower().startswith("access-control")]
 
 
-def test_the_password_is_on_no_command_line_and_in_no_file(server: prefect_server.EmbeddedServer) -> None:
+def test_the_password_is_on_no_command_line_and_in_no_file(
+    server: prefect_server.EmbeddedServer,
+) -> None:
     password = server.access["PREFECT_API_AUTH_STRING"]
     [process] = serving()
     assert password not in " ".join(process.cmdline())
@@ -224,7 +294,9 @@ def assert_in_no_file(password: str, folder: Path) -> None:
         assert not path.is_file() or password.encode() not in path.read_bytes(), path
 
 
-def test_old_runs_are_forgotten_and_other_flows_are_not(server: prefect_server.EmbeddedServer) -> None:
+def test_old_runs_are_forgotten_and_other_flows_are_not(
+    server: prefect_server.EmbeddedServer,
+) -> None:
     mine: dict[str, object] = {"config": "", "workers": 0, "overrides": []}
 
     @prefect.flow(name="tokenize")
@@ -235,12 +307,19 @@ def test_old_runs_are_forgotten_and_other_flows_are_not(server: prefect_server.E
         client.set_flow_run_state(run.id, states.Completed(), force=True)
         return run.id
 
-    with settings.temporary_settings({**server.access}), prefect.get_client(sync_client=True) as client:
+    with (
+        settings.temporary_settings({**server.access}),
+        prefect.get_client(sync_client=True) as client,
+    ):
         other = ended(theirs, {"text": "flows"})
         ours = [ended(flows.tokenize, mine) for _ in range(4)]
         waiting = client.create_flow_run(flows.tokenize, parameters=mine).id
         records.forget_old_runs(client, kept=2)
-        assert {run.id for run in client.read_flow_runs()} == {other, waiting, *ours[2:]}
+        assert {run.id for run in client.read_flow_runs()} == {
+            other,
+            waiting,
+            *ours[2:],
+        }
 
 
 def stopped(run: Launched) -> psutil.Process:
@@ -251,11 +330,15 @@ def stopped(run: Launched) -> psutil.Process:
     return process
 
 
-def slow(environment: dict[str, str], data: Path, tokenizer_dir: Path, home: Path) -> Launched:
+def slow(
+    environment: dict[str, str], data: Path, tokenizer_dir: Path, home: Path
+) -> Launched:
     """A run of many slow units, with its store beside its home."""
     config = home.parent / "slow.yaml"
     config.write_text(json.dumps(asked(data, tokenizer_dir, home.parent / "store")))
-    return Launched(environment | {"PREFECT_HOME": str(home)}, config, SLOW, QUICK_CHECKS + LAUNCH)
+    return Launched(
+        environment | {"PREFECT_HOME": str(home)}, config, SLOW, QUICK_CHECKS + LAUNCH
+    )
 
 
 def tree(run: Launched) -> list[psutil.Process]:
@@ -263,7 +346,11 @@ def tree(run: Launched) -> list[psutil.Process]:
 
 
 def test_a_run_survives_a_server_that_freezes(
-    environment: dict[str, str], data: Path, tokenizer_dir: Path, home: Path, tmp_path: Path
+    environment: dict[str, str],
+    data: Path,
+    tokenizer_dir: Path,
+    home: Path,
+    tmp_path: Path,
 ) -> None:
     part = tmp_path / "part.jsonl"
     whole = data.read_bytes()
@@ -276,14 +363,20 @@ def test_a_run_survives_a_server_that_freezes(
 
 
 def test_a_second_interrupt_ends_a_run_whose_server_froze_and_all_that_it_started(
-    environment: dict[str, str], data: Path, tokenizer_dir: Path, home: Path, tmp_path: Path
+    environment: dict[str, str],
+    data: Path,
+    tokenizer_dir: Path,
+    home: Path,
+    tmp_path: Path,
 ) -> None:
     with slow(environment, data, tokenizer_dir, home) as run:
         run.read_until("UnitFinished", 2)
         # Before it freezes: a frozen server is killed after a while.
         [server], below = serving(run.process.pid), tree(run)
         password = server.environ()["PREFECT_SERVER_API_AUTH_STRING"]
-        assert not [process for process in below if password in " ".join(process.cmdline())]
+        assert not [
+            process for process in below if password in " ".join(process.cmdline())
+        ]
         server.send_signal(signal.SIGSTOP)
         run.process.send_signal(signal.SIGINT)
         assert run.process.stderr is not None
@@ -306,8 +399,14 @@ def test_a_frozen_server_does_not_outlive_a_killed_parent(
         env=environment | {"PREFECT_HOME": str(tmp_path)},
         stdin=subprocess.PIPE,
     ) as parent:
-        # Its first act is to ask the kernel to end with its parent; the one after that can be seen.
-        until(lambda: any("Umask:\t0077" in status_of(each) for each in serving(parent.pid)), "it is bound")
+        # Its first act is to ask the kernel to end with its parent; the one after that
+        # can be seen.
+        until(
+            lambda: any(
+                "Umask:\t0077" in status_of(each) for each in serving(parent.pid)
+            ),
+            "it is bound",
+        )
         [server] = serving(parent.pid)
         server.send_signal(signal.SIGSTOP)
         parent.kill()

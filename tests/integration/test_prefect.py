@@ -1,4 +1,6 @@
-"""Flows as people run them: deployed, by a worker of a pool whose owner bounds it, against a server."""
+"""Flows as people run them: deployed, by a worker of a pool whose owner bounds it,
+against a server.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def here(server: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+def here(
+    server: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[dict[str, str]]:
     """The server, which runs that this process itself launches report to."""
     url = {"PREFECT_API_URL": server["PREFECT_API_URL"]}
     monkeypatch.setenv("PREFECT_API_URL", url["PREFECT_API_URL"])
@@ -78,7 +82,13 @@ def test_deployments_run_to_committed_versions_side_by_side(
         "workers": 1,
     }
     files = two_sources(tmp_path)
-    nightly = begin(worker, "tokenize/llama2-2048", **shared, data_files=files["web"], run_name="nightly")
+    nightly = begin(
+        worker,
+        "tokenize/llama2-2048",
+        **shared,
+        data_files=files["web"],
+        run_name="nightly",
+    )
     mixture = begin(
         worker,
         "mix/pretrain-2048",
@@ -100,17 +110,32 @@ def test_deployments_run_to_committed_versions_side_by_side(
     # Each step has its own times, which lie within those of the unit.
     unit = tasks["unit 00000"]
     for step in (tasks[name] for name in steps):
-        assert unit["start_time"] < step["start_time"] <= step["end_time"] < unit["end_time"]
+        assert (
+            unit["start_time"]
+            < step["start_time"]
+            <= step["end_time"]
+            < unit["end_time"]
+        )
         assert step["state"]["message"].startswith("busy ")
     begins = [tasks[name]["start_time"] for name in steps]
     assert begins == sorted(begins) and len(set(begins)) == len(steps)
     assert unit["tags"] == tasks["load 00000"]["tags"] == ["source:data"]
-    page, report = artifact(worker, "tokens-llama2-2048"), tmp_path / "store/llama2-2048/v1/runs/report.html"
+    page, report = (
+        artifact(worker, "tokens-llama2-2048"),
+        tmp_path / "store/llama2-2048/v1/runs/report.html",
+    )
     assert f"{manifest.account.tokens:,}" in page
-    for told in ("### Time by stage", "| source | units | all | load | tokenize | pack | save |"):
+    for told in (
+        "### Time by stage",
+        "| source | units | all | load | tokenize | pack | save |",
+    ):
         assert told in page
-    # A browser opens no file from the page of a run: the main tables are in the page, and a command serves the rest.
-    assert "### Tokens per document" in page and "tokenlake report llama2-2048@v1 --serve" in page
+    # A browser opens no file from the page of a run: the main tables are in the page,
+    # and a command serves the rest.
+    assert (
+        "### Tokens per document" in page
+        and "tokenlake report llama2-2048@v1 --serve" in page
+    )
     assert "file://" not in page and report.read_bytes().startswith(b"<!doctype html>")
 
     before = {task["name"]: parents(task) for task in tasks_of(worker, nightly)}
@@ -125,9 +150,20 @@ def test_deployments_run_to_committed_versions_side_by_side(
         "commit": {ids["plan"], ids["unit 00000"]},
         "report": {ids["commit"]},
     }
-    records = [catalog.store.read(info.key) for info in catalog.store.list("llama2-2048/v1/runs")]
-    assert nightly in {json.loads(data).get("flow_run", {}).get("id") for data in records if data[:1] == b"{"}
-    [progress] = post(worker, "artifacts/filter", artifacts={"key": {"any_": ["progress-llama2-2048"]}})
+    records = [
+        catalog.store.read(info.key)
+        for info in catalog.store.list("llama2-2048/v1/runs")
+    ]
+    assert nightly in {
+        json.loads(data).get("flow_run", {}).get("id")
+        for data in records
+        if data[:1] == b"{"
+    }
+    [progress] = post(
+        worker,
+        "artifacts/filter",
+        artifacts={"key": {"any_": ["progress-llama2-2048"]}},
+    )
     assert (progress["type"], progress["data"]) == ("progress", 100)
     assert progress["description"].startswith("llama2-2048 v1: 100%, 1 of 1 unit, ")
 
@@ -136,12 +172,20 @@ def test_deployments_run_to_committed_versions_side_by_side(
     mixed = catalog.manifest("pile", 1).mixture
     assert mixed is not None
     assert list(mixed.sources) == ["code", "web"]
-    children = post(worker, "flow_runs/filter", flow_runs={"parent_flow_run_id": {"any_": [mixture]}})
+    children = post(
+        worker,
+        "flow_runs/filter",
+        flow_runs={"parent_flow_run_id": {"any_": [mixture]}},
+    )
     assert {child["name"]: child["state_type"] for child in children} == {
         "pile.code.tokens v1": "COMPLETED",
         "pile.web.tokens v1": "COMPLETED",
     }
-    names = [task["name"] for task in tasks_of(worker, mixture) if "/" not in task["task_key"]]
+    names = [
+        task["name"]
+        for task in tasks_of(worker, mixture)
+        if "/" not in task["task_key"]
+    ]
     mixed_steps = {f"{step} 00000" for step in ("load", "mix", "pack", "save")}
     assert {"plan", "unit 00000", *mixed_steps, "commit", "report"} <= set(names)
     assert "| all | load | mix | pack | save |" in artifact(worker, "tokens-pile")
@@ -161,34 +205,64 @@ def test_a_version_starts_what_follows_it_and_a_failure_is_told(
     assert (automation["name"], automation["enabled"]) == ("new-version", False)
     with HttpServer({"hook": b""}) as hook, HttpServer() as elsewhere:
         assert notifications.main([f"{hook.url}/hook"]) == 0
-        assert capsys.readouterr().out == "created tokenlake-failed, tokenlake-damaged\n"
+        assert (
+            capsys.readouterr().out == "created tokenlake-failed, tokenlake-damaged\n"
+        )
         blocks.Secret(value=elsewhere.url).save("elsewhere")
         switch = partial(post, worker, f"automations/{automation['id']}", "PATCH")
         switch(enabled=True)
         files = two_sources(tmp_path)
-        values: dict[str, Any] = {"tokenizer": str(tokenizer_dir), "output": str(tmp_path / "store")}
+        values: dict[str, Any] = {
+            "tokenizer": str(tokenizer_dir),
+            "output": str(tmp_path / "store"),
+        }
         values |= {"config": "llama2-2048", "workers": 1}
-        built = begin(worker, "tokenize/demo", data_files=files["code"], name="followed", **values)
-        wrong = begin(worker, "tokenize/demo", config=sent_elsewhere(tokenizer_dir, tmp_path))
+        built = begin(
+            worker, "tokenize/demo", data_files=files["code"], name="followed", **values
+        )
+        wrong = begin(
+            worker, "tokenize/demo", config=sent_elsewhere(tokenizer_dir, tmp_path)
+        )
         failed = ended(worker, wrong)
-        assert (ended(worker, built)["name"], failed["state_type"]) == ("followed v1", "FAILED")
+        assert (ended(worker, built)["name"], failed["state_type"]) == (
+            "followed v1",
+            "FAILED",
+        )
         assert "endpoint_url: expected a URL in full" in failed["state"]["message"]
         assert not elsewhere.log
-        until(lambda: [each.method for each in hook.log] == ["POST"], "the message is there")
+        until(
+            lambda: [each.method for each in hook.log] == ["POST"],
+            "the message is there",
+        )
     followers = {"deployment_id": {"any_": [follower]}}
-    until(lambda: bool(post(worker, "flow_runs/filter", flow_runs=followers)), "the automation acts")
+    until(
+        lambda: bool(post(worker, "flow_runs/filter", flow_runs=followers)),
+        "the automation acts",
+    )
     [run] = post(worker, "flow_runs/filter", flow_runs=followers)
-    assert run["parameters"] == {"names": ["followed@v1"], "store": str(tmp_path / "store")}
+    assert run["parameters"] == {
+        "names": ["followed@v1"],
+        "store": str(tmp_path / "store"),
+    }
     switch(enabled=False)  # or each version of another test starts a run, too
     assert ended(worker, run["id"])["state_type"] == "COMPLETED"
     about = {"event": {"prefix": ["tokenlake.", "prefect.asset.materialization"]}}
     found = post(worker, "events/filter", filter=about)["events"]
-    events = {each["event"]: each for each in found if each["payload"].get("dataset") == "followed"}
+    events = {
+        each["event"]: each
+        for each in found
+        if each["payload"].get("dataset") == "followed"
+    }
     committed = events["tokenlake.version.committed"]
     assert committed["resource"]["prefect.resource.id"] == "tokenlake.dataset.followed"
-    assert committed["payload"]["manifest_sha256"] == manifest_of(tmp_path / "store", "followed").sha256
+    assert (
+        committed["payload"]["manifest_sha256"]
+        == manifest_of(tmp_path / "store", "followed").sha256
+    )
     made = events["prefect.asset.materialization.succeeded"]
-    assert made["resource"]["prefect.resource.id"] == f"file://{tmp_path}/store/followed"
+    assert (
+        made["resource"]["prefect.resource.id"] == f"file://{tmp_path}/store/followed"
+    )
     related = {each["prefect.resource.id"] for each in made["related"]}
     assert {f"file://{files['code']}", f"prefect.flow-run.{built}"} <= related
     logs = post(worker, "logs/filter", logs={"flow_run_id": {"any_": [wrong]}})
@@ -196,7 +270,9 @@ def test_a_version_starts_what_follows_it_and_a_failure_is_told(
 
 
 def sent_elsewhere(tokenizer_dir: Path, tmp_path: Path) -> dict[str, Any]:
-    """A configuration that would read, with the worker's secrets, from a host that nobody allowed."""
+    """A configuration that would read, with the worker's secrets, from a host that
+    nobody allowed.
+    """
     options = {
         "endpoint_url": {"block": "elsewhere"},
         "key": {"env": "LAKE_KEY"},
@@ -204,7 +280,11 @@ def sent_elsewhere(tokenizer_dir: Path, tmp_path: Path) -> dict[str, Any]:
     }
     files = {"data_files": "s3://lake/raw/a.jsonl", "storage_options": options}
     dataset = {"name": "s", "tokenizer": str(tokenizer_dir), **files}
-    return {"name": "x", "datasets": [dataset], "save": {"output_dir": str(tmp_path / "out")}}
+    return {
+        "name": "x",
+        "datasets": [dataset],
+        "save": {"output_dir": str(tmp_path / "out")},
+    }
 
 
 def manifest_of(store: Path, dataset: str) -> Manifest:
@@ -212,7 +292,9 @@ def manifest_of(store: Path, dataset: str) -> Manifest:
 
 
 @promise(337)
-def test_deployments_have_tags_limits_and_schedules_to_switch_on(worker: dict[str, str]) -> None:
+def test_deployments_have_tags_limits_and_schedules_to_switch_on(
+    worker: dict[str, str],
+) -> None:
     build = get(worker, "deployments/name/tokenize/llama2-2048")
     assert build["tags"] == ["tokenlake", "tokenize"]
     assert build["global_concurrency_limit"]["limit"] == 1
@@ -237,22 +319,38 @@ def test_a_verification_fails_where_something_is_damaged(
     expected = dict.fromkeys(["small v1", "small v2", "report"], "COMPLETED")
     # The server writes down what became of tasks a moment after the run's end.
     until(
-        lambda: {task["name"]: task["state_type"] for task in tasks_of(worker, verification)} == expected,
+        lambda: (
+            {
+                task["name"]: task["state_type"]
+                for task in tasks_of(worker, verification)
+            }
+            == expected
+        ),
         "all tasks are completed",
     )
     about = {"event": {"prefix": ["tokenlake.version.damaged"]}}
-    until(lambda: bool(post(worker, "events/filter", filter=about)["events"]), "the event is written down")
+    until(
+        lambda: bool(post(worker, "events/filter", filter=about)["events"]),
+        "the event is written down",
+    )
     found = post(worker, "events/filter", filter=about)["events"]
-    assert [(each["payload"]["name"], each["payload"]["problems"]) for each in found] == [("small@v2", 1)]
+    assert [
+        (each["payload"]["name"], each["payload"]["problems"]) for each in found
+    ] == [("small@v2", 1)]
     page = artifact(worker, "verification", verification)
     assert f"data/{shard.name}" in page
     assert "sha256" in page
 
 
 def test_a_cancelled_run_stops_and_can_be_resumed(
-    worker: dict[str, str], here: dict[str, str], data: Path, tokenizer_dir: Path, tmp_path: Path
+    worker: dict[str, str],
+    here: dict[str, str],
+    data: Path,
+    tokenizer_dir: Path,
+    tmp_path: Path,
 ) -> None:
-    # Enough for one worker to be heard before it is all done, on a machine with nothing else to do.
+    # Enough for one worker to be heard before it is all done, on a machine with nothing
+    # else to do.
     values: dict[str, Any] = {
         "data_files": str(data),
         "tokenizer": str(tokenizer_dir),
@@ -262,13 +360,23 @@ def test_a_cancelled_run_stops_and_can_be_resumed(
     values |= {"name": "stopped", "overrides": list(SLOW)}
     run = begin(worker, "tokenize/demo", **values)
     ledger = tmp_path / "stopped" / "v1" / "ledger"
-    until(lambda: ledger.is_dir() and len(list(ledger.iterdir())) >= 2, "two units are finished", 240)
+    until(
+        lambda: ledger.is_dir() and len(list(ledger.iterdir())) >= 2,
+        "two units are finished",
+        240,
+    )
     builders = build_workers()
     assert builders
 
     cancel(worker, run)
-    until(lambda: not any(process.is_running() for process in builders), "the worker processes are gone")
-    until(lambda: get(worker, f"flow_runs/{run}")["state_type"] == "CANCELLED", "the run is cancelled")
+    until(
+        lambda: not any(process.is_running() for process in builders),
+        "the worker processes are gone",
+    )
+    until(
+        lambda: get(worker, f"flow_runs/{run}")["state_type"] == "CANCELLED",
+        "the run is cancelled",
+    )
     assert not (ledger.parent / "manifest.json").exists()
     finished = len(list(ledger.iterdir()))
 
@@ -296,7 +404,9 @@ def test_a_flow_loads_a_secret_block_and_shows_it_nowhere(
     monkeypatch.setattr(references, "_BLOCKS", {})
     monkeypatch.setattr(references, "_KNOWN", set())
     monkeypatch.setenv("LAKE_PLANTED", "planted-5b1c77e09a")
-    monkeypatch.setenv("TOKENLAKE_STORE_OPTIONS", json.dumps({"secret": "planted-5b1c77e09a"}))
+    monkeypatch.setenv(
+        "TOKENLAKE_STORE_OPTIONS", json.dumps({"secret": "planted-5b1c77e09a"})
+    )
     with HttpServer({"in/a.jsonl": b'{"text": "flows to the sea"}\n' * 300}) as lake:
         lake.secret = "Bearer opensesame-7d1f0c55"
         blocks.Secret(value=lake.secret).save("lake-auth")
@@ -309,15 +419,25 @@ def test_a_flow_loads_a_secret_block_and_shows_it_nowhere(
         path.write_text(json.dumps(config))
         state = flows.tokenize(config=str(path), workers=1, return_state=True)
         assert state.is_completed(), state.message
-    with pytest.raises(ConfigError, match="the Prefect server has no Secret block with this name"):
+    with pytest.raises(
+        ConfigError, match="the Prefect server has no Secret block with this name"
+    ):
         blocks_of_run.load_blocks(["no-such-block"])
     run = _newest(here, "secretive")["id"]
     asked_for = {"flow_run_id": {"any_": [run]}}
-    until(lambda: len(post(here, "logs/filter", logs=asked_for)) >= 3, "the logs are there")
-    kept = [_newest(here, "secretive"), tasks_of(here, run), post(here, "logs/filter", logs=asked_for)]
+    until(
+        lambda: len(post(here, "logs/filter", logs=asked_for)) >= 3,
+        "the logs are there",
+    )
+    kept = [
+        _newest(here, "secretive"),
+        tasks_of(here, run),
+        post(here, "logs/filter", logs=asked_for),
+    ]
     told = capfd.readouterr()
     home = [path for path in Path(here["PREFECT_HOME"]).rglob("*") if path.is_file()]
-    # The database of the server, its write-ahead log with it, where the block lies encrypted.
+    # The database of the server, its write-ahead log with it, where the block lies
+    # encrypted.
     assert [path for path in home if path.name == "prefect.db"]
     for secret in ("planted-5b1c77e09a", "opensesame"):
         assert secret not in told.out + told.err + json.dumps(kept)
@@ -325,7 +445,9 @@ def test_a_flow_loads_a_secret_block_and_shows_it_nowhere(
             assert secret.encode() not in path.read_bytes(), path
 
 
-def test_a_bad_record_ends_the_run_at_once(here: dict[str, str], tokenizer_dir: Path, tmp_path: Path) -> None:
+def test_a_bad_record_ends_the_run_at_once(
+    here: dict[str, str], tokenizer_dir: Path, tmp_path: Path
+) -> None:
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"text": "good"}\n{"text": 7}\n')
     config = tmp_path / "bad.yaml"
@@ -345,7 +467,9 @@ def test_a_flow_does_not_take_a_damaged_version_for_one_that_is_there(
     tokenizer_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "small.yaml"
-    config.write_text(json.dumps(asked(Path(two_sources(tmp_path)["code"]), tokenizer_dir, tmp_path)))
+    config.write_text(
+        json.dumps(asked(Path(two_sources(tmp_path)["code"]), tokenizer_dir, tmp_path))
+    )
     assert main(["run", str(config), "--no-prefect"]) == 0
     shard = next(tmp_path.rglob("data/*.parquet"))
     shard.unlink()
@@ -358,33 +482,51 @@ def test_a_flow_does_not_take_a_damaged_version_for_one_that_is_there(
 
 
 def _newest(server: dict[str, str], name: str) -> dict[str, Any]:
-    """Return the newest run of a name; what other tests started may still be running."""
+    """Return the newest run of a name; what other tests started may still be
+    running.
+    """
     wanted = {"name": {"like_": name}}
     return post(server, "flow_runs/filter", sort="START_TIME_DESC", flow_runs=wanted)[0]
 
 
-def test_a_mistake_is_logged_in_a_sentence(here: dict[str, str], tokenizer_dir: Path, tmp_path: Path) -> None:
+def test_a_mistake_is_logged_in_a_sentence(
+    here: dict[str, str], tokenizer_dir: Path, tmp_path: Path
+) -> None:
     config = tmp_path / "mistake.yaml"
-    config.write_text(json.dumps(asked(tmp_path / "absent.jsonl", tokenizer_dir, tmp_path)))
+    config.write_text(
+        json.dumps(asked(tmp_path / "absent.jsonl", tokenizer_dir, tmp_path))
+    )
     assert main(["run", str(config)]) == 2
     recorded = _newest(here, "mistake")
     assert (recorded["name"], recorded["state_type"]) == ("mistake", "FAILED")
     asked_for = {"flow_run_id": {"any_": [recorded["id"]]}}
-    until(lambda: len(post(here, "logs/filter", logs=asked_for)) >= 3, "the logs are there")
+    until(
+        lambda: len(post(here, "logs/filter", logs=asked_for)) >= 3,
+        "the logs are there",
+    )
     told = [line["message"] for line in post(here, "logs/filter", logs=asked_for)]
     assert [message for message in told if "absent.jsonl" in message]
-    assert [message for message in told if "Traceback" in message or len(message.splitlines()) > 3] == []
+    assert [
+        message
+        for message in told
+        if "Traceback" in message or len(message.splitlines()) > 3
+    ] == []
     # The artifacts of the run name the reason.
     page = artifact(here, "failure-mistake", recorded["id"])
     assert page.startswith("# mistake failed") and "absent.jsonl" in page
 
 
 def test_a_schedule_makes_runs(worker: dict[str, str]) -> None:
-    """As the server's scheduler makes them: it fails with releases of what Prefect needs that are too new for it."""
+    """As the server's scheduler makes them: it fails with releases of what Prefect
+    needs that are too new for it.
+    """
     deployment = get(worker, "deployments/name/verify/all-versions")
     found, [schedule] = deployment["id"], deployment["schedules"]
-    post(worker, f"deployments/{found}/schedules/{schedule['id']}", "PATCH", active=True)
+    post(
+        worker, f"deployments/{found}/schedules/{schedule['id']}", "PATCH", active=True
+    )
     post(worker, f"deployments/{found}/schedule")
     made = post(worker, "flow_runs/filter", deployments={"id": {"any_": [found]}})
-    # Others ran it meanwhile, for versions that are damaged; none of these is still to come.
+    # Others ran it meanwhile, for versions that are damaged; none of these is still to
+    # come.
     assert "SCHEDULED" in {run["state_type"] for run in made}

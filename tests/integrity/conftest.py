@@ -1,6 +1,7 @@
 """A copy of a module's store for each of its repairs.
 
-Each module has a fixture ``built``: the folder of its inputs, with the store beneath it.
+Each module has a fixture ``built``: the folder of its inputs, with the store beneath
+it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Versions to damage and to repair: copies of a small store that keep its hard links, and ways to damage a file."""
+"""Versions to damage and to repair: copies of a small store that keep its hard
+links, and ways to damage a file.
+"""
 
 from __future__ import annotations
 
@@ -90,6 +92,8 @@ sys.exit(0 if report.ok else 3)
 
 
 def repaired_until_killed(store: Path, reference: str, moment: int) -> int:
-    """Repair in a process that kills itself at a moment (before or after a write to the store); return how it ended."""
+    """Repair in a process that kills itself at a moment (before or after a write to
+    the store); return how it ended.
+    """
     command = [sys.executable, "-c", _KILLED, str(store), reference, str(moment)]
     return subprocess.run(command, capture_output=True, check=False).returncode

@@ -1,4 +1,6 @@
-"""Repair of the two files that no manifest names: the manifest itself, and the claim."""
+"""Repair of the two files that no manifest names: the manifest itself, and the
+claim.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from tokenlake.runtime.store import Claim, Layout, LocalStore, open_store, seal
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path, pool: WorkerPool) -> Path:
+def built(
+    tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path, pool: WorkerPool
+) -> Path:
     """``small`` v1, with a tag."""
     root = tmp_path_factory.mktemp("manifests")
     write_inputs(root)
@@ -52,15 +56,21 @@ def whole(lake: Path) -> dict[str, str]:
 def test_a_commit_writes_a_second_copy_of_the_manifest(small: Path) -> None:
     assert (small / COPY).read_bytes() == (small / "manifest.json").read_bytes()
     assert (small / COPY).stat().st_ino != (small / "manifest.json").stat().st_ino
-    assert [path.suffix for path in (small / "data").iterdir() if path.suffix != ".parquet"] == []
+    assert [
+        path.suffix for path in (small / "data").iterdir() if path.suffix != ".parquet"
+    ] == []
 
 
 Commit = Callable[[], Any]
 
 
 @pytest.fixture
-def commit_again(built: Path, lake: Path, tokenizer_dir: Path, pool: WorkerPool) -> Commit:
-    """Resume the build of the test's own store; its units are there, and only the commit is left."""
+def commit_again(
+    built: Path, lake: Path, tokenizer_dir: Path, pool: WorkerPool
+) -> Commit:
+    """Resume the build of the test's own store; its units are there, and only the
+    commit is left.
+    """
     config = settings(built, tokenizer_dir) | {"save": {"output_dir": str(lake)}}
     return lambda: build(config, pool)
 
@@ -84,17 +94,25 @@ def test_the_copy_is_there_before_the_manifest(
     assert written == [layout.manifest_copy, layout.manifest]
 
 
-def test_the_copy_of_a_build_that_lost_the_race_is_replaced(commit_again: Commit, small: Path) -> None:
+def test_the_copy_of_a_build_that_lost_the_race_is_replaced(
+    commit_again: Commit, small: Path
+) -> None:
     committed = (small / "manifest.json").read_bytes()
     (small / "manifest.json").unlink()
     write(small / COPY, b"the manifest of another release")
     commit_again()
-    assert (small / COPY).read_bytes() == (small / "manifest.json").read_bytes() == committed
+    assert (
+        (small / COPY).read_bytes()
+        == (small / "manifest.json").read_bytes()
+        == committed
+    )
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "remove"])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_damaged_manifest_is_restored_from_its_copy(lake: Path, small: Path, kind: str, seed: int) -> None:
+def test_a_damaged_manifest_is_restored_from_its_copy(
+    lake: Path, small: Path, kind: str, seed: int
+) -> None:
     before = whole(lake)
     damage(small / "manifest.json", kind, Random(seed))
     (note,) = verify(lake, "small@v1").notes
@@ -107,15 +125,20 @@ def test_a_damaged_manifest_is_restored_from_its_copy(lake: Path, small: Path, k
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_damaged_copy_is_found_and_written_again(lake: Path, small: Path, kind: str) -> None:
+def test_a_damaged_copy_is_found_and_written_again(
+    lake: Path, small: Path, kind: str
+) -> None:
     before = whole(lake)
     damage(small / COPY, kind, Random(5))
     found = verify(lake, "small")
-    if kind == "remove":  # so it is with versions of older releases, which are no worse than they were
+    # So it is with versions of older releases, which are no worse than they were.
+    if kind == "remove":
         assert found.ok
         assert [note.partition(",")[0] for note in found.notes] == [COPY]
     else:
-        assert [(problem.path, problem.problem) for problem in found.problems] == [(COPY, "damaged")]
+        assert [(problem.path, problem.problem) for problem in found.problems] == [
+            (COPY, "damaged")
+        ]
     assert repair(lake, "small", dry_run=True).ok
     assert whole(lake) != before
     report = repair(lake, "small")
@@ -134,7 +157,9 @@ def test_a_copy_that_is_another_sealed_manifest_is_a_problem_that_repair_leaves(
     write(small / COPY, replace(manifest, produced_by={"pyarrow": "1"}).to_bytes())
     before = whole(lake)
     for problems in (verify(lake, "small").problems, repair(lake, "small").problems):
-        assert [(problem.path, problem.problem) for problem in problems] == [(COPY, "copy")]
+        assert [(problem.path, problem.problem) for problem in problems] == [
+            (COPY, "copy")
+        ]
     assert whole(lake) == before
 
 
@@ -143,7 +168,8 @@ def test_where_both_are_damaged_nothing_is_changed(lake: Path, small: Path) -> N
         damage(small / name, "flip", Random(1))
     before = whole(lake)
     with pytest.raises(
-        IntegrityError, match=r"second copy cannot be used.*from a backup.*under another name"
+        IntegrityError,
+        match=r"second copy cannot be used.*from a backup.*under another name",
     ):
         repair(lake, "small")
     assert "cannot be restored" in verify(lake, "small@v1").notes[0]
@@ -157,23 +183,36 @@ def test_a_version_of_an_older_release_is_read_and_has_no_copy_to_restore_from(
     assert len(tl.open(lake / "small")) > 0
     damage(small / "manifest.json", "flip", Random(1))
     before = whole(lake)
-    with pytest.raises(IntegrityError, match=r"no second copy \(small/v1/runs/manifest-copy.json\)"):
+    with pytest.raises(
+        IntegrityError, match=r"no second copy \(small/v1/runs/manifest-copy.json\)"
+    ):
         repair(lake, "small")
     assert whole(lake) == before
 
 
 def test_other_damage_is_repaired_with_it(built: Path, lake: Path, small: Path) -> None:
     damage(small / "manifest.json", "truncate", Random(1))
-    for path in ("data/train-00000-00.parquet", "README.md", "config.yaml", "quarantine/00001.parquet"):
+    for path in (
+        "data/train-00000-00.parquet",
+        "README.md",
+        "config.yaml",
+        "quarantine/00001.parquet",
+    ):
         damage(small / path, "flip", Random(2))
     report = repair(lake, "small", dry_run=True)
-    assert {file.how for file in report.files} == {"copied", "rendered", "rebuilt"} and len(report.files) == 5
+    assert {file.how for file in report.files} == {
+        "copied",
+        "rendered",
+        "rebuilt",
+    } and len(report.files) == 5
     assert repair(lake, "small").ok
     assert tree(lake) == tree(built / "store")
 
 
 @pytest.mark.parametrize("path", ["claim.json", "ledger/00001.json"])
-def test_the_claim_and_the_ledger_are_not_needed(built: Path, lake: Path, small: Path, path: str) -> None:
+def test_the_claim_and_the_ledger_are_not_needed(
+    built: Path, lake: Path, small: Path, path: str
+) -> None:
     damage(small / "manifest.json", "flip", Random(1))
     damage(small / path, "flip", Random(1))
     assert repair(lake, "small").ok
@@ -230,7 +269,9 @@ def test_a_copy_that_is_contradicted_restores_nothing(
     assert whole(lake) == before
 
 
-def test_a_copied_version_needs_no_copy_of_its_manifest(lake: Path, small: Path) -> None:
+def test_a_copied_version_needs_no_copy_of_its_manifest(
+    lake: Path, small: Path
+) -> None:
     (small / "claim.json").unlink()  # neither is published
     (small / COPY).unlink()
     assert verify(lake, "small").notes == ()
@@ -252,7 +293,9 @@ def test_a_version_without_a_manifest_is_none(lake: Path) -> None:
 def test_a_damaged_claim_is_made_again(built: Path, lake: Path, kind: str) -> None:
     damage(lake / "small" / "v1" / "claim.json", kind, Random(3))
     report = repair(lake, "small")
-    assert [(file.path, file.how) for file in report.files] == [("claim.json", "rendered")]
+    assert [(file.path, file.how) for file in report.files] == [
+        ("claim.json", "rendered")
+    ]
     assert report.ok and tree(lake) == tree(built / "store")
 
 

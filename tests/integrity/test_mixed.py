@@ -16,16 +16,31 @@ from tokenlake.runtime.store import open_store
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path, pool: WorkerPool) -> Path:
-    """``pile`` of two sources of text, ``rows`` of one of them packed again, and one more version of that one."""
+def built(
+    tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path, pool: WorkerPool
+) -> Path:
+    """``pile`` of two sources of text, ``rows`` of one of them packed again, and one
+    more version of that one.
+    """
     root = tmp_path_factory.mktemp("mixtures")
     chosen = settings(root, tokenizer_dir)
     text = load_config(chosen)
     for step in first_steps(text).values():
         build(step, pool)
-    build(last_step(text, {name: f"pile.{name}.tokens@v1" for name in ("code", "web")}), pool)
+    build(
+        last_step(text, {name: f"pile.{name}.tokens@v1" for name in ("code", "web")}),
+        pool,
+    )
     source = {"name": "code", "dataset": "pile.code.tokens"}
-    build({"name": "rows", "datasets": [source], "pack": chosen["pack"], "save": chosen["save"]}, pool)
+    build(
+        {
+            "name": "rows",
+            "datasets": [source],
+            "pack": chosen["pack"],
+            "save": chosen["save"],
+        },
+        pool,
+    )
     newer = [{"name": "code", "data_files": str(root / "web.jsonl")}]
     tokens = {"name": "pile.code.tokens", "datasets": newer, "save": chosen["save"]}
     build({**tokens, "default_tokenizer": chosen["default_tokenizer"]}, pool)
@@ -75,6 +90,7 @@ def test_a_parent_that_is_damaged_is_named(lake: Path) -> None:
     before = tree(lake)
     report = repair(lake, "pile@v1")
     assert (
-        report.repaired == 0 and "tokens@v1: data/train-00000-00.parquet has 0 bytes" in report.files[0].note
+        report.repaired == 0
+        and "tokens@v1: data/train-00000-00.parquet has 0 bytes" in report.files[0].note
     )
     assert tree(lake) == before

@@ -1,4 +1,6 @@
-"""What a manifest states of configuration and tokenizers: no edit of it passes, whatever seal it bears."""
+"""What a manifest states of configuration and tokenizers: no edit of it passes,
+whatever seal it bears.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +39,21 @@ def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Yield the place of every value, of mappings and lists too."""
     if at:
         yield at
-    keys = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    keys = (
+        value
+        if isinstance(value, dict)
+        else range(len(value))
+        if isinstance(value, list)
+        else ()
+    )
     for key in keys:
         yield from places(value[key], (*at, key))
 
 
 def others(value: Any) -> list[Any]:
-    """Return what could stand in the place of a value: another of its kind, and what has another form."""
+    """Return what could stand in the place of a value: another of its kind, and what
+    has another form.
+    """
     near: dict[type, list[Any]] = {
         bool: [not value],
         int: [value + 1 if isinstance(value, int) else 0, -5, 10**30],
@@ -70,7 +80,9 @@ def changed(whole: dict[str, Any], at: tuple[Any, ...], value: Any) -> dict[str,
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return copy_store(Path(lake_of(tmp_path_factory).url), tmp_path_factory.mktemp("kinds") / "copy")
+    return copy_store(
+        Path(lake_of(tmp_path_factory).url), tmp_path_factory.mktemp("kinds") / "copy"
+    )
 
 
 @pytest.mark.parametrize("part", ["tokenizer", "config"])
@@ -80,17 +92,26 @@ def test_no_other_fact_of_a_resealed_manifest_passes(part: str, store: Path) -> 
     assert passed == (set(FREE) if part == "tokenizer" else set())
 
 
-@pytest.mark.parametrize(("name", "option"), [("texts", "kept"), ("judged", "preference")])
-def test_options_that_say_what_rows_are_are_read_with_care(name: str, option: str, lake: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "option"), [("texts", "kept"), ("judged", "preference")]
+)
+def test_options_that_say_what_rows_are_are_read_with_care(
+    name: str, option: str, lake: Path
+) -> None:
     passed, tried = edited(lake, name, 1, "config", option)
     assert tried > 10
     assert passed == set()
 
 
-def edited(root: Path, name: str, version: int, part: str, option: str | None = None) -> tuple[set[str], int]:
-    """Return which values of a part of a manifest can be others without being found, and how many were tried."""
+def edited(
+    root: Path, name: str, version: int, part: str, option: str | None = None
+) -> tuple[set[str], int]:
+    """Return which values of a part of a manifest can be others without being found,
+    and how many were tried.
+    """
     folder = root / name / f"v{version}"
-    # Whoever edits a manifest edits its copy, too: else verification finds that they differ.
+    # Whoever edits a manifest edits its copy, too: else verification finds that they
+    # differ.
     paths = (folder / "manifest.json", folder / "runs" / "manifest-copy.json")
     original = paths[0].read_bytes()
     whole = json.loads(original)
@@ -114,7 +135,9 @@ def edited(root: Path, name: str, version: int, part: str, option: str | None = 
 
 
 def _is_refused(lake: Store, layout: Layout, data: bytes) -> bool:
-    """Say whether a manifest cannot be read, or contradicts the files of its version: most of a deep verification."""
+    """Say whether a manifest cannot be read, or contradicts the files of its
+    version: most of a deep verification.
+    """
     try:
         return bool(config_problems(lake, layout, Manifest.from_bytes(data)))
     except IntegrityError:
@@ -149,14 +172,19 @@ def test_a_hostile_manifest_is_damage_to_every_command(
     path.write_bytes(seal(changed(json.loads(original), at, value)))
     try:
         assert main(["verify", "small@v2", "--deep", "--store", str(store)]) == 3
-        codes = {main([command, "small@v2", "--store", str(store)]) for command in ("show", "peek")}
+        codes = {
+            main([command, "small@v2", "--store", str(store)])
+            for command in ("show", "peek")
+        }
     finally:
         path.write_bytes(original)
     assert codes <= {0, 1, 3}
     assert "this is a bug" not in capsys.readouterr().err
 
 
-def test_other_files_of_the_version_are_looked_into_with_care(store: Path, tmp_path: Path) -> None:
+def test_other_files_of_the_version_are_looked_into_with_care(
+    store: Path, tmp_path: Path
+) -> None:
     """A hostile store may reseal what the manifest says of its files, too."""
     bomb = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
         f"{one}: &{one} [{', '.join([f'*{before}'] * 9)}]\n"
@@ -181,7 +209,10 @@ def test_other_files_of_the_version_are_looked_into_with_care(store: Path, tmp_p
 def put(version: Path, name: str, data: bytes) -> None:
     (version / name).write_bytes(data)
     whole = json.loads((version / "manifest.json").read_bytes())
-    whole["other_files"][name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    whole["other_files"][name] = {
+        "bytes": len(data),
+        "sha256": hashlib.sha256(data).hexdigest(),
+    }
     for facts in whole["tokenizer"].values():
         if name.startswith("tokenizer/"):
             facts["files"]["tokenizer.json"] = whole["other_files"][name]["sha256"]

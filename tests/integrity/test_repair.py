@@ -1,4 +1,6 @@
-"""Repair: every kind of file of a small real version is damaged, and comes back byte for byte."""
+"""Repair: every kind of file of a small real version is damaged, and comes back byte
+for byte.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,12 @@ OWN = "data/train-00000-00.parquet"  # of the unit that v2 built anew
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path, pool: WorkerPool) -> Path:
-    """``small`` v1 and v2, which share a unit; v1 lacks a file that has been added to its inputs."""
+def built(
+    tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path, pool: WorkerPool
+) -> Path:
+    """``small`` v1 and v2, which share a unit; v1 lacks a file that has been added
+    to its inputs.
+    """
     root = tmp_path_factory.mktemp("repair")
     write_inputs(root)
     build(settings(root, tokenizer_dir), pool)
@@ -49,7 +55,9 @@ def hurt(lake: Path, version: int, *paths: str, kind: str = "flip") -> None:
 
 def test_all_kinds_of_files_come_back(built: Path, lake: Path) -> None:
     before = tree(built / "store")
-    paths = [path for path in files_of(lake / "small" / "v1") if path.name != "manifest.json"]
+    paths = [
+        path for path in files_of(lake / "small" / "v1") if path.name != "manifest.json"
+    ]
     for index, path in enumerate(paths):
         damage(path, KINDS[index % 4], Random(index))
     report = repair(lake, "small@v1")
@@ -63,7 +71,9 @@ def test_all_kinds_of_files_come_back(built: Path, lake: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_shard_comes_back_whatever_happened_to_it(built: Path, lake: Path, kind: str) -> None:
+def test_a_shard_comes_back_whatever_happened_to_it(
+    built: Path, lake: Path, kind: str
+) -> None:
     hurt(lake, 1, OWN, kind=kind)
     report = repair(lake, "small@v1")
     assert how(report) == {f"small@v1 {OWN}": "rebuilt"}
@@ -71,7 +81,11 @@ def test_a_shard_comes_back_whatever_happened_to_it(built: Path, lake: Path, kin
 
 
 def test_a_whole_unit_that_is_gone_comes_back(built: Path, lake: Path) -> None:
-    gone = ("data/train-00001-00.parquet", "data/validation-00001-00.parquet", "ledger/00001.json")
+    gone = (
+        "data/train-00001-00.parquet",
+        "data/validation-00001-00.parquet",
+        "ledger/00001.json",
+    )
     for version in (1, 2):
         hurt(lake, version, *gone, "quarantine/00001.parquet", kind="remove")
     assert repair(lake, "small@v1").ok
@@ -93,19 +107,29 @@ def test_a_committed_shard_is_replaced_and_never_written_to(lake: Path) -> None:
 # Files that versions share
 
 
-def test_damage_that_two_versions_share_is_repaired_in_both(built: Path, lake: Path) -> None:
+def test_damage_that_two_versions_share_is_repaired_in_both(
+    built: Path, lake: Path
+) -> None:
     hurt(lake, 1, SHARD)
     report = repair(lake, "small@v1")
-    assert how(report) == {f"small@v1 {SHARD}": "rebuilt", f"small@v2 {SHARD}": "copied"}
+    assert how(report) == {
+        f"small@v1 {SHARD}": "rebuilt",
+        f"small@v2 {SHARD}": "copied",
+    }
     assert tree(lake) == tree(built / "store")
 
 
-def test_what_another_version_holds_well_is_copied_from_it(built: Path, lake: Path) -> None:
+def test_what_another_version_holds_well_is_copied_from_it(
+    built: Path, lake: Path
+) -> None:
     path = lake / "small" / "v1" / SHARD
     shutil.copy(path, path.with_suffix(".own"))
     path.with_suffix(".own").replace(path)  # an inode of its own
     hurt(lake, 1, SHARD)
-    nowhere = {"name": "small", "datasets": [{"name": "notes", "data_files": str(lake / "none")}]}
+    nowhere = {
+        "name": "small",
+        "datasets": [{"name": "notes", "data_files": str(lake / "none")}],
+    }
     report = repair(lake, "small@v1", config=nowhere)  # nothing is planned
     assert how(report) == {f"small@v1 {SHARD}": "copied"}
     assert report.intact == (f"small@v2: {SHARD}",)
@@ -116,7 +140,9 @@ def test_what_another_version_holds_well_is_copied_from_it(built: Path, lake: Pa
 
 
 def elsewhere(built: Path, tmp_path: Path) -> Path:
-    """A copy of inputs and store; what its runs were asked still names the old inputs."""
+    """A copy of inputs and store; what its runs were asked still names the old
+    inputs.
+    """
     for name in ("notes", "pages"):
         shutil.copytree(built / name, tmp_path / name)
     linked_copy(built / "store", tmp_path / "store")
@@ -133,21 +159,34 @@ def test_an_input_that_changed_is_named_and_nothing_is_changed(
     before = tree(root / "store")
     config = settings(root, tokenizer_dir)
     report = repair(root / "store", "small@v2", config=config)
-    notes = {file.path: (file.how, file.note) for file in report.files if file.version == "small@v2"}
+    notes = {
+        file.path: (file.how, file.note)
+        for file in report.files
+        if file.version == "small@v2"
+    }
     assert notes[OWN] == ("rebuilt", "from its inputs")
     state, note = notes[SHARD]
     entry = next(
-        e for e in Catalog(open_store(root / "store")).manifest("small", 2).inputs if e.source == "pages"
+        e
+        for e in Catalog(open_store(root / "store")).manifest("small", 2).inputs
+        if e.source == "pages"
     )
     assert state == "not repaired"
-    assert "lake.jsonl of pages is" in note and f"expected {entry.size} bytes, {entry.token}" in note
+    assert (
+        "lake.jsonl of pages is" in note
+        and f"expected {entry.size} bytes, {entry.token}" in note
+    )
     after = tree(root / "store")
-    assert {name for name in after if after[name] != before[name]} == {f"small/v2/{OWN}"}
+    assert {name for name in after if after[name] != before[name]} == {
+        f"small/v2/{OWN}"
+    }
     assert not report.ok and [problem.path for problem in report.problems] == [SHARD]
     assert repair(root / "store", "small@v2", config=config).repaired == 0
 
 
-def test_an_input_that_is_gone_is_named(built: Path, tmp_path: Path, tokenizer_dir: Path) -> None:
+def test_an_input_that_is_gone_is_named(
+    built: Path, tmp_path: Path, tokenizer_dir: Path
+) -> None:
     root = elsewhere(built, tmp_path)
     (root / "notes" / "sea.txt").unlink()
     hurt(root / "store", 2, OWN)
@@ -164,7 +203,9 @@ def test_inputs_that_moved_are_found_with_a_configuration(
     hurt(root / "store", 2, "tokenizer/tokenizer.json")
     for run in (root / "store" / "small" / "v1" / "runs").glob("*-asked.json"):
         asked = json.loads(run.read_bytes())
-        asked["config"]["datasets"][0]["data_files"] = str(tmp_path / "nowhere" / "*.txt")
+        asked["config"]["datasets"][0]["data_files"] = str(
+            tmp_path / "nowhere" / "*.txt"
+        )
         run.chmod(0o644)
         run.write_text(json.dumps(asked))
     report = repair(root / "store", "small@v1")

@@ -1,4 +1,6 @@
-"""How runs are asked is kept, so that repair needs no configuration; and the command line of repair."""
+"""How runs are asked is kept, so that repair needs no configuration; and the command
+line of repair.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ Output = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path, pool: WorkerPool) -> Path:
+def built(
+    tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path, pool: WorkerPool
+) -> Path:
     """``small`` v1, asked for with paths relative to a folder."""
     root = tmp_path_factory.mktemp("runs")
     write_inputs(root)
@@ -75,9 +79,18 @@ def test_the_manifest_comes_back_with_relative_names(built: Path, lake: Path) ->
 
 def test_a_record_that_cannot_be_read_is_passed_over(lake: Path) -> None:
     (record,) = records_of(lake)
-    of_another_build = json.loads(record.read_bytes()) | {"fingerprint": "0" * 64, "config": None}
-    for name, data in (("a", b"{"), ("b", b"[]"), ("c", json.dumps(of_another_build).encode())):
-        (lake / "small/v1/runs" / f"29990101T000000Z-{name}-asked.json").write_bytes(data)
+    of_another_build = json.loads(record.read_bytes()) | {
+        "fingerprint": "0" * 64,
+        "config": None,
+    }
+    for name, data in (
+        ("a", b"{"),
+        ("b", b"[]"),
+        ("c", json.dumps(of_another_build).encode()),
+    ):
+        (lake / "small/v1/runs" / f"29990101T000000Z-{name}-asked.json").write_bytes(
+            data
+        )
     damage(lake / "small/v1" / OWN, "flip", Random(1))
     assert repair(lake, "small").repaired == 1
     record.unlink()
@@ -96,7 +109,10 @@ def test_a_record_that_cannot_be_read_is_passed_over(lake: Path) -> None:
 )
 def test_secrets_are_not_kept(where: dict[str, Any]) -> None:
     config = load_config(
-        {"name": "x", "datasets": [{"name": "s", "data_files": "s3://bucket/x.jsonl", **where}]}
+        {
+            "name": "x",
+            "datasets": [{"name": "s", "data_files": "s3://bucket/x.jsonl", **where}],
+        }
     )
     kept = Asked.of(config, "f" * 64)
     assert kept.config is None and "datasets.0" in kept.left_out
@@ -105,9 +121,14 @@ def test_secrets_are_not_kept(where: dict[str, Any]) -> None:
 
 
 def test_references_are_kept_and_the_token_of_a_push_is_nobodys_business() -> None:
-    source = {"data_files": "s3://bucket/x.jsonl", "storage_options": {"key": {"env": "LAKE_KEY"}}}
+    source = {
+        "data_files": "s3://bucket/x.jsonl",
+        "storage_options": {"key": {"env": "LAKE_KEY"}},
+    }
     save = {"hub_token": SecretStr("hunter2-hunter2"), "hub_repo_id": "org/name"}
-    kept = Asked.of(load_config({"name": "x", "datasets": [source], "save": save}), "f" * 64)
+    kept = Asked.of(
+        load_config({"name": "x", "datasets": [source], "save": save}), "f" * 64
+    )
     assert kept.config is not None and b"hunter2" not in kept.to_bytes()
     assert kept.config["datasets"][0]["storage_options"] == {"key": {"env": "LAKE_KEY"}}
     assert load_config(kept.config).save.hub_repo_id == "org/name"
@@ -139,7 +160,10 @@ def test_the_command_says_what_it_did(capsys: Output, built: Path, lake: Path) -
     before = tree(lake)
     assert main(["repair", "small", "--dry-run", *where]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("small v1: 2 files would be repaired\n") and "from the inputs of unit 0" in out
+    assert (
+        out.startswith("small v1: 2 files would be repaired\n")
+        and "from the inputs of unit 0" in out
+    )
     assert tree(lake) == before
     assert main(["repair", "small", "--json", *where]) == 0
     said = json.loads(capsys.readouterr().out)
@@ -150,7 +174,9 @@ def test_the_command_says_what_it_did(capsys: Output, built: Path, lake: Path) -
     assert tree(lake) == tree(built / "store")
 
 
-def test_exit_codes_tell_whether_anything_was_repaired(capsys: Output, lake: Path, tmp_path: Path) -> None:
+def test_exit_codes_tell_whether_anything_was_repaired(
+    capsys: Output, lake: Path, tmp_path: Path
+) -> None:
     (tmp_path / "pages").mkdir()
     (tmp_path / "pages" / "lake.jsonl").write_text('{"text": "other"}\n')
     command = [
@@ -211,7 +237,10 @@ def test_two_repairs_at_once_end_well(built: Path, lake: Path) -> None:
     for path in (OWN, SHARD, "README.md", "ledger/00000.json", "claim.json"):
         damage(lake / "small/v1" / path, "flip", Random(1))
     found: list[RepairReport] = []
-    threads = [threading.Thread(target=lambda: found.append(repair(lake, "small"))) for _ in range(3)]
+    threads = [
+        threading.Thread(target=lambda: found.append(repair(lake, "small")))
+        for _ in range(3)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -221,7 +250,9 @@ def test_two_repairs_at_once_end_well(built: Path, lake: Path) -> None:
 
 
 @pytest.mark.parametrize("moment", [2])
-def test_a_repair_that_is_killed_is_finished_by_the_next(built: Path, lake: Path, moment: int) -> None:
+def test_a_repair_that_is_killed_is_finished_by_the_next(
+    built: Path, lake: Path, moment: int
+) -> None:
     for path in (OWN, SHARD, "README.md", "ledger/00000.json"):
         damage(lake / "small/v1" / path, "truncate", Random(1))
     assert repaired_until_killed(lake, "small", moment) == -signal.SIGKILL

@@ -1,4 +1,6 @@
-"""Verification of any store, whatever lies in the place of files: tags, web servers, interruptions, other writers."""
+"""Verification of any store, whatever lies in the place of files: tags, web servers,
+interruptions, other writers.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def check(root: Path, name: str = "plain", **options: Any) -> Found:
 # Every kind of dataset
 
 
-@pytest.mark.parametrize("name", ["plain", "learned", "texts", "answers", "left", "judged"])
+@pytest.mark.parametrize(
+    "name", ["plain", "learned", "texts", "answers", "left", "judged"]
+)
 def test_every_kind_is_whole(lake: Store, name: str) -> None:
     report = verify(lake, name, 1, deep=True)
     assert report.ok and report.listed
@@ -60,7 +64,10 @@ def test_every_kind_is_whole(lake: Store, name: str) -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=6), max_size=9), st.integers(0, 8))
+@given(
+    st.lists(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=6), max_size=9),
+    st.integers(0, 8),
+)
 def test_values_are_hashed_as_their_rows_are(rows: list[list[int]], cut: int) -> None:
     whole, parts = LogicalHasher(), LogicalHasher()
     column = pa.array(rows, pa.list_(pa.int32()))
@@ -74,10 +81,14 @@ def test_values_are_hashed_as_their_rows_are(rows: list[list[int]], cut: int) ->
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 7), st.integers(1, 9), st.sampled_from(["int32", "bool"]))
-def test_values_of_rows_of_one_length_are_hashed_as_their_rows_are(rows: int, size: int, kind: str) -> None:
+def test_values_of_rows_of_one_length_are_hashed_as_their_rows_are(
+    rows: int, size: int, kind: str
+) -> None:
     values = (np.arange(rows * size) * 7 % 3 == 0).astype(kind)
     whole, parts = LogicalHasher(), LogicalHasher()
-    whole.update(pa.table({"a": pa.FixedSizeListArray.from_arrays(pa.array(values), size)}))
+    whole.update(
+        pa.table({"a": pa.FixedSizeListArray.from_arrays(pa.array(values), size)})
+    )
     for part in np.array_split(values, 3):
         parts.update_list("a", part)
     assert parts.digest() == whole.digest()
@@ -161,9 +172,13 @@ def test_a_tag_of_a_version_that_was_replaced_or_is_gone(copy: Path) -> None:
     catalog = Catalog(open_store(copy))
     catalog.set_tag("plain", "prod", 1)
     tags = copy / "plain" / "tags"
-    another_manifest = json.loads((tags / "prod.json").read_bytes()) | {"manifest_sha256": "0" * 64}
+    another_manifest = json.loads((tags / "prod.json").read_bytes()) | {
+        "manifest_sha256": "0" * 64
+    }
     (tags / "prod.json").write_bytes(seal(another_manifest))
-    (tags / "old.json").write_bytes(seal(another_manifest | {"tag": "old", "version": 7}))
+    (tags / "old.json").write_bytes(
+        seal(another_manifest | {"tag": "old", "version": 7})
+    )
     assert check(copy) == {("../tags/old.json", "tag"), ("../tags/prod.json", "tag")}
 
 
@@ -172,28 +187,42 @@ def test_a_tag_of_a_version_that_was_replaced_or_is_gone(copy: Path) -> None:
 
 @pytest.fixture(params=["http", "s3"])
 def served(request: pytest.FixtureRequest, lake: Store) -> Iterator[Served]:
-    files = {key: data for key, data in files_of(lake).items() if key.startswith("learned/")}
+    files = {
+        key: data for key, data in files_of(lake).items() if key.startswith("learned/")
+    }
     with pytest.MonkeyPatch.context() as patch, serving(request.param, files) as there:
         patch.setenv("LAKE_KEY", KEY)
         patch.setenv("LAKE_SECRET", SECRET)
         yield there
 
 
-def test_a_store_elsewhere_is_verified_and_each_file_is_fetched_once(served: Served) -> None:
+def test_a_store_elsewhere_is_verified_and_each_file_is_fetched_once(
+    served: Served,
+) -> None:
     store = served.open()
     report = verify(store, "learned", 1, deep=True)
     assert report.ok and report.rows
     assert report.listed == store.can_list
     assert report.listed == served.url.startswith("s3")
-    shards = [name for method, name in served.asked() if method == "GET" and name.endswith(".parquet")]
+    shards = [
+        name
+        for method, name in served.asked()
+        if method == "GET" and name.endswith(".parquet")
+    ]
     assert sorted(shards) == sorted(set(shards)) and len(shards) == 6
 
 
 def test_damage_elsewhere_is_found(lake: Store) -> None:
-    files = {key: data for key, data in files_of(lake).items() if key.startswith("learned/")}
-    shard, other = (f"learned/v1/data/train-0000{number}-00.parquet" for number in (0, 1))
+    files = {
+        key: data for key, data in files_of(lake).items() if key.startswith("learned/")
+    }
+    shard, other = (
+        f"learned/v1/data/train-0000{number}-00.parquet" for number in (0, 1)
+    )
     config = "learned/v1/config.yaml"
-    files[shard] = files[shard][:100] + bytes([files[shard][100] ^ 1]) + files[shard][101:]
+    files[shard] = (
+        files[shard][:100] + bytes([files[shard][100] ^ 1]) + files[shard][101:]
+    )
     files[config] += b"\n"
     del files[other]
     with serving("http", files) as served:
@@ -233,8 +262,12 @@ def test_a_file_that_grows_while_it_is_read_is_not_read_for_ever(
 # Threads
 
 
-def test_an_interrupt_does_not_wait_for_what_hangs(lake: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One thread waits for a disk that never answers; the caller is interrupted, and the thread reads no more."""
+def test_an_interrupt_does_not_wait_for_what_hangs(
+    lake: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One thread waits for a disk that never answers; the caller is interrupted, and
+    the thread reads no more.
+    """
     answer = threading.Event()
     waiting: list[threading.Thread] = []
     steps: list[object] = []
@@ -272,10 +305,15 @@ def test_an_interrupt_between_pieces_ends_the_verification(lake: Store) -> None:
 # The command
 
 
-def test_several_versions_and_all_of_them(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_versions_and_all_of_them(
+    copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     store = ["--store", str(copy)]
     assert main(["verify", "plain", "texts@v1", *store]) == 0
-    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == ["plain v1", "texts v1"]
+    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == [
+        "plain v1",
+        "texts v1",
+    ]
     shard = copy / "left" / "v1" / "data" / "train-00000-00.parquet"
     shard.write_bytes(b"x" + shard.read_bytes()[1:])
     assert main(["verify", "--all", "--json", *store]) == 3
@@ -291,7 +329,9 @@ def test_several_versions_and_all_of_them(copy: Path, capsys: pytest.CaptureFixt
     assert main(["verify", "plain", "--workers", "0", *store]) == 2
 
 
-def test_a_manifest_that_is_no_file_is_damage(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_manifest_that_is_no_file_is_damage(
+    copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     manifest = copy / "plain" / "v1" / "manifest.json"
     manifest.unlink()
     os.mkfifo(manifest)
@@ -300,8 +340,12 @@ def test_a_manifest_that_is_no_file_is_damage(copy: Path, capsys: pytest.Capture
     assert main(["verify", "--all", "--store", str(copy)]) == 3
 
 
-def test_a_web_server_says_what_was_not_looked_for(lake: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    files = {key: data for key, data in files_of(lake).items() if key.startswith("learned/")}
+def test_a_web_server_says_what_was_not_looked_for(
+    lake: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {
+        key: data for key, data in files_of(lake).items() if key.startswith("learned/")
+    }
     with serving("http", files) as served:
         assert main(["verify", "learned@v1", "--store", served.url]) == 0
     out = capsys.readouterr().out
@@ -312,7 +356,9 @@ def test_records_of_another_version_are_no_records_of_this_one(copy: Path) -> No
     catalog = Catalog(open_store(copy))
     manifest = catalog.manifest("plain", 1)
     assert catalog.ledger("plain", 1, manifest=manifest)
-    ledgers = [copy / name / "v1" / "ledger" / "00000.json" for name in ("plain", "texts")]
+    ledgers = [
+        copy / name / "v1" / "ledger" / "00000.json" for name in ("plain", "texts")
+    ]
     ledgers[0].write_bytes(ledgers[1].read_bytes())
     with pytest.raises(IntegrityError, match="the manifest lists"):
         catalog.ledger("plain", 1, manifest=manifest)

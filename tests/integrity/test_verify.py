@@ -1,4 +1,6 @@
-"""Verification: every kind of damage to a small real version is found, and nothing else is reported."""
+"""Verification: every kind of damage to a small real version is found, and nothing
+else is reported.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,15 @@ Found = set[tuple[str, str]]
 
 @pytest.fixture(scope="module")
 def pristine(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> Path:
-    """Two sources, a unit each; two splits; a bad record; rows of 16 ids, five of them to a row group."""
+    """Two sources, a unit each; two splits; a bad record; rows of 16 ids, five of
+    them to a row group.
+    """
     root = tmp_path_factory.mktemp("pristine")
     write_inputs(root)
     with small_row_groups(5 * L):
-        build_here(settings(root, tokenizer_dir) | {"pack": {"enabled": True, "seq_length": L}})
+        build_here(
+            settings(root, tokenizer_dir) | {"pack": {"enabled": True, "seq_length": L}}
+        )
     return root / "store"
 
 
@@ -48,7 +54,11 @@ def lake(pristine: Path, tmp_path: Path) -> Path:
 def unlisted(lake: Path) -> Path:
     """A copy whose manifest lists no ledger records, as those of older releases."""
     manifest = read_manifest(lake)
-    others = {name: each for name, each in manifest.other_files.items() if not name.startswith("ledger/")}
+    others = {
+        name: each
+        for name, each in manifest.other_files.items()
+        if not name.startswith("ledger/")
+    }
     put_manifest(lake, replace(manifest, other_files=others))
     return lake
 
@@ -58,7 +68,9 @@ def check(root: Path, *, deep: bool = True, workers: int = 2) -> VerifyReport:
 
 
 def found(root: Path, *, deep: bool = True) -> Found:
-    return {(problem.path, problem.problem) for problem in check(root, deep=deep).problems}
+    return {
+        (problem.path, problem.problem) for problem in check(root, deep=deep).problems
+    }
 
 
 def folder(root: Path) -> Path:
@@ -66,7 +78,11 @@ def folder(root: Path) -> Path:
 
 
 def files_of(root: Path) -> list[Path]:
-    return sorted(path for path in folder(root).rglob("*") if path.is_file() and "runs" not in path.parts)
+    return sorted(
+        path
+        for path in folder(root).rglob("*")
+        if path.is_file() and "runs" not in path.parts
+    )
 
 
 def read_manifest(root: Path) -> Manifest:
@@ -78,13 +94,17 @@ def read_manifest(root: Path) -> Manifest:
 
 @pytest.mark.parametrize("deep", [False, True])
 @pytest.mark.parametrize("ledger", ["lake", "unlisted"])
-def test_a_sound_version_has_no_problems(request: pytest.FixtureRequest, deep: bool, ledger: str) -> None:
+def test_a_sound_version_has_no_problems(
+    request: pytest.FixtureRequest, deep: bool, ledger: str
+) -> None:
     root = request.getfixturevalue(ledger)
     report, manifest = check(root, deep=deep), read_manifest(root)
     totals = manifest.totals
     assert report.problems == () and report.ok
     assert report.files == len(manifest.files) + len(manifest.other_files)
-    assert (report.rows, report.tokens) == ((totals.rows, totals.tokens) if deep else (0, 0))
+    assert (report.rows, report.tokens) == (
+        (totals.rows, totals.tokens) if deep else (0, 0)
+    )
     assert report.bytes > totals.bytes
     assert json.loads(json.dumps(report.to_json()))["ok"] is True
 
@@ -99,7 +119,9 @@ def test_what_is_no_committed_version_is_not_found(tmp_path: Path, lake: Path) -
 
 def test_progress_ends_at_the_total(pristine: Path) -> None:
     seen: list[VerifyProgress] = []
-    report = verify(open_store(pristine), DATASET, 1, deep=True, workers=3, on_progress=seen.append)
+    report = verify(
+        open_store(pristine), DATASET, 1, deep=True, workers=3, on_progress=seen.append
+    )
     assert seen[-1].bytes == seen[-1].bytes_total
     assert seen[-1].files == seen[-1].files_total == report.files
     assert [item.bytes for item in seen] == sorted(item.bytes for item in seen)
@@ -124,8 +146,12 @@ def test_every_flipped_bit_is_found_in_its_file_and_nowhere_else(lake: Path) -> 
         bad[dice.randrange(len(bad))] ^= 1 << dice.randrange(8)
         path.write_bytes(bad)
         report = check(lake, deep=turn % 3 == 0)
-        assert [problem.path for problem in report.problems] == [str(path.relative_to(folder(lake)))]
-        expected = {"claim.json": "damaged", "manifest.json": "damaged"}.get(path.name, "sha256")
+        assert [problem.path for problem in report.problems] == [
+            str(path.relative_to(folder(lake)))
+        ]
+        expected = {"claim.json": "damaged", "manifest.json": "damaged"}.get(
+            path.name, "sha256"
+        )
         assert report.problems[0].problem == expected
         path.write_bytes(good)
     assert check(lake).ok
@@ -158,8 +184,12 @@ def test_a_version_may_travel_without_its_claim(lake: Path) -> None:
     assert check(lake).ok
 
 
-@pytest.mark.parametrize(("ledger", "record"), [("lake", "unlisted"), ("unlisted", "damaged")])
-def test_unlisted_files_are_found(request: pytest.FixtureRequest, ledger: str, record: str) -> None:
+@pytest.mark.parametrize(
+    ("ledger", "record"), [("lake", "unlisted"), ("unlisted", "damaged")]
+)
+def test_unlisted_files_are_found(
+    request: pytest.FixtureRequest, ledger: str, record: str
+) -> None:
     """A record of the ledger that nothing lists would have to be sealed."""
     root = request.getfixturevalue(ledger)
     extra = [
@@ -171,7 +201,10 @@ def test_unlisted_files_are_found(request: pytest.FixtureRequest, ledger: str, r
     ]
     for name in [*extra, "ledger/00009.json", "runs/2.json"]:
         (folder(root) / name).write_bytes(b"x")
-    assert found(root) == {("ledger/00009.json", record), *((name, "unlisted") for name in extra)}
+    assert found(root) == {
+        ("ledger/00009.json", record),
+        *((name, "unlisted") for name in extra),
+    }
 
 
 def test_swapped_ledger_records_are_found(unlisted: Path) -> None:
@@ -179,28 +212,40 @@ def test_swapped_ledger_records_are_found(unlisted: Path) -> None:
     (ledger / "00000.json").rename(ledger / "x")
     (ledger / "00001.json").rename(ledger / "00000.json")
     (ledger / "x").rename(ledger / "00001.json")
-    assert {("ledger/00000.json", "damaged"), ("ledger/00001.json", "damaged")} <= found(unlisted)
+    assert {
+        ("ledger/00000.json", "damaged"),
+        ("ledger/00001.json", "damaged"),
+    } <= found(unlisted)
 
 
 # Damage by somebody who can seal: counts, hashes, provenance
 
 
 def put_manifest(root: Path, manifest: Manifest) -> None:
-    """Write a manifest and its copy, so that verification finds no difference between the two."""
+    """Write a manifest and its copy, so that verification finds no difference
+    between the two.
+    """
     for name in ("manifest.json", "runs/manifest-copy.json"):
         (folder(root) / name).write_bytes(manifest.to_bytes())
 
 
 def replace_shard(root: Path, change: Callable[[ShardEntry], ShardEntry]) -> str:
-    """Change the first shard's entry in manifest and ledger alike, everything resealed; returns its path."""
+    """Change the first shard's entry in manifest and ledger alike, everything
+    resealed; returns its path.
+    """
     manifest = read_manifest(root)
     old = manifest.files[0]
     record = Catalog(open_store(root)).ledger(DATASET, 1)[old.unit]
     new = change(old)
-    data = replace(record, parts=tuple(new if part == old else part for part in record.parts)).to_bytes()
+    data = replace(
+        record, parts=tuple(new if part == old else part for part in record.parts)
+    ).to_bytes()
     name = f"ledger/{old.unit:05d}.json"
     (folder(root) / name).write_bytes(data)
-    others = {**manifest.other_files, name: FileEntry(bytes=len(data), sha256=sha256(data))}
+    others = {
+        **manifest.other_files,
+        name: FileEntry(bytes=len(data), sha256=sha256(data)),
+    }
     files = tuple(new if shard == old else shard for shard in manifest.files)
     put_manifest(root, replace(manifest, files=files, other_files=others))
     return old.path
@@ -211,9 +256,14 @@ def first_shard(root: Path) -> Path:
 
 
 def agree(root: Path, **changes: Any) -> str:
-    """Make manifest and ledger agree with the bytes that the first shard has now; returns its path."""
+    """Make manifest and ledger agree with the bytes that the first shard has now;
+    returns its path.
+    """
     data = first_shard(root).read_bytes()
-    return replace_shard(root, lambda entry: replace(entry, bytes=len(data), sha256=sha256(data), **changes))
+    return replace_shard(
+        root,
+        lambda entry: replace(entry, bytes=len(data), sha256=sha256(data), **changes),
+    )
 
 
 @pytest.mark.parametrize(
@@ -250,15 +300,24 @@ def test_a_manifest_that_disagrees_with_the_ledger_is_found(lake: Path) -> None:
     manifest = read_manifest(lake)
     account = manifest.accounts["notes"]
     first = manifest.files[0]
-    shards = (replace(first, logical={**first.logical, "input_ids": "0" * 32}), *manifest.files[1:])
+    shards = (
+        replace(first, logical={**first.logical, "input_ids": "0" * 32}),
+        *manifest.files[1:],
+    )
     unread = {(shard.path, "provenance") for shard in manifest.files[2:]}
     inputs = manifest.inputs[:1]
     ledger0, ledger1 = "ledger/00000.json", "ledger/00001.json"
     cases: list[tuple[Manifest, Found]] = [
-        (replace(manifest, files=shards), {(ledger0, "parts"), (first.path, "logical hash of input_ids")}),
+        (
+            replace(manifest, files=shards),
+            {(ledger0, "parts"), (first.path, "logical hash of input_ids")},
+        ),
         (replace(manifest, inputs=inputs), {(ledger1, "inputs"), *unread}),
         (
-            replace(manifest, accounts={**manifest.accounts, "notes": replace(account, text_bytes=1)}),
+            replace(
+                manifest,
+                accounts={**manifest.accounts, "notes": replace(account, text_bytes=1)},
+            ),
             {("manifest.json", "account of notes")},
         ),
         (replace(manifest, fingerprint="e" * 64), {("claim.json", "fingerprint")}),
@@ -273,19 +332,28 @@ def test_a_shard_that_no_record_or_no_manifest_names_is_found(lake: Path) -> Non
     manifest = read_manifest(lake)
     put_manifest(lake, replace(manifest, files=manifest.files[1:]))
     name = manifest.files[0].path
-    assert {(name, "unlisted"), ("ledger/00000.json", "parts"), ("manifest.json", "account")} == found(lake)
+    assert {
+        (name, "unlisted"),
+        ("ledger/00000.json", "parts"),
+        ("manifest.json", "account"),
+    } == found(lake)
     put_manifest(lake, manifest)
     path = "ledger/00000.json"
     record = Catalog(open_store(lake)).ledger(DATASET, 1)[0]
     data = replace(record, parts=record.parts[1:]).to_bytes()
     (folder(lake) / path).write_bytes(data)
-    others = {**manifest.other_files, path: FileEntry(bytes=len(data), sha256=sha256(data))}
+    others = {
+        **manifest.other_files,
+        path: FileEntry(bytes=len(data), sha256=sha256(data)),
+    }
     put_manifest(lake, replace(manifest, other_files=others))
     assert found(lake) == {(name, "parts")}
 
 
 def rewrite(root: Path, change: Callable[[Rows], None], *, rehash: bool = True) -> str:
-    """Change the first shard's rows, and make manifest and ledger agree with its new bytes."""
+    """Change the first shard's rows, and make manifest and ledger agree with its new
+    bytes.
+    """
     path = first_shard(root)
     table = pq.read_table(path)
     rows: Rows = table.to_pydict()
@@ -320,8 +388,14 @@ def empty_row(rows: Rows) -> None:
         (piece(7, "position", -1), {"provenance"}),
         (piece(7, "start", -3), {"provenance"}),
         (piece(0, "start", 5), {"documents"}),
-        (lengths(7, lambda row: row.append(1)), {"provenance", "segment lengths", "tokens"}),
-        (lengths(7, lambda row: row.__setitem__(0, row[0] + 100)), {"segment lengths", "tokens"}),
+        (
+            lengths(7, lambda row: row.append(1)),
+            {"provenance", "segment lengths", "tokens"},
+        ),
+        (
+            lengths(7, lambda row: row.__setitem__(0, row[0] + 100)),
+            {"segment lengths", "tokens"},
+        ),
         (lengths(7, lambda row: row.__setitem__(0, 0)), {"segment lengths", "tokens"}),
         (empty_row, {"segment lengths", "tokens", "documents"}),
     ],
@@ -333,7 +407,9 @@ def test_rows_that_cannot_be_are_found(
     assert found(lake, deep=False) == set()
     got = found(lake)
     assert {name for name, _ in got} == {path}
-    assert got - {(path, "documents")} == {(path, problem) for problem in problems} - {(path, "documents")}
+    assert got - {(path, "documents")} == {(path, problem) for problem in problems} - {
+        (path, "documents")
+    }
 
 
 def test_changed_tokens_are_found_by_the_logical_hash(lake: Path) -> None:
@@ -347,7 +423,9 @@ def test_changed_tokens_are_found_by_the_logical_hash(lake: Path) -> None:
 def test_other_row_groups_and_compression_keep_the_logical_hash(lake: Path) -> None:
     path = first_shard(lake)
     table = pq.read_table(path)
-    pq.write_table(table, path, row_group_size=7, compression="gzip", write_page_checksum=True)
+    pq.write_table(
+        table, path, row_group_size=7, compression="gzip", write_page_checksum=True
+    )
     agree(lake, row_groups=tuple(range(0, table.num_rows, 7)))
     assert check(lake).ok
 
@@ -356,7 +434,9 @@ def test_other_row_groups_and_compression_keep_the_logical_hash(lake: Path) -> N
 def test_nulls_are_found(lake: Path, column: str) -> None:
     path = first_shard(lake)
     table = pq.read_table(path)
-    schema = pa.schema([field.with_nullable(field.name == column) for field in table.schema])
+    schema = pa.schema(
+        [field.with_nullable(field.name == column) for field in table.schema]
+    )
     rows = table.to_pydict()
     rows[column][2] = None
     with open_writer(str(path), schema) as writer:
@@ -370,10 +450,14 @@ def test_wrong_columns_are_found(lake: Path, change: str) -> None:
     path = first_shard(lake)
     table = pq.read_table(path)
     if change == "length":
-        ids = pa.array([row[:8] for row in table["input_ids"].to_pylist()], pa.list_(pa.int32(), 8))
+        ids = pa.array(
+            [row[:8] for row in table["input_ids"].to_pylist()], pa.list_(pa.int32(), 8)
+        )
         table = table.set_column(0, "input_ids", ids)
     elif change == "type":
-        table = table.set_column(1, "segment_lengths", table["segment_lengths"].cast(pa.list_(pa.int64())))
+        table = table.set_column(
+            1, "segment_lengths", table["segment_lengths"].cast(pa.list_(pa.int64()))
+        )
     else:
         table = table.drop_columns(["documents"])
     pq.write_table(table, path, row_group_size=5)
@@ -387,14 +471,17 @@ def test_wrong_columns_are_found(lake: Path, change: str) -> None:
 
 
 def test_page_checksums_find_what_a_wrong_manifest_hides(lake: Path) -> None:
-    """Flips in pages, with every hash made to agree: only the pages themselves can tell."""
+    """Flips in pages, with every hash made to agree: only the pages themselves can
+    tell.
+    """
     path = first_shard(lake)
     good, metadata = path.read_bytes(), pq.read_metadata(path)
     dice = random.Random(5)
     for _ in range(25):
         group = dice.randrange(metadata.num_row_groups)
         chunk = metadata.row_group(group).column(0)
-        # The page header before it is checked by decoding; the checksum covers the page's data.
+        # The page header before it is checked by decoding; the checksum covers the
+        # page's data.
         size = chunk.total_compressed_size
         at = chunk.data_page_offset + size - 1 - dice.randrange(size - 60)
         bad = bytearray(good)
@@ -403,7 +490,9 @@ def test_page_checksums_find_what_a_wrong_manifest_hides(lake: Path) -> None:
         name = agree(lake)
         assert found(lake, deep=False) == set()
         problems = check(lake).problems
-        assert [(problem.path, problem.problem) for problem in problems] == [(name, "decode")]
+        assert [(problem.path, problem.problem) for problem in problems] == [
+            (name, "decode")
+        ]
         assert problems[0].expected == f"row group {group} decodes"
         assert "checksum" in problems[0].got or "CRC" in problems[0].got
 
@@ -423,10 +512,16 @@ def test_a_sealed_lie_in_an_unlisted_ledger_record_is_found(unlisted: Path) -> N
 
 
 def test_links_folders_and_pipes_in_place_of_files_are_found(lake: Path) -> None:
-    data, names = folder(lake) / "data", sorted(path.name for path in (folder(lake) / "data").iterdir())
+    data, names = (
+        folder(lake) / "data",
+        sorted(path.name for path in (folder(lake) / "data").iterdir()),
+    )
     moved = data.parent.parent / "moved"
     (data / names[0]).rename(moved)
     (data / names[0]).symlink_to(moved)
     (data / names[1]).unlink()
     (data / names[1]).mkdir()
-    assert found(lake) == {(f"data/{names[0]}", "unreadable"), (f"data/{names[1]}", "unreadable")}
+    assert found(lake) == {
+        (f"data/{names[0]}", "unreadable"),
+        (f"data/{names[1]}", "unreadable"),
+    }

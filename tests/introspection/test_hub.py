@@ -1,4 +1,6 @@
-"""Looks at datasets on the Hub and at URLs: subsets, splits, few requests, and a proposal that builds."""
+"""Looks at datasets on the Hub and at URLs: subsets, splits, few requests, and a
+proposal that builds.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,12 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServe
     """A Hub on loopback, for a user who is not logged in."""
     import huggingface_hub.constants as constants
 
-    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+    for name in (
+        "HF_HUB_OFFLINE",
+        "TRANSFORMERS_OFFLINE",
+        "HF_TOKEN",
+        "HUGGING_FACE_HUB_TOKEN",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
@@ -49,25 +56,41 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServe
 
 def parquet(count: int) -> bytes:
     sink = io.BytesIO()
-    pq.write_table(pa.table({"content": [f"Text number {i}." for i in range(count)]}), sink)
+    pq.write_table(
+        pa.table({"content": [f"Text number {i}." for i in range(count)]}), sink
+    )
     return sink.getvalue()
 
 
 @pytest.fixture
 def books(server: HubServer) -> HubServer:
     files = {f"en/train-{i}.parquet": parquet(20) for i in range(3)}
-    files |= {"en/test.parquet": parquet(5), "de/a.parquet": parquet(7), "README.md": CARD.encode()}
+    files |= {
+        "en/test.parquet": parquet(5),
+        "de/a.parquet": parquet(7),
+        "README.md": CARD.encode(),
+    }
     server.repo("org/books", files)
     return server
 
 
-def test_subsets_splits_and_the_columns_of_the_one_that_was_asked_for(books: HubServer) -> None:
+def test_subsets_splits_and_the_columns_of_the_one_that_was_asked_for(
+    books: HubServer,
+) -> None:
     looked = DatasetIntrospector("org/books", type="hf", subset="en")
     assert looked.configs() == ("en", "de")
-    assert [(split.name, split.files) for split in looked.splits()] == [("train", 3), ("test", 1)]
+    assert [(split.name, split.files) for split in looked.splits()] == [
+        ("train", 3),
+        ("test", 1),
+    ]
     found = looked.inspect()
     (group,) = found.groups
-    assert (found.files, group.rows, group.rows_exact, group.name) == (3, 60, True, "books")
+    assert (found.files, group.rows, group.rows_exact, group.name) == (
+        3,
+        60,
+        True,
+        "books",
+    )
     assert [(f.name, f.role) for f in looked.features()] == [("content", "text")]
     assert yaml.safe_load(found.proposal)["datasets"] == [
         {
@@ -91,7 +114,9 @@ def test_a_subset_without_train_shows_the_split_it_has(books: HubServer) -> None
 def test_what_is_not_there_is_an_error(books: HubServer) -> None:
     with pytest.raises(ConfigError, match=r"subset 'fr'.*en, de"):
         DatasetIntrospector("org/books", type="hf", subset="fr").inspect()
-    with pytest.raises(ConfigError, match="no split 'dev'; set `split` to one of train, test"):
+    with pytest.raises(
+        ConfigError, match="no split 'dev'; set `split` to one of train, test"
+    ):
         DatasetIntrospector("org/books", type="hf", subset="en", split="dev").inspect()
     with pytest.raises(SourceNotFoundError, match="org/bokks"):
         DatasetIntrospector("org/bokks", type="hf").inspect()
@@ -100,31 +125,54 @@ def test_what_is_not_there_is_an_error(books: HubServer) -> None:
 
 
 def test_a_url_is_looked_at_as_a_file(books: HubServer) -> None:
-    found = DatasetIntrospector("hf://datasets/org/books/en/*.parquet", rows=1).inspect()
+    found = DatasetIntrospector(
+        "hf://datasets/org/books/en/*.parquet", rows=1
+    ).inspect()
     assert (found.files, found.groups[0].rows, found.configs) == (3, 60, ())
-    assert [(split.name, split.files) for split in found.splits] == [("test", 1), ("train", 3)]
+    assert [(split.name, split.files) for split in found.splits] == [
+        ("test", 1),
+        ("train", 3),
+    ]
     assert found.bytes_read < 4 * 65536
 
 
 @promise(112, 299, 300)
-def test_discovering_tells_configs_splits_and_columns_and_which_it_chose(books: HubServer) -> None:
+def test_discovering_tells_configs_splits_and_columns_and_which_it_chose(
+    books: HubServer,
+) -> None:
     found = DatasetIntrospector().discover("org/books").unwrap()
-    assert (found.configs, found.config, found.splits) == (("en", "de"), "en", ("train", "test"))
+    assert (found.configs, found.config, found.splits) == (
+        ("en", "de"),
+        "en",
+        ("train", "test"),
+    )
     assert (found.features, found.roles) == ({"content": "string"}, {"text": "content"})
     assert (found.num_rows, found.num_rows_exact) == (60, True)
-    assert found.remarks == ("this is subset 'en', the first of en, de: none of them is the default one",)
-    assert DatasetIntrospector().discover("org/books", "de").unwrap().splits == ("validation",)
+    assert found.remarks == (
+        "this is subset 'en', the first of en, de: none of them is the default one",
+    )
+    assert DatasetIntrospector().discover("org/books", "de").unwrap().splits == (
+        "validation",
+    )
     assert "org/bokks" in str(DatasetIntrospector().discover("org/bokks").unwrap_err())
 
 
 @promise(299)
-def test_discovering_keeps_what_it_found_until_the_dataset_changes(books: HubServer, tmp_path: Path) -> None:
+def test_discovering_keeps_what_it_found_until_the_dataset_changes(
+    books: HubServer, tmp_path: Path
+) -> None:
     looker = DatasetIntrospector(cache_dir=tmp_path / "found")
     first = looker.discover("org/books", "de").unwrap()
     reads = len(books.asked("/resolve/"))
     assert looker.discover("org/books", "de").unwrap() == first
-    assert not [seen for seen in books.asked("/resolve/")[reads:] if seen.path.endswith(".parquet")]
-    books.repos["org/books"].commit({"de/a.parquet": parquet(9), "README.md": CARD.encode()})
+    assert not [
+        seen
+        for seen in books.asked("/resolve/")[reads:]
+        if seen.path.endswith(".parquet")
+    ]
+    books.repos["org/books"].commit(
+        {"de/a.parquet": parquet(9), "README.md": CARD.encode()}
+    )
     assert looker.discover("org/books", "de").unwrap().num_rows == 9
 
 

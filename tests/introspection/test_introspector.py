@@ -1,4 +1,6 @@
-"""A look at a source: what it reports, what it reads for that, and what becomes of damaged files."""
+"""A look at a source: what it reports, what it reads for that, and what becomes of
+damaged files.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,16 @@ FILE_BYTES = 4 << 20
 LOOKED_INTO = 8
 """Largest number of files that it opens."""
 
-CHAT = [{"role": "user", "content": "What is 2 + 2?"}, {"role": "assistant", "content": "4"}]
+CHAT = [
+    {"role": "user", "content": "What is 2 + 2?"},
+    {"role": "assistant", "content": "4"},
+]
 
 
 def inspect(source: Path | str | list[str], **options: Any) -> Inspection:
-    return DatasetIntrospector(str(source) if isinstance(source, Path) else source, **options).inspect()
+    return DatasetIntrospector(
+        str(source) if isinstance(source, Path) else source, **options
+    ).inspect()
 
 
 def write_lines(path: Path, records: list[Any]) -> Path:
@@ -47,7 +54,10 @@ def write_parquet(path: Path, columns: dict[str, list[Any]], **options: Any) -> 
 
 
 def prose(count: int) -> list[str]:
-    return [f"Text number {i}. " + "The river rose, the lake did not. " * (i % 7 + 3) for i in range(count)]
+    return [
+        f"Text number {i}. " + "The river rose, the lake did not. " * (i % 7 + 3)
+        for i in range(count)
+    ]
 
 
 def told(found: Inspection) -> dict[str, str]:
@@ -62,21 +72,44 @@ def test_parquet_says_everything_by_its_footer(tmp_path: Path) -> None:
         [
             pa.field("id", pa.int64(), nullable=False),
             pa.field("text", pa.dictionary(pa.int32(), pa.large_string())),
-            pa.field("meta", pa.struct([("tags", pa.list_(pa.string())), ("at", pa.timestamp("us"))])),
+            pa.field(
+                "meta",
+                pa.struct(
+                    [("tags", pa.list_(pa.string())), ("at", pa.timestamp("us"))]
+                ),
+            ),
         ]
     )
-    rows = [{"id": i, "text": text, "meta": {"tags": ["a"], "at": None}} for i, text in enumerate(prose(500))]
-    pq.write_table(pa.Table.from_pylist(rows, schema), tmp_path / "a.parquet", row_group_size=100)
+    rows = [
+        {"id": i, "text": text, "meta": {"tags": ["a"], "at": None}}
+        for i, text in enumerate(prose(500))
+    ]
+    pq.write_table(
+        pa.Table.from_pylist(rows, schema), tmp_path / "a.parquet", row_group_size=100
+    )
     found = inspect(tmp_path / "a.parquet")
     (group,) = found.groups
-    assert (group.rows, group.rows_exact, group.kind, group.formats) == (500, True, "text", {"parquet": 1})
+    assert (group.rows, group.rows_exact, group.kind, group.formats) == (
+        500,
+        True,
+        "text",
+        {"parquet": 1},
+    )
     assert [(f.name, f.type, f.nullable, f.role) for f in group.features] == [
         ("id", "int64", False, "id"),
         ("text", "string", True, "text"),
         ("meta", "struct<tags: list<string>, at: timestamp[us]>", True, None),
     ]
-    assert group.sample[0] == {"id": 0, "text": rows[0]["text"], "meta": {"tags": ["a"], "at": None}}
-    assert (group.text.column, group.text.ascii_share, group.text.records) == ("text", 1.0, 64)
+    assert group.sample[0] == {
+        "id": 0,
+        "text": rows[0]["text"],
+        "meta": {"tags": ["a"], "at": None},
+    }
+    assert (group.text.column, group.text.ascii_share, group.text.records) == (
+        "text",
+        1.0,
+        64,
+    )
     expected = sum(len(row["text"]) for row in rows[:64]) / 64
     assert group.text.mean_characters == pytest.approx(expected, abs=0.1)
     assert found.findings == ()
@@ -94,12 +127,17 @@ def test_json_lines_are_estimated_without_reading_all_of_them(tmp_path: Path) ->
     assert not any(feature.nullable for feature in group.features)
 
 
-def test_a_file_that_begins_with_short_lines_is_estimated_by_all_of_it(tmp_path: Path) -> None:
+def test_a_file_that_begins_with_short_lines_is_estimated_by_all_of_it(
+    tmp_path: Path,
+) -> None:
     short = [{"text": "a short one"}] * 60_000
     long = [{"text": text * 60} for text in prose(600)]
     write_lines(tmp_path / "big.jsonl", short + long)
     for number in range(20):
-        write_lines(tmp_path / f"small-{number}.jsonl", [{"text": text * 5} for text in prose(40)])
+        write_lines(
+            tmp_path / f"small-{number}.jsonl",
+            [{"text": text * 5} for text in prose(40)],
+        )
     (group,) = inspect(tmp_path).groups
     assert group.rows is not None
     assert group.rows_margin is not None
@@ -112,16 +150,22 @@ def test_a_list_of_files_is_never_cut(tmp_path: Path) -> None:
     whole = write_parquet(tmp_path / "part-0001.parquet", {"text": ["a"]}).read_bytes()
     for number in range(2, 1_100):
         (tmp_path / f"part-{number:04}.parquet").write_bytes(whole)
-    # One file of the family cannot be read, so that no pattern names exactly the others.
+    # One file of the family cannot be read, so that no pattern names exactly the
+    # others.
     (tmp_path / "part-0000.parquet").write_bytes(whole[:20])
     [dataset] = yaml.safe_load(inspect(tmp_path, tokenizer="gpt2").proposal)["datasets"]
     names = [Path(name).name for name in dataset["data_files"]]
     assert names == [f"part-{number:04}.parquet" for number in range(1, 1_100)]
 
 
-def test_files_that_were_not_looked_into_count_like_those_of_their_size(tmp_path: Path) -> None:
+def test_files_that_were_not_looked_into_count_like_those_of_their_size(
+    tmp_path: Path,
+) -> None:
     for number in range(30):
-        write_lines(tmp_path / f"a-{number:02}.jsonl", [{"text": text} for text in prose(100 + number)])
+        write_lines(
+            tmp_path / f"a-{number:02}.jsonl",
+            [{"text": text} for text in prose(100 + number)],
+        )
     (group,) = inspect(tmp_path).groups
     all_records = sum(100 + number for number in range(30))
     assert not group.rows_exact
@@ -129,7 +173,9 @@ def test_files_that_were_not_looked_into_count_like_those_of_their_size(tmp_path
     assert abs(group.rows - all_records) <= max(group.rows_margin, 0.02 * all_records)
 
 
-def test_a_compressed_file_is_estimated_whatever_the_decompressor_reads_ahead(tmp_path: Path) -> None:
+def test_a_compressed_file_is_estimated_whatever_the_decompressor_reads_ahead(
+    tmp_path: Path,
+) -> None:
     numbers = [os.urandom(40).hex() for _ in range(20_000)]
     write_lines(tmp_path / "a.jsonl.gz", [{"text": text} for text in numbers])
     (group,) = inspect(tmp_path).groups
@@ -137,9 +183,14 @@ def test_a_compressed_file_is_estimated_whatever_the_decompressor_reads_ahead(tm
     assert group.rows == pytest.approx(20_000, rel=0.1)
 
 
-def test_a_json_array_larger_than_the_look_is_cut_between_elements(tmp_path: Path) -> None:
+def test_a_json_array_larger_than_the_look_is_cut_between_elements(
+    tmp_path: Path,
+) -> None:
     tricky = ['], [ "', "\\", 'a "quoted" }', "x, y"]
-    records = [{"text": tricky[i % 4] + text, "tags": ["a", [1, 2]]} for i, text in enumerate(prose(9000))]
+    records = [
+        {"text": tricky[i % 4] + text, "tags": ["a", [1, 2]]}
+        for i, text in enumerate(prose(9000))
+    ]
     (tmp_path / "a.json").write_text(json.dumps(records, indent=1))
     found = inspect(tmp_path)
     (group,) = found.groups
@@ -152,7 +203,11 @@ def test_relative_paths_stay_relative_and_a_field_of_several_types_is_mixed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    records = [{"text": "a", "x": 1, "y": 1}, {"text": "b", "x": "one", "y": 1.5}, {"text": "c", "y": None}]
+    records = [
+        {"text": "a", "x": 1, "y": 1},
+        {"text": "b", "x": "one", "y": 1.5},
+        {"text": "c", "y": None},
+    ]
     write_lines(tmp_path / "in" / "a-1.jsonl", records)
     write_parquet(tmp_path / "in" / "a-2.parquet", {"text": ["a"]})
     write_lines(tmp_path / "in" / "chat.jsonl", [{"messages": CHAT}])
@@ -162,7 +217,11 @@ def test_relative_paths_stay_relative_and_a_field_of_several_types_is_mixed(
         "in/chat.jsonl",
     )
     types = {f.name: (f.type, f.nullable) for f in text.features}
-    assert types == {"text": ("string", True), "x": ("mixed", True), "y": ("double", True)}
+    assert types == {
+        "text": ("string", True),
+        "x": ("mixed", True),
+        "y": ("double", True),
+    }
     (tmp_path / "b.jsonl").write_text(json.dumps([{"text": "a"}, {"text": "b"}]))
     (group,) = inspect("b.jsonl").groups
     assert (group.rows, group.entry["type"]) == (2, "json")
@@ -184,7 +243,9 @@ def test_csv_with_another_delimiter_and_line_breaks_in_quotes(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_arrow_files_are_looked_into_without_reading_their_batches(tmp_path: Path, stream: bool) -> None:
+def test_arrow_files_are_looked_into_without_reading_their_batches(
+    tmp_path: Path, stream: bool
+) -> None:
     table = pa.table({"text": ["a long text " * 400] * 4000, "id": list(range(4000))})
     new = ipc.new_stream if stream else ipc.new_file
     with new(str(tmp_path / "a.arrow"), table.schema) as writer:
@@ -199,13 +260,17 @@ def test_arrow_files_are_looked_into_without_reading_their_batches(tmp_path: Pat
     assert found.findings == ()
 
 
-def test_text_files_are_documents_unless_they_look_like_lists_of_them(tmp_path: Path) -> None:
+def test_text_files_are_documents_unless_they_look_like_lists_of_them(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "book.txt").write_text("\n\n".join(prose(6000)))
     (group,) = inspect(tmp_path / "book.txt").groups
     assert (group.rows, group.rows_exact) == (1, True)
     assert "text_mode" not in group.entry
     assert "content_field" not in group.entry
-    assert group.text.mean_characters == pytest.approx(len("\n\n".join(prose(6000))), rel=0.01)
+    assert group.text.mean_characters == pytest.approx(
+        len("\n\n".join(prose(6000))), rel=0.01
+    )
     (tmp_path / "list.txt").write_text("\n".join(prose(12000)))
     (group,) = inspect(tmp_path / "list.txt").groups
     assert group.entry["text_mode"] == "lines"
@@ -233,7 +298,11 @@ def test_a_name_that_says_nothing_is_judged_by_its_bytes(tmp_path: Path) -> None
         ({"instruction": "a", "input": "b", "output": "c"}, "instruction", None),
         ({"question": "a", "answer": "b", "text": "c"}, "instruction", "text"),
         ({"messages": CHAT}, "chat", None),
-        ({"conversations": [{"from": "human", "value": "hi"}], "id": "1"}, "chat", None),
+        (
+            {"conversations": [{"from": "human", "value": "hi"}], "id": "1"},
+            "chat",
+            None,
+        ),
         ({"data": CHAT}, "chat", None),
         ({"prompt": "a", "chosen": "b", "rejected": "c"}, "preference", None),
         ({"data": {"text": "a"}, "id": 1}, "text", "data.text"),
@@ -254,7 +323,10 @@ def test_the_kind_and_the_text_by_the_columns(
 
 
 def test_a_column_can_be_named(tmp_path: Path) -> None:
-    write_lines(tmp_path / "a.jsonl", [{"text": "short", "essay": "a long one", "m": {"t": "x"}}])
+    write_lines(
+        tmp_path / "a.jsonl",
+        [{"text": "short", "essay": "a long one", "m": {"t": "x"}}],
+    )
     for name in ("essay", "m.t"):
         (group,) = inspect(tmp_path, columns={"text": name}).groups
         assert group.entry["content_field"] == name
@@ -268,12 +340,25 @@ def test_a_column_can_be_named(tmp_path: Path) -> None:
 def test_files_of_different_kinds_are_groups_of_their_own(tmp_path: Path) -> None:
     for i in range(3):
         write_parquet(tmp_path / f"text-{i}.parquet", {"text": prose(20)})
-        write_lines(tmp_path / f"web-{i}.jsonl", [{"content": text, "url": "u"} for text in prose(10)])
+        write_lines(
+            tmp_path / f"web-{i}.jsonl",
+            [{"content": text, "url": "u"} for text in prose(10)],
+        )
     write_lines(tmp_path / "chat.jsonl", [{"messages": CHAT}] * 5)
     found = inspect(tmp_path)
-    groups = {group.name: (group.kind, group.files, group.rows) for group in found.groups}
-    assert groups == {"text": ("text", 3, 60), "web": ("text", 3, 30), "chat": ("chat", 1, 5)}
-    entries = {g.name: (g.entry["data_files"], g.entry["content_field"]) for g in found.groups if g.entry}
+    groups = {
+        group.name: (group.kind, group.files, group.rows) for group in found.groups
+    }
+    assert groups == {
+        "text": ("text", 3, 60),
+        "web": ("text", 3, 30),
+        "chat": ("chat", 1, 5),
+    }
+    entries = {
+        g.name: (g.entry["data_files"], g.entry["content_field"])
+        for g in found.groups
+        if g.entry
+    }
     assert entries == {
         "text": (f"{tmp_path}/text-*.parquet", "text"),
         "web": (f"{tmp_path}/web-*.jsonl", "content"),
@@ -284,17 +369,31 @@ def test_files_of_different_kinds_are_groups_of_their_own(tmp_path: Path) -> Non
 def test_names_suggest_splits_and_a_split_can_be_chosen(tmp_path: Path) -> None:
     for name, count in (("train", 3), ("test", 1)):
         for i in range(count):
-            write_parquet(tmp_path / "data" / f"{name}-{i:05}-of-{count:05}.parquet", {"text": prose(10)})
+            write_parquet(
+                tmp_path / "data" / f"{name}-{i:05}-of-{count:05}.parquet",
+                {"text": prose(10)},
+            )
     whole = DatasetIntrospector(tmp_path)
-    assert [(split.name, split.files) for split in whole.splits()] == [("test", 1), ("train", 3)]
+    assert [(split.name, split.files) for split in whole.splits()] == [
+        ("test", 1),
+        ("train", 3),
+    ]
     usual = whole.inspect()
     assert (usual.files, usual.groups[0].rows) == (3, 30)
     assert "files of split 'train'; not among them: test (1 file)" in told(usual)[""]
-    assert (usual.groups[0].entry["data_files"], usual.groups[0].entry["split"]) == (str(tmp_path), "train")
+    assert (usual.groups[0].entry["data_files"], usual.groups[0].entry["split"]) == (
+        str(tmp_path),
+        "train",
+    )
     some = inspect(tmp_path, split="test")
     assert (some.files, some.groups[0].rows) == (1, 10)
-    assert (some.groups[0].entry["data_files"], some.groups[0].entry["split"]) == (str(tmp_path), "test")
-    with pytest.raises(ConfigError, match=r"no split 'dev'.* it has train \(3 files\), test \(1 file\)"):
+    assert (some.groups[0].entry["data_files"], some.groups[0].entry["split"]) == (
+        str(tmp_path),
+        "test",
+    )
+    with pytest.raises(
+        ConfigError, match=r"no split 'dev'.* it has train \(3 files\), test \(1 file\)"
+    ):
         inspect(tmp_path, split="dev")
 
 
@@ -329,7 +428,9 @@ def test_damaged_files_are_findings_and_left_out(tmp_path: Path) -> None:
     whole = (tmp_path / "a-1.parquet").read_bytes()
     (tmp_path / "a-1.parquet").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "empty.parquet").touch()
-    broken = write_lines(tmp_path / "b.jsonl.gz", [{"text": text} for text in prose(50)])
+    broken = write_lines(
+        tmp_path / "b.jsonl.gz", [{"text": text} for text in prose(50)]
+    )
     broken.write_bytes(broken.read_bytes()[:-20])
     found = inspect(tmp_path)
     assert set(told(found)) == {"a-1.parquet", "empty.parquet", "b.jsonl.gz"}
@@ -358,7 +459,9 @@ def test_empty_files_change_nothing_and_others_are_told(tmp_path: Path) -> None:
     assert (group.kind, group.rows, group.entry) == ("empty", 0, None)
 
 
-def test_a_file_that_cannot_be_opened_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_opened_is_a_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As another user sees it; whoever runs the tests may be allowed everything."""
     write_lines(tmp_path / "a.jsonl", [{"text": "a"}])
 
@@ -366,12 +469,17 @@ def test_a_file_that_cannot_be_opened_is_a_finding(tmp_path: Path, monkeypatch: 
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("tokenlake.etl.introspection.sample.opened", refused)
-    assert told(inspect(tmp_path)) == {"a.jsonl": "it cannot be read (Permission denied)"}
+    assert told(inspect(tmp_path)) == {
+        "a.jsonl": "it cannot be read (Permission denied)"
+    }
 
 
 def test_a_flipped_page_is_found(tmp_path: Path) -> None:
     path = write_parquet(
-        tmp_path / "a.parquet", {"text": prose(60)}, write_page_checksum=True, compression="none"
+        tmp_path / "a.parquet",
+        {"text": prose(60)},
+        write_page_checksum=True,
+        compression="none",
     )
     data = bytearray(path.read_bytes())
     data[data.index(b"The river")] ^= 1
@@ -419,7 +527,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
     counts = Counted()
 
     class _Counting:
-        """An input that counts its reads; it has no `for_arrow`, since Arrow must read through the bound."""
+        """An input that counts its reads; it has no `for_arrow`, since Arrow must
+        read through the bound.
+        """
 
         def __init__(self, data: Any) -> None:
             self.file = data.file
@@ -441,13 +551,17 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
     return counts
 
 
-def test_a_look_reads_at_most_a_few_megabytes_of_a_few_files(tmp_path: Path, counted: Counted) -> None:
+def test_a_look_reads_at_most_a_few_megabytes_of_a_few_files(
+    tmp_path: Path, counted: Counted
+) -> None:
     noise = [os.urandom(3000).hex() for _ in range(1500)]  # 9 MB
     for i in range(12):
         kind = ("jsonl", "jsonl.gz", "parquet")[i % 3]
         if kind == "parquet":
             write_parquet(
-                tmp_path / f"p-{i}.parquet", {"text": noise, "b": noise, "c": noise}, row_group_size=2000
+                tmp_path / f"p-{i}.parquet",
+                {"text": noise, "b": noise, "c": noise},
+                row_group_size=2000,
             )
         elif i < 3:
             write_lines(tmp_path / f"a-{i}.{kind}", [{"text": text} for text in noise])
@@ -462,18 +576,28 @@ def test_a_look_reads_at_most_a_few_megabytes_of_a_few_files(tmp_path: Path, cou
     assert len(opened) <= LOOKED_INTO
 
 
-def test_of_hundreds_of_files_eight_are_opened(tmp_path: Path, counted: Counted) -> None:
+def test_of_hundreds_of_files_eight_are_opened(
+    tmp_path: Path, counted: Counted
+) -> None:
     for i in range(300):
         (tmp_path / f"{chr(97 + i % 26)}{i}.txt").write_text("tiny")
     found = inspect(tmp_path)
-    assert (found.files, found.groups[0].rows, found.groups[0].rows_exact) == (300, 300, True)
+    assert (found.files, found.groups[0].rows, found.groups[0].rows_exact) == (
+        300,
+        300,
+        True,
+    )
     assert len(counted.bytes) == LOOKED_INTO
     assert found.groups[0].entry["data_files"] == str(tmp_path)
 
 
-def test_columns_too_large_for_a_look_are_left_out_of_the_sample(tmp_path: Path, counted: Counted) -> None:
+def test_columns_too_large_for_a_look_are_left_out_of_the_sample(
+    tmp_path: Path, counted: Counted
+) -> None:
     big = [os.urandom(500_000) for _ in range(8)]
-    columns: dict[str, list[Any]] = {f"image_{i}": big for i in range(4)} | {"text": prose(8)}
+    columns: dict[str, list[Any]] = {f"image_{i}": big for i in range(4)} | {
+        "text": prose(8)
+    }
     write_parquet(tmp_path / "a.parquet", columns, use_dictionary=False)
     found = inspect(tmp_path)
     (group,) = found.groups
@@ -490,11 +614,16 @@ def test_columns_too_large_for_a_look_are_left_out_of_the_sample(tmp_path: Path,
 @pytest.mark.corpora
 def test_real_corpora_are_told_apart(shared_data: Path) -> None:
     found = inspect(shared_data / "corpora")
-    groups = {group.kind: (group.files, group.rows, group.rows_exact) for group in found.groups}
+    groups = {
+        group.kind: (group.files, group.rows, group.rows_exact)
+        for group in found.groups
+    }
     assert groups["text"][0] == 10
     assert groups["text"][1] == pytest.approx(3403, rel=0.1)
     assert groups["chat"][1] == pytest.approx(3736, rel=0.1)
     assert groups["instruction"][1] == pytest.approx(7472, rel=0.1)
-    proposed = {dataset["data_files"] for dataset in yaml.safe_load(found.proposal)["datasets"]}
+    proposed = {
+        dataset["data_files"] for dataset in yaml.safe_load(found.proposal)["datasets"]
+    }
     assert proposed == {str(shared_data / "corpora" / "*.parquet")}
     assert found.findings == ()

@@ -1,4 +1,6 @@
-"""Layouts of other trainers: golden bytes, laws of reading and writing, and damaged files."""
+"""Layouts of other trainers: golden bytes, laws of reading and writing, and damaged
+files.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenlake.errors import DamagedFileError
-from tokenlake.etl.layouts import array_record, joined_rows, litdata, mds, megatron, numpy_flat
+from tokenlake.etl.layouts import (
+    array_record,
+    joined_rows,
+    litdata,
+    mds,
+    megatron,
+    numpy_flat,
+)
 
 LENGTHS = st.lists(st.integers(0, 700), min_size=1, max_size=12)
 
@@ -23,9 +32,13 @@ def offsets(lengths: list[int]) -> Any:
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
 
 
-def megatron_index(lengths: list[int], sizes: list[int], dtype: str = "uint16") -> bytes:
+def megatron_index(
+    lengths: list[int], sizes: list[int], dtype: str = "uint16"
+) -> bytes:
     file = io.BytesIO()
-    megatron.write_index(file, np.dtype(dtype), np.array(lengths, np.int32), np.array(sizes, np.int32))
+    megatron.write_index(
+        file, np.dtype(dtype), np.array(lengths, np.int32), np.array(sizes, np.int32)
+    )
     return file.getvalue()
 
 
@@ -40,15 +53,21 @@ def borders_file(lengths: list[int]) -> bytes:
 
 def mds_shard(lengths: list[int]) -> bytes:
     columns = mds.MdsColumns.of([mds.MdsColumn("tokens", "int32")])
-    samples = columns.encode({"tokens": np.arange(sum(lengths), dtype="<i4")}, offsets(lengths))
+    samples = columns.encode(
+        {"tokens": np.arange(sum(lengths), dtype="<i4")}, offsets(lengths)
+    )
     head = mds.shard_head(columns.config(None), joined_rows.record_sizes(samples))
     return head + bytes(joined_rows.record_bytes(samples))
 
 
 def litdata_chunk(lengths: list[int]) -> bytes:
     items = litdata.Items({"input_ids": "int32"}, is_stream=True)
-    records = items.encode({"input_ids": np.arange(sum(lengths), dtype="<i4")}, offsets(lengths))
-    return litdata.chunk_head(joined_rows.record_sizes(records)) + bytes(joined_rows.record_bytes(records))
+    records = items.encode(
+        {"input_ids": np.arange(sum(lengths), dtype="<i4")}, offsets(lengths)
+    )
+    return litdata.chunk_head(joined_rows.record_sizes(records)) + bytes(
+        joined_rows.record_bytes(records)
+    )
 
 
 def test_golden_bytes_of_megatron():
@@ -59,8 +78,10 @@ def test_golden_bytes_of_megatron():
             "03 00 00 00 00 00 00 00",  # sequences
             "03 00 00 00 00 00 00 00",  # document borders
             "03 00 00 00 01 00 00 00 02 00 00 00",  # lengths
-            "00 00 00 00 00 00 00 00 06 00 00 00 00 00 00 00 08 00 00 00 00 00 00 00",  # offsets
-            "00 00 00 00 00 00 00 00 01 00 00 00 00 00 00 00 03 00 00 00 00 00 00 00",  # borders
+            # Offsets.
+            "00 00 00 00 00 00 00 00 06 00 00 00 00 00 00 00 08 00 00 00 00 00 00 00",
+            # Borders.
+            "00 00 00 00 00 00 00 00 01 00 00 00 00 00 00 00 03 00 00 00 00 00 00 00",
         )
     )
 
@@ -68,25 +89,39 @@ def test_golden_bytes_of_megatron():
 def test_golden_bytes_of_mds():
     columns = mds.MdsColumns.of([mds.MdsColumn("tokens", "int32")])
     samples = columns.encode({"tokens": np.array([7, 8], "<i4")}, offsets([2]))
-    assert bytes(joined_rows.record_bytes(samples)).hex(" ", 1) == "0a 00 00 00 04 02 07 00 00 00 08 00 00 00"
+    assert (
+        bytes(joined_rows.record_bytes(samples)).hex(" ", 1)
+        == "0a 00 00 00 04 02 07 00 00 00 08 00 00 00"
+    )
     config = columns.config(1 << 26)
     assert json.dumps(config, sort_keys=True) == (
         '{"column_encodings": ["ndarray:int32"], "column_names": ["tokens"], "column_sizes": [null], '
         '"compression": null, "format": "mds", "hashes": [], "size_limit": 67108864, "version": 2}'
     )
     head = mds.shard_head(config, np.array([14]))
-    assert head[:4].hex() == "01000000" and head[12:] == json.dumps(config, sort_keys=True).encode()
+    assert (
+        head[:4].hex() == "01000000"
+        and head[12:] == json.dumps(config, sort_keys=True).encode()
+    )
     assert np.frombuffer(head, "<u4", 2, 4).tolist() == [len(head), len(head) + 14]
 
 
 def test_golden_bytes_of_litdata():
     assert (
-        litdata_chunk([2, 1]).hex(" ", 4) == "02000000 10000000 18000000 1c000000 00000000 01000000 02000000"
+        litdata_chunk([2, 1]).hex(" ", 4)
+        == "02000000 10000000 18000000 1c000000 00000000 01000000 02000000"
     )
     items = litdata.Items({"input_ids": "int32", "loss_mask": "uint8"}, is_stream=False)
-    index = json.loads(items.index_bytes([litdata.Chunk("chunk-0-0.bin", 99, 2, None)], None))
-    assert index["chunks"] == [{"filename": "chunk-0-0.bin", "chunk_bytes": 99, "chunk_size": 2, "dim": None}]
-    assert index["config"]["data_format"] == ["no_header_tensor:15", "no_header_tensor:11"]
+    index = json.loads(
+        items.index_bytes([litdata.Chunk("chunk-0-0.bin", 99, 2, None)], None)
+    )
+    assert index["chunks"] == [
+        {"filename": "chunk-0-0.bin", "chunk_bytes": 99, "chunk_size": 2, "dim": None}
+    ]
+    assert index["config"]["data_format"] == [
+        "no_header_tensor:15",
+        "no_header_tensor:11",
+    ]
     leaf = '{"type": null, "context": null, "children_spec": []}'
     assert index["config"]["data_spec"] == (
         '[1, {"type": "builtins.dict", "context": "[\\"input_ids\\", \\"loss_mask\\"]", "children_spec": '
@@ -104,7 +139,10 @@ def test_an_index_of_megatron_reads_back(lengths: list[int], size: int, dtype: s
     index = megatron.read_index(megatron_index(lengths, sizes, dtype), "x.idx")
     assert index.sequence_lengths.tolist() == lengths
     assert index.document_borders.tolist() == offsets(sizes).tolist()
-    assert (index.dtype.name, index.data_bytes) == (dtype, sum(lengths) * np.dtype(dtype).itemsize)
+    assert (index.dtype.name, index.data_bytes) == (
+        dtype,
+        sum(lengths) * np.dtype(dtype).itemsize,
+    )
 
 
 def test_a_large_index_is_written_in_pieces(monkeypatch: pytest.MonkeyPatch):
@@ -130,17 +168,27 @@ def test_further_fields_of_borders_are_ignored():
 @given(LENGTHS, st.sampled_from([0, 66_000]))
 def test_samples_of_mds_read_back(lengths: list[int], longest: int):
     lengths = [*lengths, longest]
-    columns = mds.MdsColumns.of([mds.MdsColumn("tokens", "int32"), mds.MdsColumn("loss_mask", "uint8")])
+    columns = mds.MdsColumns.of(
+        [mds.MdsColumn("tokens", "int32"), mds.MdsColumn("loss_mask", "uint8")]
+    )
     row_offsets = offsets(lengths)
     ids = np.arange(sum(lengths), dtype="<i4")
-    samples = columns.encode({"tokens": ids, "loss_mask": (ids % 2).astype("u1")}, row_offsets)
+    samples = columns.encode(
+        {"tokens": ids, "loss_mask": (ids % 2).astype("u1")}, row_offsets
+    )
     records: list[Any] = samples.to_pylist()
     for row, sample in enumerate(records):
         mask_bytes, id_bytes = np.frombuffer(sample, "<u4", 2).tolist()
         assert len(sample) == 8 + mask_bytes + id_bytes
         expected = ids[row_offsets[row] : row_offsets[row + 1]]
-        assert mds.array_of("ndarray:uint8", sample[8 : 8 + mask_bytes]).tolist() == (expected % 2).tolist()
-        assert mds.array_of("ndarray:int32", sample[8 + mask_bytes :]).tolist() == expected.tolist()
+        assert (
+            mds.array_of("ndarray:uint8", sample[8 : 8 + mask_bytes]).tolist()
+            == (expected % 2).tolist()
+        )
+        assert (
+            mds.array_of("ndarray:int32", sample[8 + mask_bytes :]).tolist()
+            == expected.tolist()
+        )
 
 
 @given(LENGTHS)
@@ -159,26 +207,49 @@ def test_indexes_read_back():
     index = litdata.LitdataIndex.of(items.index_bytes(chunks, 1 << 20), "index.json")
     assert index == litdata.LitdataIndex(tuple(chunks), items, None)
     config = mds.MdsColumns.of([mds.MdsColumn("tokens", "int32", 64)]).config(None)
-    [shard] = mds.read_index(mds.index_bytes(config, [("shard.00000.mds", 7, 3)]), "index.json")
-    assert (shard["column_sizes"], shard["samples"], shard["raw_data"]["bytes"]) == ([256], 3, 7)
+    [shard] = mds.read_index(
+        mds.index_bytes(config, [("shard.00000.mds", 7, 3)]), "index.json"
+    )
+    assert (shard["column_sizes"], shard["samples"], shard["raw_data"]["bytes"]) == (
+        [256],
+        3,
+        7,
+    )
 
 
 def test_metadata_reads_back():
     flat = numpy_flat.FlatMetadata(
-        dtype="uint16", vocab_size=9, bos_id=None, eos_id=0, pad_id=0, files={"train.npy": 4}
+        dtype="uint16",
+        vocab_size=9,
+        bos_id=None,
+        eos_id=0,
+        pad_id=0,
+        files={"train.npy": 4},
     )
     assert numpy_flat.FlatMetadata.of(flat.to_bytes(), "metadata.json") == flat
     records = array_record.RecordMetadata(
-        columns=("input_ids",), dtype="int32", vocab_size=9, bos_id=None, eos_id=0, pad_id=0, files={}
+        columns=("input_ids",),
+        dtype="int32",
+        vocab_size=9,
+        bos_id=None,
+        eos_id=0,
+        pad_id=0,
+        files={},
     )
-    assert array_record.RecordMetadata.of(records.to_bytes(), "metadata.json") == records
+    assert (
+        array_record.RecordMetadata.of(records.to_bytes(), "metadata.json") == records
+    )
 
 
 INDEX = megatron_index([3, 1, 2], [1, 2])
 DAMAGED: dict[str, tuple[Callable[[bytes, str], object], bytes, str]] = {
     "header of Megatron, cut": (megatron.read_index, INDEX[:20], "it has 20 bytes"),
     "magic": (megatron.read_index, b"x" + INDEX[1:], "it begins with"),
-    "version": (megatron.read_index, INDEX[:9] + b"\x02" + INDEX[10:], "version 2, expected 1"),
+    "version": (
+        megatron.read_index,
+        INDEX[:9] + b"\x02" + INDEX[10:],
+        "version 2, expected 1",
+    ),
     "type": (megatron.read_index, INDEX[:17] + b"\x09" + INDEX[18:], "type code 9"),
     "index, cut": (megatron.read_index, INDEX[:-1], "it has 93 bytes, expected 94"),
     "negative length": (
@@ -186,10 +257,22 @@ DAMAGED: dict[str, tuple[Callable[[bytes, str], object], bytes, str]] = {
         INDEX[:37] + b"\xff" + INDEX[38:],
         "sequence 0 has a negative length",
     ),
-    "lengths": (megatron.read_index, INDEX[:34] + b"\x04" + INDEX[35:], "sequence 1 does not begin where"),
-    "documents": (megatron.read_index, INDEX[:-8] + b"\x02" + INDEX[-7:], "do not rise from 0 to 3"),
+    "lengths": (
+        megatron.read_index,
+        INDEX[:34] + b"\x04" + INDEX[35:],
+        "sequence 1 does not begin where",
+    ),
+    "documents": (
+        megatron.read_index,
+        INDEX[:-8] + b"\x02" + INDEX[-7:],
+        "do not rise from 0 to 3",
+    ),
     "no gzip": (numpy_flat.read_borders, b"0,3\n", "expected gzip"),
-    "no numbers": (numpy_flat.read_borders, gzip.compress(b"a,b\n"), "expected gzip of lines start,end"),
+    "no numbers": (
+        numpy_flat.read_borders,
+        gzip.compress(b"a,b\n"),
+        "expected gzip of lines start,end",
+    ),
     "descending": (
         numpy_flat.read_borders,
         gzip.compress(b"0,3\n2,1\n"),
@@ -201,12 +284,28 @@ DAMAGED: dict[str, tuple[Callable[[bytes, str], object], bytes, str]] = {
         b'{"dtype":"int8","vocab_size":1,"bos_id":0,"eos_id":0,"pad_id":0,"files":{}}',
         "dtype is 'int8'",
     ),
-    "no record metadata": (array_record.RecordMetadata.of, b"[]", "expected the fields columns"),
+    "no record metadata": (
+        array_record.RecordMetadata.of,
+        b"[]",
+        "expected the fields columns",
+    ),
     "MDS, cut": (mds.read_offsets, mds_shard([3, 4])[:-1], "do not end at its size"),
     "no MDS": (mds.read_offsets, b"", "do not end at its size"),
-    "MDS index": (mds.read_index, b'{"shards": [{"version": 1, "format": "mds"}]}', "of version 1"),
-    "litdata, cut": (litdata.read_offsets, litdata_chunk([3, 4])[:-1], "do not end at its size"),
-    "litdata index": (litdata.LitdataIndex.of, b'{"chunks": []}', "expected an index of litdata"),
+    "MDS index": (
+        mds.read_index,
+        b'{"shards": [{"version": 1, "format": "mds"}]}',
+        "of version 1",
+    ),
+    "litdata, cut": (
+        litdata.read_offsets,
+        litdata_chunk([3, 4])[:-1],
+        "do not end at its size",
+    ),
+    "litdata index": (
+        litdata.LitdataIndex.of,
+        b'{"chunks": []}',
+        "expected an index of litdata",
+    ),
 }
 
 

@@ -1,4 +1,6 @@
-"""What most tests of the loader read: small datasets that are built once for a process."""
+"""What most tests of the loader read: small datasets that are built once for a
+process.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def sources(store: str) -> dict[str, tl.Dataset]:
 def data(
     request: pytest.FixtureRequest, learned: tl.Dataset, sources: dict[str, tl.Dataset]
 ) -> tl.Dataset | tl.Mixture:
-    """A dataset, and a mixture of two sources, of which one comes three times as often."""
+    """A dataset, and a mixture of two sources, of which one comes three times as
+    often.
+    """
     if request.param == "dataset":
         return learned
     return tl.Mixture(sources, {"code": 0.25, "web": 0.75}, rows=150, block_size=6)

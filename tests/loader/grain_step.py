@@ -1,4 +1,6 @@
-"""A step over batches that Grain's processes do: each imports this module, and should import little else."""
+"""A step over batches that Grain's processes do: each imports this module, and
+should import little else.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""One process with eight devices: however an iteration ends, its threads end too, and errors come in their place."""
+"""One process with eight devices: however an iteration ends, its threads end too,
+and errors come in their place.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,11 @@ def _check_endings(data: Any, sharding: NamedSharding) -> None:
     for expected in itertools.islice(reference(data, ROWS, epochs=None), 3, 6):
         check_batch(next(iterator), expected, sharding)
     iterator = iter(left)
-    check_batch(next(iterator), next(itertools.islice(reference(data, ROWS, epochs=None), 6, 7)), sharding)
+    check_batch(
+        next(iterator),
+        next(itertools.islice(reference(data, ROWS, epochs=None), 6, 7)),
+        sharding,
+    )
     left.close()
     assert _threads() == []
 
@@ -87,12 +93,20 @@ def _check_endings(data: Any, sharding: NamedSharding) -> None:
 
 
 def _check_damage(data: Any, sharding: NamedSharding) -> None:
-    """What a thread finds is raised where its batch would have been, and raised again by who tries again."""
+    """What a thread finds is raised where its batch would have been, and raised
+    again by who tries again.
+    """
     told: list[tuple[int, str]] = []
-    for options in ({}, {"sharding": sharding}, {"sharding": sharding, "prefetch": 0, "workers": 0}):
+    for options in (
+        {},
+        {"sharding": sharding},
+        {"sharding": sharding, "prefetch": 0, "workers": 0},
+    ):
         # In windows of a row group the damage comes after some batches.
         loader = tl.DataLoader(data, ROWS, seed=4, window=1, **options)
-        with pytest.raises(IntegrityError, match=r"small@v1: data/.*row group \d+") as caught:
+        with pytest.raises(
+            IntegrityError, match=r"small@v1: data/.*row group \d+"
+        ) as caught:
             for _ in loader:
                 pass
         assert _threads() == []
@@ -105,7 +119,9 @@ def _check_damage(data: Any, sharding: NamedSharding) -> None:
 
 
 def _check_bad_batch(placement: Placement, prefetch: int) -> None:
-    """The devices' own errors come in their place too, and what is read from is closed."""
+    """The devices' own errors come in their place too, and what is read from is
+    closed.
+    """
     given = _Given([_batch(0), _batch(1)[:-1], _batch(2)])
     batches = Prefetched(given, placed(placement), ahead=prefetch)
     assert next(batches)[0, 0] == 0
@@ -193,7 +209,11 @@ def placed(placement: Placement) -> Callable[[np.ndarray], Any]:
 
 
 def _threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("tokenlake-")]
+    return [
+        thread.name
+        for thread in threading.enumerate()
+        if thread.name.startswith("tokenlake-")
+    ]
 
 
 def _wait_until(true: Callable[[], bool]) -> None:

@@ -33,19 +33,28 @@ def main(facts: dict[str, Any]) -> None:
 
 
 def _check_together(data: Any, sharding: NamedSharding, folder: Path) -> None:
-    params = {"w": jax.device_put(np.arange(64.0, dtype=np.float32).reshape(8, 8), sharding)}
+    params = {
+        "w": jax.device_put(np.arange(64.0, dtype=np.float32).reshape(8, 8), sharding)
+    }
     loader = tl.DataLoader(data, ROWS, seed=1, sharding=sharding)
     batches = iter(loader)
     _skip(batches, 2)
     told = loader.get_state()
     with ocp.CheckpointManager(folder) as manager:
-        saved = ocp.args.Composite(model=ocp.args.StandardSave(params), data=LoaderSave(loader))
+        saved = ocp.args.Composite(
+            model=ocp.args.StandardSave(params), data=LoaderSave(loader)
+        )
         _skip(batches, 1)
         manager.save(2, args=saved)
         # It is written by a thread; the loader goes on meanwhile.
         _skip(batches, 2)
         manager.wait_until_finished()
-        manager.save(5, args=ocp.args.Composite(model=ocp.args.StandardSave(params), data=LoaderSave(loader)))
+        manager.save(
+            5,
+            args=ocp.args.Composite(
+                model=ocp.args.StandardSave(params), data=LoaderSave(loader)
+            ),
+        )
     assert json.loads((folder / "2" / "data" / "metadata").read_text()) == told
     loader.close()
 
@@ -55,7 +64,9 @@ def _check_together(data: Any, sharding: NamedSharding, folder: Path) -> None:
             empty = {"w": jax.ShapeDtypeStruct((8, 8), np.float32, sharding=sharding)}
             restored = manager.restore(
                 step,
-                args=ocp.args.Composite(model=ocp.args.StandardRestore(empty), data=LoaderRestore(again)),
+                args=ocp.args.Composite(
+                    model=ocp.args.StandardRestore(empty), data=LoaderRestore(again)
+                ),
             )
             assert (restored.data is again, again.step) == (True, step)
             np.testing.assert_array_equal(restored.model["w"], params["w"])
@@ -72,14 +83,18 @@ def _check_plain_json(data: Any, folder: Path) -> None:
     loader = tl.DataLoader(data, ROWS, seed=1)
     _skip(iter(loader), 3)
     with ocp.CheckpointManager(folder) as manager:
-        manager.save(3, args=ocp.args.Composite(data=ocp.args.JsonSave(loader.get_state())))
+        manager.save(
+            3, args=ocp.args.Composite(data=ocp.args.JsonSave(loader.get_state()))
+        )
     with ocp.CheckpointManager(folder) as manager:
         again = tl.DataLoader(data, ROWS, seed=1)
         manager.restore(3, args=ocp.args.Composite(data=LoaderRestore(again)))
         assert again.get_state() == loader.get_state()
         manager.save(4, args=ocp.args.Composite(data=LoaderSave(again)))
     with ocp.CheckpointManager(folder) as manager:
-        restored = manager.restore(4, args=ocp.args.Composite(data=ocp.args.JsonRestore()))
+        restored = manager.restore(
+            4, args=ocp.args.Composite(data=ocp.args.JsonRestore())
+        )
         assert restored.data == loader.get_state()
 
 
@@ -89,7 +104,9 @@ def _check_refusals(data: Any, folder: Path) -> None:
         with pytest.raises(ConfigError, match="seed is 1 there and 2 here"):
             manager.restore(2, args=ocp.args.Composite(data=LoaderRestore(other)))
         assert other.step == 0
-        with pytest.raises(NotFoundError, match=r"there is no state of a loader in .*model"):
+        with pytest.raises(
+            NotFoundError, match=r"there is no state of a loader in .*model"
+        ):
             manager.restore(2, args=ocp.args.Composite(model=LoaderRestore(other)))
 
 

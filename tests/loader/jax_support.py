@@ -1,6 +1,8 @@
-"""Runs a case in processes of its own: how many devices JAX has is settled when it is imported.
+"""Runs a case in processes of its own: how many devices JAX has is settled when it is
+imported.
 
-A case is a module with ``main(facts)``, whose answer is JSON; see :mod:`tests.loader.jax_worker`.
+A case is a module with ``main(facts)``, whose answer is JSON; see
+:mod:`tests.loader.jax_worker`.
 """
 
 from __future__ import annotations
@@ -30,25 +32,32 @@ _SECONDS = 120  # a worker takes a few; this ends what hangs, on any machine
 
 
 def packed_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with the packed datasets ``large``, ``small``, ``learned`` (with a loss mask) and ``held`` (some of it
-    held out), rows of 32 ids."""
+    """A store with the packed datasets ``large``, ``small``, ``learned`` (with a loss
+    mask) and ``held`` (some of it held out), rows of 32 ids.
+    """
     return _build(tmp_path_factory.getbasetemp() / "packed")
 
 
-def run(case: str, *, processes: int = 1, devices: int = 8, quiet: bool = True, **facts: Any) -> list[Any]:
-    """Run a case in processes that JAX knows of each other, and return what each answered.
+def run(
+    case: str, *, processes: int = 1, devices: int = 8, quiet: bool = True, **facts: Any
+) -> list[Any]:
+    """Run a case in processes that JAX knows of each other, and return what each
+    answered.
 
     Args:
         case: module, as ``tests.loader.jax_meshes``.
         devices: of each process.
-        quiet: alone, it has nothing to say; several always say how they found each other.
+        quiet: alone, it has nothing to say; several always say how they found each
+            other.
         facts: for the case, JSON-able.
     """
     address = f"127.0.0.1:{_free_port()}" if processes > 1 else None
     with tempfile.TemporaryDirectory() as folder:
         started = [
             _Worker(
-                Path(folder) / str(index), case, {"index": index, "processes": processes, "address": address}
+                Path(folder) / str(index),
+                case,
+                {"index": index, "processes": processes, "address": address},
             )
             for index in range(processes)
         ]
@@ -78,10 +87,22 @@ class _Worker:
             "TF_CPP_MIN_LOG_LEVEL": "3",
         }
         answer = str(self._folder / "answer.json")
-        command = [sys.executable, "-W", "error", "-m", "tests.loader.jax_worker", self._case, answer]
-        command.append(json.dumps(self._place | {"facts": facts, "seconds": _SECONDS - 10}))
+        command = [
+            sys.executable,
+            "-W",
+            "error",
+            "-m",
+            "tests.loader.jax_worker",
+            self._case,
+            answer,
+        ]
+        command.append(
+            json.dumps(self._place | {"facts": facts, "seconds": _SECONDS - 10})
+        )
         with (self._folder / "errors").open("wb") as errors:
-            self._process = subprocess.Popen(command, env=environment, stdout=errors, stderr=errors)
+            self._process = subprocess.Popen(
+                command, env=environment, stdout=errors, stderr=errors
+            )
 
     def code(self) -> int | None:
         assert self._process is not None
@@ -135,8 +156,15 @@ def _build(root: Path) -> Path:
     tokenizer.mkdir(parents=True)
     for name, data in sentencepiece().files.items():
         (tokenizer / name).write_bytes(data)
-    asked = [{"question": f"what is {i}", "answer": f"it is {i} " * (i % 3 + 1)} for i in range(300)]
-    prompt = {"template": "{question} {answer}", "input_columns": ["question"], "label_column": "answer"}
+    asked = [
+        {"question": f"what is {i}", "answer": f"it is {i} " * (i % 3 + 1)}
+        for i in range(300)
+    ]
+    prompt = {
+        "template": "{question} {answer}",
+        "input_columns": ["question"],
+        "label_column": "answer",
+    }
     with small_row_groups():
         for name, records, options in (
             ("large", notes(700), {}),
@@ -146,5 +174,7 @@ def _build(root: Path) -> Path:
         ):
             data = write_jsonl(root / f"{name}.jsonl", records)
             config = settings(root, tokenizer, data, **options)
-            build_here(config | {"name": name, "pack": {"enabled": True, "seq_length": LENGTH}})
+            build_here(
+                config | {"name": name, "pack": {"enabled": True, "seq_length": LENGTH}}
+            )
     return root / "store"

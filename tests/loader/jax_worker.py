@@ -1,4 +1,6 @@
-"""What a process of its own runs: ``python -m tests.loader.jax_worker MODULE ANSWER PLACE``; see ``jax_support``."""
+"""What a process of its own runs: ``python -m tests.loader.jax_worker MODULE ANSWER
+PLACE``; see ``jax_support``.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ import jax
 
 def main(case: str, answer: str, place: str) -> None:
     told = json.loads(place)
-    faulthandler.dump_traceback_later(told["seconds"])  # what hangs says where, before it is ended
+    # What hangs says where, before it is ended.
+    faulthandler.dump_traceback_later(told["seconds"])
     if told["address"]:
         jax.distributed.initialize(
             told["address"],

@@ -1,4 +1,6 @@
-"""Small packed datasets and mixtures, read by a loader; built once for all tests of a process."""
+"""Small packed datasets and mixtures, read by a loader; built once for all tests of
+a process.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ Batch = dict[str, Any]
 
 
 def plain(tmp_path_factory: pytest.TempPathFactory, name: str = "plain") -> tl.Dataset:
-    """A packed dataset of several shards, its row groups of 6 rows of 32 ids; ``learned`` has a loss mask."""
+    """A packed dataset of several shards, its row groups of 6 rows of 32 ids;
+    ``learned`` has a loss mask.
+    """
     return tl.open(lake_of(tmp_path_factory).url, name, split="train")
 
 
@@ -37,9 +41,13 @@ def _mixtures(root: Path) -> str:
 
 
 def ids(batches: Any) -> list[np.ndarray[Any, Any]]:
-    """The input_ids of batches, copied, so that nothing depends on what becomes of the batches."""
+    """The input_ids of batches, copied, so that nothing depends on what becomes of
+    the batches.
+    """
     return [batch["input_ids"].copy() for batch in batches]
 
 
 def same(ours: list[np.ndarray[Any, Any]], theirs: list[np.ndarray[Any, Any]]) -> bool:
-    return len(ours) == len(theirs) and all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    return len(ours) == len(theirs) and all(
+        np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True)
+    )

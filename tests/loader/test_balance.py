@@ -21,7 +21,13 @@ SIZES = {0: 8, 3: 16, 5: 24}
 
 def loader_of(data: Data, ranks: int | None = 4, **options: Any) -> tl.DataLoader:
     balance = None if ranks is None else {"ranks": ranks}
-    chosen: dict[str, Any] = {"batch_size": SIZES, "seed": 5, "balance": balance, "workers": 0, **options}
+    chosen: dict[str, Any] = {
+        "batch_size": SIZES,
+        "seed": 5,
+        "balance": balance,
+        "workers": 0,
+        **options,
+    }
     return tl.DataLoader(data, **chosen)
 
 
@@ -34,7 +40,10 @@ def dealt(data: Data, costs: np.ndarray[Any, Any], ranks: int) -> np.ndarray[Any
 def costs(batch: Batch) -> np.ndarray[Any, Any]:
     """Of each row, as its segment ids say."""
     segments = batch["segment_ids"]
-    found: Any = sum((segments == number).sum(axis=1) ** 2 for number in range(1, int(segments.max()) + 1))
+    found: Any = sum(
+        (segments == number).sum(axis=1) ** 2
+        for number in range(1, int(segments.max()) + 1)
+    )
     return found
 
 
@@ -46,7 +55,9 @@ COSTS = st.integers(1, 6).flatmap(
     lambda ranks: st.tuples(
         st.just(ranks),
         st.integers(1, 9).flatmap(
-            lambda each: st.lists(st.integers(1, 1 << 40), min_size=ranks * each, max_size=ranks * each)
+            lambda each: st.lists(
+                st.integers(1, 1 << 40), min_size=ranks * each, max_size=ranks * each
+            )
         ),
     )
 )
@@ -63,20 +74,25 @@ def test_every_row_has_a_place_and_no_rank_has_more_than_it_must(
     parts = rows.reshape(ranks, -1)
     assert (np.diff(parts, axis=1) > 0).all()
     totals = of_rows[parts].sum(axis=1)
-    # Each rank has one row of each round, and what rounds are apart inside adds up to no more than rows are.
+    # Each rank has one row of each round, and what rounds are apart inside adds up to
+    # no more than rows are.
     assert int(np.ptp(totals)) <= max(asked) - min(asked)
     assert (dealt(learned, of_rows * 3, ranks) == rows).all()
 
 
 def test_ranks_cost_alike_where_documents_are_as_long_as_texts_are(learned: tl.Dataset):
-    """Lengths as of web pages (log-normal), greedily cut into rows of 8,192, dealt to 64 ranks of 8 rows."""
+    """Lengths as of web pages (log-normal), greedily cut into rows of 8,192, dealt
+    to 64 ranks of 8 rows.
+    """
     chance = np.random.default_rng(3)
     found = list[float]()
     for _ in range(8):
         ends = np.cumsum(chance.lognormal(6.3, 1.3, 9000).astype(np.int64) + 1)
         bounds = np.unique(np.concatenate([ends, np.arange(513) * 8192]))
         bounds = bounds[bounds <= 512 * 8192]
-        of_rows = np.bincount(bounds[:-1] // 8192, np.diff(bounds) ** 2.0, 512).astype(np.int64)
+        of_rows = np.bincount(bounds[:-1] // 8192, np.diff(bounds) ** 2.0, 512).astype(
+            np.int64
+        )
         totals = of_rows[dealt(learned, of_rows, 64)].reshape(64, -1).sum(axis=1)
         found.append(totals.max() / totals.mean())
         assert of_rows.reshape(64, -1).sum(axis=1).max() > 1.2 * totals.mean()
@@ -87,10 +103,14 @@ def test_the_rows_of_a_step_are_the_same_for_any_number_of_ranks(data: Data):
     plainly = loader_of(data, None)
     whole = [
         {name: column.copy() for name, column in batch.items()}
-        for batch in loader_of(data, None, columns=("input_ids", "segment_ids", "loss_mask"))
+        for batch in loader_of(
+            data, None, columns=("input_ids", "segment_ids", "loss_mask")
+        )
     ]
     for ranks in (2, 4):
-        balanced = loader_of(data, ranks, columns=("input_ids", "segment_ids", "loss_mask"))
+        balanced = loader_of(
+            data, ranks, columns=("input_ids", "segment_ids", "loss_mask")
+        )
         apart, nearer = list[float](), list[float]()
         for before, batch in zip(whole, balanced, strict=True):
             for name in before:
@@ -127,13 +147,16 @@ def test_resumed_is_uninterrupted_and_hosts_together_are_one(data: Data):
         other = tl.DataLoader(data, SIZES, seed=5, balance="attention", host=(host, 8))
         other.set_state(json.loads(states[2]))
         moved.append(ids(other))
-    assert bags([np.concatenate(each) for each in zip(*moved, strict=True)]) == bags(whole[2:])
+    assert bags([np.concatenate(each) for each in zip(*moved, strict=True)]) == bags(
+        whole[2:]
+    )
 
 
 def test_pytorch_and_grain_deal_as_the_loader_does(data: Data):
     whole = ids(loader_of(data))
     batches = [
-        batch["input_ids"].numpy() for batch in tl.torch_dataset(data, SIZES, seed=5, balance={"ranks": 4})
+        batch["input_ids"].numpy()
+        for batch in tl.torch_dataset(data, SIZES, seed=5, balance={"ranks": 4})
     ]
     assert same(batches, whole)
     grained = tl.grain_dataset(data, SIZES, seed=5, balance={"ranks": 4})
@@ -169,14 +192,22 @@ def test_what_does_not_fit_is_refused(learned: tl.Dataset, texts: tl.Dataset):
             {"balance": "atention"},
             "got 'atention', must be 'attention', a BatchBalance, or a mapping of ranks",
         ),
-        (learned, {"balance": {"ranks": 0}}, "balance.ranks: got 0, must be a whole number from 1 on"),
+        (
+            learned,
+            {"balance": {"ranks": 0}},
+            "balance.ranks: got 0, must be a whole number from 1 on",
+        ),
         (learned, {"balance": "attention"}, "the number of ranks is not known"),
         (
             learned,
             {"balance": {"ranks": 3}},
             "got 3, which does not divide every batch size; .* a divisor of 8",
         ),
-        (learned, {"balance": {"ranks": 2}, "host": (0, 4)}, "got 2, and host cuts batches into 4 parts"),
+        (
+            learned,
+            {"balance": {"ranks": 2}, "host": (0, 4)},
+            "got 2, and host cuts batches into 4 parts",
+        ),
         (
             texts,
             {"balance": {"ranks": 2}},

@@ -39,8 +39,16 @@ ALL_KINDS: list[dict[str, object]] = [
 
 
 @pytest.mark.parametrize("options", ALL_KINDS, ids=str)
-def test_resuming_at_every_step_gives_the_rest(ds: tl.Dataset, options: dict[str, object]):
-    options = {"batch_size": 8, "seed": 5, "columns": ("input_ids",), "workers": 1, **options}
+def test_resuming_at_every_step_gives_the_rest(
+    ds: tl.Dataset, options: dict[str, object]
+):
+    options = {
+        "batch_size": 8,
+        "seed": 5,
+        "columns": ("input_ids",),
+        "workers": 1,
+        **options,
+    }
 
     def loader() -> tl.DataLoader:
         return tl.DataLoader(ds, **options)  # type: ignore[arg-type]
@@ -58,7 +66,9 @@ def test_resuming_at_every_step_gives_the_rest(ds: tl.Dataset, options: dict[str
         assert second.step == step
         assert same([*begun, *ids(second)], whole)
         third = loader()
-        assert same(ids(third.iter_from_step(step)) if step < len(whole) else [], whole[step:])
+        assert same(
+            ids(third.iter_from_step(step)) if step < len(whole) else [], whole[step:]
+        )
 
 
 def test_an_epoch_is_every_row_once_and_the_next_one_another_order(ds: tl.Dataset):
@@ -80,11 +90,24 @@ def test_drop_last_alone_leaves_rows_out(ds: tl.Dataset):
 
 
 def test_a_last_batch_may_be_filled_up_with_padding(ds: tl.Dataset):
-    columns = ("input_ids", "segment_ids", "positions", "loss_mask", "labels", "targets")
+    columns = (
+        "input_ids",
+        "segment_ids",
+        "positions",
+        "loss_mask",
+        "labels",
+        "targets",
+    )
     *_, short = tl.DataLoader(ds, 10, columns=columns)
     *_, padded = tl.DataLoader(ds, 10, columns=columns, pad_last=True)
     real = len(ds) % 10
-    empty = {"input_ids": ds.pad_id, "segment_ids": 0, "positions": 0, "loss_mask": False, "labels": -100}
+    empty = {
+        "input_ids": ds.pad_id,
+        "segment_ids": 0,
+        "positions": 0,
+        "loss_mask": False,
+        "labels": -100,
+    }
     for name in columns:
         assert padded[name].shape == (10, LENGTH)
         assert (padded[name][:real] == short[name]).all()
@@ -96,7 +119,15 @@ def test_a_run_goes_on_with_other_numbers_of_hosts(ds: tl.Dataset):
     state, got = None, list[np.ndarray]()
     for hosts, steps in ((8, 3), (2, 5), (1, 1), (4, 4), (8, 99)):
         loaders = [
-            tl.DataLoader(ds, 8, seed=3, columns=["input_ids"], pad_last=True, host=(host, hosts), workers=0)
+            tl.DataLoader(
+                ds,
+                8,
+                seed=3,
+                columns=["input_ids"],
+                pad_last=True,
+                host=(host, hosts),
+                workers=0,
+            )
             for host in range(hosts)
         ]
         for loader in loaders:
@@ -113,7 +144,9 @@ def test_a_run_goes_on_with_other_numbers_of_hosts(ds: tl.Dataset):
 
 
 def test_columns_follow_from_the_stored_lengths(ds: tl.Dataset):
-    stored = ds.take(np.arange(len(ds)), ["input_ids", "segment_ids", "positions", "loss_mask"])
+    stored = ds.take(
+        np.arange(len(ds)), ["input_ids", "segment_ids", "positions", "loss_mask"]
+    )
     by_row = {row.tobytes(): at for at, row in enumerate(stored["input_ids"])}
     for batch in tl.DataLoader(ds, 8):
         for at, row in enumerate(batch["input_ids"]):
@@ -130,7 +163,9 @@ def test_columns_follow_from_the_stored_lengths(ds: tl.Dataset):
 def test_stored_masks_come_along(learned: tl.Dataset):
     stored = learned.read(0, len(learned))
     masks = np.array(stored["loss_mask"].to_pylist())
-    got = learned.take(np.arange(len(learned)), ["loss_mask", "segment_ids", "positions"])
+    got = learned.take(
+        np.arange(len(learned)), ["loss_mask", "segment_ids", "positions"]
+    )
     expected = masks & (got["positions"] > 0) & (got["segment_ids"] > 0)
     assert (got["loss_mask"] == expected).all()
     assert masks.any() and not masks.all()
@@ -146,7 +181,9 @@ def test_rows_stored_in_16_and_in_32_bits_come_in_one_batch(
     table = packed_rows(12, 8)
     manifest = stored(tmp_path, [indexed(table, 4), ours(table, 5)], 8).manifest
     both = tl.Dataset(open_store(tmp_path), manifest, "train")
-    kinds = [both.rows.packed(group, loss_mask=False).ids.dtype.name for group in (0, 3)]
+    kinds = [
+        both.rows.packed(group, loss_mask=False).ids.dtype.name for group in (0, 3)
+    ]
     assert kinds == ["uint16", "int32"]
     rows = np.random.default_rng(0).permutation(24)
     expected = np.array(table["input_ids"].to_pylist())[rows % 12]
@@ -183,7 +220,9 @@ def test_a_loop_that_was_left_goes_on_behind_the_last_batch_delivered(ds: tl.Dat
     ],
 )
 @pytest.mark.parametrize("prefetch", [0, 2])
-def test_an_iterator_that_was_replaced_raises(ds: tl.Dataset, caller: str, replace: Any, prefetch: int):
+def test_an_iterator_that_was_replaced_raises(
+    ds: tl.Dataset, caller: str, replace: Any, prefetch: int
+):
     """It never looks like the end of a pass, in no way that takes its place."""
     loader = tl.DataLoader(ds, 8, columns=["input_ids"], prefetch=prefetch)
     before = set(threading.enumerate())
@@ -192,7 +231,8 @@ def test_an_iterator_that_was_replaced_raises(ds: tl.Dataset, caller: str, repla
     kept = replace(loader)
     for _ in range(2):
         with pytest.raises(
-            ConfigError, match=rf"replaced after step 1: .* {caller} began .*peek\(\).* two loaders"
+            ConfigError,
+            match=rf"replaced after step 1: .* {caller} began .*peek\(\).* two loaders",
         ):
             next(old)
     assert not loader.ended
@@ -242,22 +282,37 @@ def test_peek_returns_the_next_batch_and_takes_none(ds: tl.Dataset, prefetch: in
 
 def test_a_loader_says_how_it_goes_to_another_process(ds: tl.Dataset):
     for dump in (pickle.dumps, copy.deepcopy):
-        with pytest.raises(TypeError, match=r"cannot be pickled.*get_state\(\).*set_state\(\)"):
+        with pytest.raises(
+            TypeError, match=r"cannot be pickled.*get_state\(\).*set_state\(\)"
+        ):
             dump(tl.DataLoader(ds, 8))
-    with pytest.raises(TypeError, match=r"AsyncDataLoader cannot be pickled.*load_state_dict\(\)"):
+    with pytest.raises(
+        TypeError, match=r"AsyncDataLoader cannot be pickled.*load_state_dict\(\)"
+    ):
         pickle.dumps(tl.AsyncDataLoader([{"id": 1}], 1))
 
 
 def test_integers_of_numpy_are_integers_everywhere(ds: tl.Dataset):
     plain = tl.DataLoader(
-        ds, {0: 8, 3: 4}, seed=3, epochs=2, lanes=2, window=2, host=(0, 2), prefetch=1, workers=0
+        ds,
+        {0: 8, 3: 4},
+        seed=3,
+        epochs=2,
+        lanes=2,
+        window=2,
+        host=(0, 2),
+        prefetch=1,
+        workers=0,
     )
     numbers = {
-        name: np.int64(value) for name, value in {"seed": 3, "epochs": 2, "lanes": 2, "window": 2}.items()
+        name: np.int64(value)
+        for name, value in {"seed": 3, "epochs": 2, "lanes": 2, "window": 2}.items()
     }
     sizes = {np.int32(0): np.uint8(8), np.int64(3): np.int16(4)}
     host = (np.int64(0), np.int8(2))
-    loader = tl.DataLoader(ds, sizes, **numbers, host=host, prefetch=np.int64(1), workers=np.int64(0))
+    loader = tl.DataLoader(
+        ds, sizes, **numbers, host=host, prefetch=np.int64(1), workers=np.int64(0)
+    )
     state = json.loads(json.dumps(loader.get_state()))
     assert state == plain.get_state()
     at = json.loads(json.dumps(plain.plan.identity)) | {
@@ -280,11 +335,17 @@ def test_len_is_that_of_the_pass_that_comes(ds: tl.Dataset):
         assert [len(loader) for _ in loader] == [wanted] * wanted
 
 
-@pytest.mark.parametrize("step", [10**18, 10**40, -1, True, 1.0, "1", None, np.arange(2)])
+@pytest.mark.parametrize(
+    "step", [10**18, 10**40, -1, True, 1.0, "1", None, np.arange(2)]
+)
 @pytest.mark.parametrize("epochs", [1, None])
-def test_a_step_that_cannot_be_is_refused(ds: tl.Dataset, step: Any, epochs: int | None):
+def test_a_step_that_cannot_be_is_refused(
+    ds: tl.Dataset, step: Any, epochs: int | None
+):
     loader = tl.DataLoader(ds, 8, epochs=epochs)
-    with pytest.raises(ConfigError, match=r"step: got .*, must be a whole number from 0 to "):
+    with pytest.raises(
+        ConfigError, match=r"step: got .*, must be a whole number from 0 to "
+    ):
         loader.iter_from_step(step)
     far = (1 << 50) // 8 - 1  # rows are counted up to 2^50
     assert next(loader.iter_from_step(far))["input_ids"].shape[1] == LENGTH
@@ -307,8 +368,12 @@ def test_a_step_that_cannot_be_is_refused(ds: tl.Dataset, step: Any, epochs: int
         ("zzz", "it takes batch_size, seed, shuffle"),
     ],
 )
-def test_options_of_other_loaders_say_where_they_belong(ds: tl.Dataset, option: str, says: str):
-    with pytest.raises(ConfigError, match=f"DataLoader has no option '{option}': .*{says}"):
+def test_options_of_other_loaders_say_where_they_belong(
+    ds: tl.Dataset, option: str, says: str
+):
+    with pytest.raises(
+        ConfigError, match=f"DataLoader has no option '{option}': .*{says}"
+    ):
         tl.DataLoader(ds, batch_size=8, **{option: 4})  # pyright: ignore[reportCallIssue]
 
 
@@ -319,11 +384,19 @@ def test_threads_change_nothing_and_end(ds: tl.Dataset, prefetch: int, workers: 
         _check_threads(ds, prefetch, workers, order)
 
 
-def _check_threads(ds: tl.Dataset, prefetch: int, workers: int, order: dict[str, Any]) -> None:
+def _check_threads(
+    ds: tl.Dataset, prefetch: int, workers: int, order: dict[str, Any]
+) -> None:
     expected = ids(tl.DataLoader(ds, 8, columns=["input_ids"], **order))
     before = set(threading.enumerate())
     loader = tl.DataLoader(
-        ds, 8, columns=["input_ids"], prefetch=prefetch, workers=workers, cache_bytes=2000, **order
+        ds,
+        8,
+        columns=["input_ids"],
+        prefetch=prefetch,
+        workers=workers,
+        cache_bytes=2000,
+        **order,
     )
     assert same(ids(loader), expected)
     assert not set(threading.enumerate()) - before
@@ -398,12 +471,27 @@ WRONG: list[tuple[dict[str, object], str]] = [
     ({"epochs": 0}, "epochs: got 0"),
     ({"lanes": 3}, "lanes: got 3, which does not divide"),
     ({"window": 0}, "window: got 0"),
-    ({"window": "every"}, "window: got 'every', must be a whole number from 1 on, or 'all'"),
+    (
+        {"window": "every"},
+        "window: got 'every', must be a whole number from 1 on, or 'all'",
+    ),
     ({"interleave": 0}, "interleave: got 0"),
-    ({"interleave": 20}, "interleave: got 20, but a lane has 19 rows; expected at most 19"),
-    ({"interleave": 2, "window": 1}, "window and interleave: got 1 and 2, which are two orders"),
-    ({"shuffle": False, "interleave": 2}, "lanes, window and interleave are of a shuffled order"),
-    ({"shuffle": False, "lanes": 2}, "lanes, window and interleave are of a shuffled order"),
+    (
+        {"interleave": 20},
+        "interleave: got 20, but a lane has 19 rows; expected at most 19",
+    ),
+    (
+        {"interleave": 2, "window": 1},
+        "window and interleave: got 1 and 2, which are two orders",
+    ),
+    (
+        {"shuffle": False, "interleave": 2},
+        "lanes, window and interleave are of a shuffled order",
+    ),
+    (
+        {"shuffle": False, "lanes": 2},
+        "lanes, window and interleave are of a shuffled order",
+    ),
     ({"host": (2, 2)}, r"host: got \(2, 2\)"),
     ({"host": (0, 3)}, "a number that divides 8"),
     ({"columns": ["input_id"]}, "did you mean 'input_ids'"),
@@ -412,7 +500,10 @@ WRONG: list[tuple[dict[str, object], str]] = [
     ({"prefetch": -1}, "prefetch: got -1"),
     ({"workers": True}, "workers: got True"),
     ({"data": "plain"}, "must be a Dataset"),
-    ({"batch_size": "8"}, "batch_size: got '8', must be a whole number of rows from 1 on"),
+    (
+        {"batch_size": "8"},
+        "batch_size: got '8', must be a whole number of rows from 1 on",
+    ),
     ({"batch_size": 8.0}, "batch_size: got 8.0, must be a whole number"),
     ({"batch_size": None}, "batch_size: got None, must be a whole number"),
     ({"batch_size": {0: "8"}}, "batch_size: got {0: '8'}, must be a whole number"),
@@ -426,14 +517,24 @@ WRONG: list[tuple[dict[str, object], str]] = [
     ({"window": 1.5}, "window: got 1.5, must be a whole number from 1 on"),
     ({"columns": 3}, "columns: got 3, must be some of input_ids"),
     ({"host": 1}, r"host: got 1, must be \(index, number of hosts\)"),
-    ({"host": ("0", "2")}, r"host: got \('0', '2'\), must be \(index, number of hosts\)"),
+    (
+        {"host": ("0", "2")},
+        r"host: got \('0', '2'\), must be \(index, number of hosts\)",
+    ),
     ({"prefetch": "2"}, "prefetch: got '2', must be a whole number from 0 on"),
-    ({"cache_bytes": "1GB"}, "cache_bytes: got '1GB', must be a whole number from 0 on"),
+    (
+        {"cache_bytes": "1GB"},
+        "cache_bytes: got '1GB', must be a whole number from 0 on",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("options", "message"), WRONG, ids=lambda value: str(value)[:40])
-def test_wrong_arguments_are_refused_in_a_sentence(ds: tl.Dataset, options: dict[str, Any], message: str):
+@pytest.mark.parametrize(
+    ("options", "message"), WRONG, ids=lambda value: str(value)[:40]
+)
+def test_wrong_arguments_are_refused_in_a_sentence(
+    ds: tl.Dataset, options: dict[str, Any], message: str
+):
     with pytest.raises(ConfigError, match=message):
         tl.DataLoader(**{"data": ds, "batch_size": 8, **options})
     if options.keys() <= {"seed", "drop_last"}:
@@ -443,7 +544,9 @@ def test_wrong_arguments_are_refused_in_a_sentence(ds: tl.Dataset, options: dict
 
 def test_packed_and_other_rows_are_not_mixed(ds: tl.Dataset, texts: tl.Dataset):
     mixture = tl.Mixture({"a": ds, "b": texts}, {"a": 0.5, "b": 0.5})
-    with pytest.raises(ConfigError, match="expected datasets that are packed to one length"):
+    with pytest.raises(
+        ConfigError, match="expected datasets that are packed to one length"
+    ):
         tl.DataLoader(mixture, 8)
 
 
@@ -459,7 +562,12 @@ def test_an_endless_loader_has_no_length_and_goes_on(ds: tl.Dataset):
 
 def tiny(ds: tl.Dataset, rows: int, group: int) -> tl.Dataset:
     """A version of so few rows, of which only the plan is asked."""
-    shard = replace(ds.manifest.files[0], split="train", rows=rows, row_groups=tuple(range(0, rows, group)))
+    shard = replace(
+        ds.manifest.files[0],
+        split="train",
+        rows=rows,
+        row_groups=tuple(range(0, rows, group)),
+    )
     return tl.Dataset(ds.store, replace(ds.manifest, files=(shard,)), "train")
 
 
@@ -469,7 +577,9 @@ def tiny(ds: tl.Dataset, rows: int, group: int) -> tl.Dataset:
     lanes=st.sampled_from([None, 1, 2, 4, 8]),
     sizes=st.sampled_from([8, 64, {0: 8, 46: 8, 53: 16}, {0: 16, 1: 8, 3: 64}]),
     window=st.sampled_from([1, 2]),
-    options=st.fixed_dictionaries({"seed": st.integers(-3, 3), "epochs": st.sampled_from([None, 1, 2])}),
+    options=st.fixed_dictionaries(
+        {"seed": st.integers(-3, 3), "epochs": st.sampled_from([None, 1, 2])}
+    ),
 )
 @settings(max_examples=40)
 def test_every_row_of_a_tiny_dataset_comes_once_in_an_epoch(
@@ -481,12 +591,16 @@ def test_every_row_of_a_tiny_dataset_comes_once_in_an_epoch(
     window: int,
     options: dict[str, Any],
 ):
-    plan = tl.DataLoader(tiny(ds, rows, group), sizes, lanes=lanes, window=window, workers=0, **options).plan
+    plan = tl.DataLoader(
+        tiny(ds, rows, group), sizes, lanes=lanes, window=window, workers=0, **options
+    ).plan
     total = 3 * rows if options["epochs"] is None else plan.steps.rows or 0
     seen, step = list[tuple[int, ...]](), 0
     while len(seen) < total:
         (found,) = plan.rows([plan.batch(step)], np.arange)
-        seen += zip(found.epoch.tolist(), found.group.tolist(), found.row.tolist(), strict=True)
+        seen += zip(
+            found.epoch.tolist(), found.group.tolist(), found.row.tolist(), strict=True
+        )
         step += 1
     assert len(set(seen)) == len(seen)
     if options["epochs"] is not None:

@@ -18,7 +18,9 @@ Int32 = npt.NDArray[np.int32]
 
 @st.composite
 def batches(draw: st.DrawFn) -> tuple[Rows, int]:
-    """Segment lengths of each row, and the length of rows: full, padded and empty ones."""
+    """Segment lengths of each row, and the length of rows: full, padded and empty
+    ones.
+    """
     length = draw(st.sampled_from([1, 2, 3, 7, 16]))
     rows: Rows = []
     for _ in range(draw(st.integers(0, 6))):
@@ -37,8 +39,12 @@ def segments_of_rows(rows: Rows, length: int) -> RowSegments:
     return RowSegments.of(lengths, offsets, length)
 
 
-def _slow(rows: Rows, length: int) -> tuple[list[list[int]], list[list[int]], list[list[bool]]]:
-    """Id by id: which segment, which place in it, and whether something of the same segment lies before it."""
+def _slow(
+    rows: Rows, length: int
+) -> tuple[list[list[int]], list[list[int]], list[list[bool]]]:
+    """Id by id: which segment, which place in it, and whether something of the same
+    segment lies before it.
+    """
     number, place, follows = [], [], []
     for row in rows:
         cells = [(k + 1, p, p > 0) for k, size in enumerate(row) for p in range(size)]
@@ -56,7 +62,9 @@ def _ids(shape: tuple[int, int]) -> Int32:
     return ids
 
 
-def _made(segments: RowSegments, ids: Int32, learned: Bools | None = None) -> dict[str, Int32 | Bools]:
+def _made(
+    segments: RowSegments, ids: Int32, learned: Bools | None = None
+) -> dict[str, Int32 | Bools]:
     """All columns, written into arrays that held something else."""
     shape = ids.shape
     out = [np.full(shape, 77, np.int32) for _ in range(4)]
@@ -68,26 +76,34 @@ def _made(segments: RowSegments, ids: Int32, learned: Bools | None = None) -> di
         targets(ids, mask, out[3]),
     ]
     assert all(column is given for column, given in zip(made, out, strict=True))
-    return dict(zip(("segment_ids", "positions", "labels", "targets"), made, strict=True)) | {
-        "loss_mask": mask
-    }
+    return dict(
+        zip(("segment_ids", "positions", "labels", "targets"), made, strict=True)
+    ) | {"loss_mask": mask}
 
 
 @given(batches(), st.integers(0, 2**32), st.integers(1, 40))
-def test_columns_are_as_the_slow_way_says(batch: tuple[Rows, int], seed: int, chunk: int) -> None:
+def test_columns_are_as_the_slow_way_says(
+    batch: tuple[Rows, int], seed: int, chunk: int
+) -> None:
     rows, length = batch
     number, place, follows = _slow(*batch)
     shape = (len(rows), length)
     ids, learned = _ids(shape), np.random.default_rng(seed).random(shape) < 0.5
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(columns_module, "_IDS_AT_ONCE", chunk)
-        made, unmasked = _made(segments_of_rows(*batch), ids, learned), _made(segments_of_rows(*batch), ids)
+        made, unmasked = (
+            _made(segments_of_rows(*batch), ids, learned),
+            _made(segments_of_rows(*batch), ids),
+        )
     assert made["segment_ids"].tolist() == number
     assert made["positions"].tolist() == place
     assert unmasked["loss_mask"].tolist() == follows
     mask = made["loss_mask"]
     assert np.array_equal(mask, np.array(follows, np.bool_).reshape(shape) & learned)
-    aligned = [[int(ids[r, t]) if mask[r, t] else -100 for t in range(length)] for r in range(len(rows))]
+    aligned = [
+        [int(ids[r, t]) if mask[r, t] else -100 for t in range(length)]
+        for r in range(len(rows))
+    ]
     assert made["labels"].tolist() == aligned
     assert made["targets"].tolist() == [[*row[1:], -100] for row in aligned]
 
@@ -95,15 +111,25 @@ def test_columns_are_as_the_slow_way_says(batch: tuple[Rows, int], seed: int, ch
 @pytest.mark.parametrize("padding", [3, 15, 16, 400, 1024])
 def test_much_and_little_padding(padding: int) -> None:
     """Up to some padding it is written in another way than beyond."""
-    rows = [[1] * (1024 - padding), [1024 - padding] if padding < 1024 else [], [900, 124]]
+    rows = [
+        [1] * (1024 - padding),
+        [1024 - padding] if padding < 1024 else [],
+        [900, 124],
+    ]
     made = _made(segments_of_rows(rows, 1024), _ids((3, 1024)))
-    assert [made["segment_ids"].tolist(), made["positions"].tolist()] == list(_slow(rows, 1024)[:2])
+    assert [made["segment_ids"].tolist(), made["positions"].tolist()] == list(
+        _slow(rows, 1024)[:2]
+    )
 
 
-@pytest.mark.parametrize("row", [[70_000], [65_536, 4_464], [60_000], [1] * 70_000], ids=len)
+@pytest.mark.parametrize(
+    "row", [[70_000], [65_536, 4_464], [60_000], [1] * 70_000], ids=len
+)
 def test_rows_that_16_bits_cannot_count(row: list[int]) -> None:
     made = _made(segments_of_rows([row], 70_000), _ids((1, 70_000)))
-    assert [made["segment_ids"].tolist(), made["positions"].tolist()] == list(_slow([row], 70_000)[:2])
+    assert [made["segment_ids"].tolist(), made["positions"].tolist()] == list(
+        _slow([row], 70_000)[:2]
+    )
 
 
 def test_the_example_of_the_module() -> None:
@@ -111,6 +137,8 @@ def test_the_example_of_the_module() -> None:
     made = _made(segments_of_rows([[3, 4]], 8), ids)
     assert made["segment_ids"].tolist() == [[1, 1, 1, 2, 2, 2, 2, 0]]
     assert made["positions"].tolist() == [[0, 1, 2, 0, 1, 2, 3, 0]]
-    assert made["loss_mask"].tolist() == [[False, True, True, False, True, True, True, False]]
+    assert made["loss_mask"].tolist() == [
+        [False, True, True, False, True, True, True, False]
+    ]
     assert made["labels"].tolist() == [[-100, 12, 13, -100, 15, 16, 17, -100]]
     assert made["targets"].tolist() == [[12, 13, -100, 15, 16, 17, -100, -100]]

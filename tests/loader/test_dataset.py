@@ -27,9 +27,15 @@ def test_rows_by_number_are_the_stored_ones(ds: tl.Dataset):
     assert (ds[10:2:-3]["input_ids"] == stored[10:2:-3]).all()
     some = np.array([5, 5, 0, len(ds) - 1])
     assert (ds.take(some, ["input_ids"])["input_ids"] == stored[some]).all()
-    assert set(ds[0]) == set(ds.columns) == {"input_ids", "segment_ids", "positions", "loss_mask"}
+    assert (
+        set(ds[0])
+        == set(ds.columns)
+        == {"input_ids", "segment_ids", "positions", "loss_mask"}
+    )
     assert ds[4:4]["positions"].shape == (0, LENGTH)
-    with pytest.raises(IndexError, match=f"has {len(ds)} rows; there is no row {len(ds)}"):
+    with pytest.raises(
+        IndexError, match=f"has {len(ds)} rows; there is no row {len(ds)}"
+    ):
         ds[len(ds)]
     with pytest.raises(ConfigError, match="has rows 0 to"):
         ds.take([len(ds)])
@@ -38,28 +44,36 @@ def test_rows_by_number_are_the_stored_ones(ds: tl.Dataset):
 def test_segments_say_what_they_are_and_where_they_come_from(ds: tl.Dataset):
     row = ds[7]
     documents, texts = ds.documents(7), ds.decode(7)
-    assert [int((row["segment_ids"] == n + 1).sum()) for n in range(len(documents))] == [
-        document["length"] for document in documents
-    ]
+    assert [
+        int((row["segment_ids"] == n + 1).sum()) for n in range(len(documents))
+    ] == [document["length"] for document in documents]
     assert len(texts) == len(documents) > 1
     assert all(document["path"] == "notes.jsonl" for document in documents)
     whole = ds.tokenizer.decode(row["input_ids"].tolist(), skip_special_tokens=False)
     assert whole.startswith(texts[0])
 
 
-def test_the_size_of_the_vocabulary_needs_no_tokenizer(ds: tl.Dataset, monkeypatch: pytest.MonkeyPatch):
+def test_the_size_of_the_vocabulary_needs_no_tokenizer(
+    ds: tl.Dataset, monkeypatch: pytest.MonkeyPatch
+):
     size = 1 + max(json.loads(sentencepiece().json_bytes)["model"]["vocab"].values())
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     assert ds.vocab_size == size
 
 
-def test_vocabularies_of_different_sizes_have_no_common_size(ds: tl.Dataset, monkeypatch: pytest.MonkeyPatch):
+def test_vocabularies_of_different_sizes_have_no_common_size(
+    ds: tl.Dataset, monkeypatch: pytest.MonkeyPatch
+):
     sizes = {"a": {"vocab_size": 300}, "b": {"vocab_size": 400}}
     monkeypatch.setattr(type(ds), "manifest", replace(ds.manifest, tokenizer=sizes))
-    with pytest.raises(ConfigError, match=r"vocabularies of different sizes \(a 300, b 400\)"):
+    with pytest.raises(
+        ConfigError, match=r"vocabularies of different sizes \(a 300, b 400\)"
+    ):
         _ = ds.vocab_size
     monkeypatch.setattr(type(ds), "manifest", replace(ds.manifest, tokenizer={}))
-    with pytest.raises(NotFoundError, match="does not record the size of its vocabulary"):
+    with pytest.raises(
+        NotFoundError, match="does not record the size of its vocabulary"
+    ):
         _ = ds.vocab_size
 
 
@@ -74,12 +88,15 @@ def test_kinds_without_one_length_give_what_is_stored(texts: tl.Dataset):
     assert texts[3]["input_ids"] == texts.read(3, 4).to_pylist()[0]["input_ids"]
     assert texts.decode(3)[0].strip()
     with pytest.raises(
-        ConfigError, match=r"kind tokens, which has no rows of one length; pack it first: .*texts@v1"
+        ConfigError,
+        match=r"kind tokens, which has no rows of one length; pack it first: .*texts@v1",
     ):
         texts[0:2]
 
 
-def test_the_many_ways_to_name_a_version(ds: tl.Dataset, monkeypatch: pytest.MonkeyPatch):
+def test_the_many_ways_to_name_a_version(
+    ds: tl.Dataset, monkeypatch: pytest.MonkeyPatch
+):
     root = Path(ds.store.url)
     monkeypatch.chdir(root)
     for where, name in (
@@ -105,15 +122,29 @@ def test_what_is_not_there_is_said_with_what_is(ds: tl.Dataset, tmp_path: Path):
         (f"{root}/plian", NotFoundError, "did you mean plain"),
         (f"{root}/plain@v7", NotFoundError, "v7"),
         (f"{root}/Plain!", StoreError, "Plain!"),
-        (str(tmp_path / "none" / "plain"), NotFoundError, f"{tmp_path} has no folder 'none'$"),
-        (f"{root}s/plain", NotFoundError, f"there is no store {root}s: .*; did you mean .*{root}"),
-        (root, NotFoundError, rf"{root} is a store, not a dataset; it has .*plain.*tl\.open\('{root}/"),
+        (
+            str(tmp_path / "none" / "plain"),
+            NotFoundError,
+            f"{tmp_path} has no folder 'none'$",
+        ),
+        (
+            f"{root}s/plain",
+            NotFoundError,
+            f"there is no store {root}s: .*; did you mean .*{root}",
+        ),
+        (
+            root,
+            NotFoundError,
+            rf"{root} is a store, not a dataset; it has .*plain.*tl\.open\('{root}/",
+        ),
         (f"{root}/", NotFoundError, "is a store, not a dataset"),
         (f"file://{root}", NotFoundError, "is a store, not a dataset"),
     ):
         with pytest.raises(error, match=message):
             tl.open(where)
-    with pytest.raises(ConfigError, match="has no split 'test'; expected one of train, validation"):
+    with pytest.raises(
+        ConfigError, match="has no split 'test'; expected one of train, validation"
+    ):
         tl.open(root, "plain", split="test")
     other = tmp_path / "store"
     shutil.copytree(f"{root}/plain/v1", other / "plain" / "v1")
@@ -130,7 +161,9 @@ def test_opening_reads_the_manifest_alone(ds: tl.Dataset, tmp_path: Path):
     opened = tl.open(tmp_path / "store", "plain", split="train")
     assert len(opened) == len(ds)
     assert (
-        tl.DataLoader(opened, 8).plan.rows([tl.DataLoader(opened, 8).plan.batch(3)], np.arange)[0].row.size
+        tl.DataLoader(opened, 8)
+        .plan.rows([tl.DataLoader(opened, 8).plan.batch(3)], np.arange)[0]
+        .row.size
         == 8
     )
 
@@ -145,5 +178,11 @@ def test_a_trainer_needs_no_package_of_the_build_side(ds: tl.Dataset):
         "print(sorted(heavy & set(sys.modules)))"
     )
     env = os.environ | {"PYTHONPATH": str(Path(tl.__file__).parents[1])}
-    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=env)
+    out = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=env,
+    )
     assert out.stdout.split() == ["True", "[]"]

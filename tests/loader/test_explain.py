@@ -1,4 +1,6 @@
-"""What was in a batch and when a document is seen: as the batches themselves say, and each the other's inverse."""
+"""What was in a batch and when a document is seen: as the batches themselves say,
+and each the other's inverse.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def plan_of(data: tl.Dataset | tl.Mixture, sizes: Any = 8, **options: Any) -> Ba
 
 
 def mixed(ds: tl.Dataset, learned: tl.Dataset, **options: Any) -> tl.Mixture:
-    return tl.Mixture({"a": ds, "b": learned}, {"a": 0.6, "b": 0.4}, block_size=10, **options)
+    return tl.Mixture(
+        {"a": ds, "b": learned}, {"a": 0.6, "b": 0.4}, block_size=10, **options
+    )
 
 
 def batches(plan: BatchPlan, passes: int, most: int) -> Iterator[Any]:
@@ -73,18 +77,30 @@ def assert_inverse(plan: BatchPlan, passes: int, most: int) -> None:
     delivered: set[tuple[Any, ...]] = set()
     for batch in batches(plan, passes, most):
         (rows,) = plan.rows([batch], np.arange)
-        for source, epoch in sorted(set(zip(rows.source.tolist(), rows.epoch.tolist(), strict=True))):
+        for source, epoch in sorted(
+            set(zip(rows.source.tolist(), rows.epoch.tolist(), strict=True))
+        ):
             there = np.flatnonzero((rows.source == source) & (rows.epoch == epoch))
-            found = plan.steps.places(batch.passes, source, epoch, rows.group[there], rows.row[there])
+            found = plan.steps.places(
+                batch.passes, source, epoch, rows.group[there], rows.row[there]
+            )
             assert found == [(batch, row) for row in there.tolist()]
-            reach = plan.stream(batch.passes).epochs(source, batch.start - batch.start % 4 + batch.size)
+            reach = plan.stream(batch.passes).epochs(
+                source, batch.start - batch.start % 4 + batch.size
+            )
             assert epoch in reach
-        delivered |= {(batch.passes, *row) for row in zip(*(each.tolist() for each in rows), strict=True)}
+        delivered |= {
+            (batch.passes, *row)
+            for row in zip(*(each.tolist() for each in rows), strict=True)
+        }
     assert delivered
     if not plan.options.drop_last or plan.steps.rows is None:
         return
-    whole = plan.steps.rows // plan.sizes.first  # nothing that drop_last leaves out is said to be delivered
-    assert len(delivered) == passes * whole * plan.sizes.first < passes * plan.steps.rows
+    # Nothing that drop_last leaves out is said to be delivered.
+    whole = plan.steps.rows // plan.sizes.first
+    assert (
+        len(delivered) == passes * whole * plan.sizes.first < passes * plan.steps.rows
+    )
     for source, rows in enumerate(plan.sources):
         for group, each in enumerate(rows.group_rows.tolist()):
             at = np.full(each, group), np.arange(each)
@@ -96,12 +112,18 @@ def assert_inverse(plan: BatchPlan, passes: int, most: int) -> None:
                         for row, there in enumerate(found)
                         if there is not None
                     }
-                    there = {key for key in delivered if key[:4] == (number, source, epoch, group)}
+                    there = {
+                        key
+                        for key in delivered
+                        if key[:4] == (number, source, epoch, group)
+                    }
                     assert told == there
 
 
 @pytest.mark.parametrize("options", DATASETS, ids=str)
-def test_each_row_of_a_dataset_is_found_where_it_was_delivered(ds: tl.Dataset, options: dict[str, Any]):
+def test_each_row_of_a_dataset_is_found_where_it_was_delivered(
+    ds: tl.Dataset, options: dict[str, Any]
+):
     for sizes in (10,) if options.get("drop_last") else (WARM_UP, {0: 8, 2: 32}):
         assert_inverse(plan_of(ds, sizes, seed=3, **options), 2, 80)
 
@@ -110,14 +132,18 @@ def test_each_row_of_a_dataset_is_found_where_it_was_delivered(ds: tl.Dataset, o
 def test_each_row_of_a_mixture_is_found_where_it_was_delivered(
     ds: tl.Dataset, learned: tl.Dataset, options: dict[str, Any]
 ):
-    assert_inverse(plan_of(mixed(ds, learned, **options), {0: 8, 2: 32}, seed=3, lanes=4), 2, 14)
+    assert_inverse(
+        plan_of(mixed(ds, learned, **options), {0: 8, 2: 32}, seed=3, lanes=4), 2, 14
+    )
 
 
 # -- what is in a batch
 
 
 def documents_of(root: str) -> dict[tuple[str, int], list[int]]:
-    """The ids of each document of ``plain``, as the dataset of the same texts that is not packed has them."""
+    """The ids of each document of ``plain``, as the dataset of the same texts that
+    is not packed has them.
+    """
     found: dict[tuple[str, int], list[int]] = {}
     for split in ("train", "validation"):
         texts = tl.open(root, "texts", split=split)
@@ -128,7 +154,9 @@ def documents_of(root: str) -> dict[tuple[str, int], list[int]]:
 
 
 @pytest.mark.parametrize("sizes", [8, WARM_UP])
-def test_the_ids_of_a_batch_are_those_of_the_documents_listed(ds: tl.Dataset, root: str, sizes: Any):
+def test_the_ids_of_a_batch_are_those_of_the_documents_listed(
+    ds: tl.Dataset, root: str, sizes: Any
+):
     ids_of = documents_of(root)
     (eos,) = {tokenizer["eos_id"] for tokenizer in ds.manifest.tokenizer.values()}
     loader = tl.DataLoader(ds, sizes, seed=5, epochs=2)
@@ -137,10 +165,16 @@ def test_the_ids_of_a_batch_are_those_of_the_documents_listed(ds: tl.Dataset, ro
         rows = explain_step(loader.plan, step)
         assert [row.row for row in rows] == list(range(len(batch["input_ids"])))
         for row in rows:
-            ids, ends = batch["input_ids"][row.row].tolist(), batch["segment_ids"][row.row].tolist()
+            ids, ends = (
+                batch["input_ids"][row.row].tolist(),
+                batch["segment_ids"][row.row].tolist(),
+            )
             for number, segment in enumerate(row.segments, 1):
                 whole = [*ids_of[segment.path, segment.position], eos]
-                assert ids[segment.begin : segment.end] == whole[segment.start : segment.stop]
+                assert (
+                    ids[segment.begin : segment.end]
+                    == whole[segment.start : segment.stop]
+                )
                 assert ends.index(number) == segment.begin
                 assert segment.end - segment.begin == ends.count(number)
                 seen += segment.end - segment.begin
@@ -152,8 +186,14 @@ def test_a_row_says_where_it_is_stored(ds: tl.Dataset, root: str):
     batch = next(iter(loader))
     loader.close()
     for row in explain_step(loader.plan, 0):
-        stored = pq.read_table(f"{root}/plain/v1/{row.shard}")["input_ids"][row.shard_row].as_py()
-        assert stored == batch["input_ids"][row.row].tolist() == ds[row.stored_row]["input_ids"].tolist()
+        stored = pq.read_table(f"{root}/plain/v1/{row.shard}")["input_ids"][
+            row.shard_row
+        ].as_py()
+        assert (
+            stored
+            == batch["input_ids"][row.row].tolist()
+            == ds[row.stored_row]["input_ids"].tolist()
+        )
         assert (row.step, row.epoch, row.passes, row.length) == (0, 0, 0, 32)
         assert (row.name, row.dataset) == ("train", "plain@v1/train")
 
@@ -185,7 +225,9 @@ def _fields(row: ExplainedRow) -> dict[str, Any]:
     return {name: getattr(row, name) for name in ExplainedRow.__slots__}
 
 
-def some_documents(plan: BatchPlan, dataset: tl.Dataset, steps: int, many: int) -> list[Document]:
+def some_documents(
+    plan: BatchPlan, dataset: tl.Dataset, steps: int, many: int
+) -> list[Document]:
     """A few documents of a dataset, the one with the most pieces among them."""
     pieces: dict[tuple[int, int], int] = {}
     for row in dataset.read(0, len(dataset)).column("documents").to_pylist():
@@ -200,10 +242,17 @@ def some_documents(plan: BatchPlan, dataset: tl.Dataset, steps: int, many: int) 
 
 @pytest.mark.parametrize(
     ("sizes", "options"),
-    [(8, {"epochs": 2}), (WARM_UP, {"epochs": None}), (24, {"shuffle": False}), (10, {"drop_last": True})],
+    [
+        (8, {"epochs": 2}),
+        (WARM_UP, {"epochs": None}),
+        (24, {"shuffle": False}),
+        (10, {"drop_last": True}),
+    ],
     ids=str,
 )
-def test_a_document_is_seen_where_the_batches_list_it(ds: tl.Dataset, sizes: Any, options: dict[str, Any]):
+def test_a_document_is_seen_where_the_batches_list_it(
+    ds: tl.Dataset, sizes: Any, options: dict[str, Any]
+):
     plan = plan_of(ds, sizes, seed=6, **options)
     steps = plan.steps.batches(0) or 30
     listed = [row for step in range(steps) for row in explain_step(plan, step)]
@@ -216,19 +265,31 @@ def test_a_document_is_seen_where_the_batches_list_it(ds: tl.Dataset, sizes: Any
         assert steps_of_document(plan, document, passes=2)[: len(found)] == found
 
 
-def _of(plan: BatchPlan, listed: list[ExplainedRow], document: Document) -> list[ExplainedRow]:
+def _of(
+    plan: BatchPlan, listed: list[ExplainedRow], document: Document
+) -> list[ExplainedRow]:
     """What :func:`steps_of_document` should say, from the listings of all steps."""
     entries = {e.file_id: e for d in plan.datasets.values() for e in d.manifest.inputs}
-    wanted = (entries[document.file].source, entries[document.file].path, document.position)
+    wanted = (
+        entries[document.file].source,
+        entries[document.file].path,
+        document.position,
+    )
     found: list[ExplainedRow] = []
     for row in listed:
-        kept = tuple(each for each in row.segments if (each.source, each.path, each.position) == wanted)
+        kept = tuple(
+            each
+            for each in row.segments
+            if (each.source, each.path, each.position) == wanted
+        )
         if kept:
             found.append(ExplainedRow(**{**_fields(row), "segments": kept}))
     return found
 
 
-@pytest.mark.parametrize("options", [{}, {"stop": "all_exhausted"}, {"rows": 90}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"stop": "all_exhausted"}, {"rows": 90}], ids=str
+)
 def test_a_document_of_a_mixture_is_seen_in_every_epoch_of_its_source(
     ds: tl.Dataset, learned: tl.Dataset, options: dict[str, Any]
 ):
@@ -245,9 +306,15 @@ def test_a_document_of_a_mixture_is_seen_in_every_epoch_of_its_source(
 
 
 def test_a_stored_mixture_may_hold_a_document_several_times(store: str):
-    """Documents that were mixed and packed: no unit read a file, so that all are asked."""
+    """Documents that were mixed and packed: no unit read a file, so that all are
+    asked.
+    """
     plan = plan_of(tl.open(store, "pile"), 4)
-    listed = [row for step in range(plan.steps.batches(0) or 0) for row in explain_step(plan, step)]
+    listed = [
+        row
+        for step in range(plan.steps.batches(0) or 0)
+        for row in explain_step(plan, step)
+    ]
     times: set[int] = set()
     for row in listed[:4]:
         segment = row.segments[0]
@@ -287,9 +354,13 @@ def test_a_state_says_what_the_next_batch_is(ds: tl.Dataset, options: dict[str, 
 
 
 @pytest.mark.parametrize(
-    "options", [{"rows": 70}, {"stop": "first_exhausted"}, {"weights_by": "tokens"}], ids=str
+    "options",
+    [{"rows": 70}, {"stop": "first_exhausted"}, {"weights_by": "tokens"}],
+    ids=str,
 )
-def test_a_state_of_a_mixture_holds_the_mixture(ds: tl.Dataset, learned: tl.Dataset, options: dict[str, Any]):
+def test_a_state_of_a_mixture_holds_the_mixture(
+    ds: tl.Dataset, learned: tl.Dataset, options: dict[str, Any]
+):
     loader = tl.DataLoader(mixed(ds, learned, **options), 8, seed=2)
     next(iter(loader))
     state = json.loads(json.dumps(loader.get_state()))
@@ -302,21 +373,33 @@ def test_a_state_of_a_mixture_holds_the_mixture(ds: tl.Dataset, learned: tl.Data
         assert explain_step(plan, step) == explain_step(loader.plan, step)
 
 
-def test_a_mixture_may_be_cut_elsewhere_after_a_state(ds: tl.Dataset, learned: tl.Dataset):
+def test_a_mixture_may_be_cut_elsewhere_after_a_state(
+    ds: tl.Dataset, learned: tl.Dataset
+):
     """Where it is cut is in the state, to explain it, and not of the order."""
     state = tl.DataLoader(mixed(ds, learned, rows=70), 8, seed=2).get_state()
     tl.DataLoader(mixed(ds, learned, rows=90), 8, seed=2).set_state(state)
     with pytest.raises(ConfigError, match=r"mixture.stop is 'restart' there"):
         tl.DataLoader(
-            mixed(ds, learned, rows=70, stop="all_exhausted"), 8, seed=2, lanes=state["lanes"]
+            mixed(ds, learned, rows=70, stop="all_exhausted"),
+            8,
+            seed=2,
+            lanes=state["lanes"],
         ).set_state(state)
 
 
 def test_a_state_of_other_data_is_refused(ds: tl.Dataset, learned: tl.Dataset):
     state = tl.DataLoader(ds, 8).get_state()
-    with pytest.raises(ConfigError, match=r"the state belongs to another run: .*plain@v1.*learned@v1"):
+    with pytest.raises(
+        ConfigError, match=r"the state belongs to another run: .*plain@v1.*learned@v1"
+    ):
         restored(state, lambda name, split: learned)
-    for wrong in ({}, [], {**state, "sources": {"train": {"dataset": "plain"}}}, {**state, "batch_size": 8}):
+    for wrong in (
+        {},
+        [],
+        {**state, "sources": {"train": {"dataset": "plain"}}},
+        {**state, "batch_size": 8},
+    ):
         with pytest.raises(ConfigError, match="this is not the state of a loader"):
             restored(wrong, lambda name, split: ds)
 
@@ -353,7 +436,8 @@ def test_damage_names_file_and_row_group(copied: Path):
     damage(copied / "plain/v1/data/train-00000-00.parquet", "documents")
     plan = plan_of(tl.open(copied, "plain"), 4, shuffle=False)
     with pytest.raises(
-        IntegrityError, match=r"plain@v1: data/train-00000-00.parquet: row group 0 cannot be read"
+        IntegrityError,
+        match=r"plain@v1: data/train-00000-00.parquet: row group 0 cannot be read",
     ):
         explain_step(plan, 0)
     assert explain_step(plan, 3)
@@ -414,35 +498,52 @@ CASES = [
 def test_rows_that_are_padded_are_explained_both_ways(
     root: str, kind: str, padding: dict[str, Any], sizes: Any
 ):
-    """A step says what its batch holds, and a document all its steps; each as the batches themselves say."""
+    """A step says what its batch holds, and a document all its steps; each as the
+    batches themselves say.
+    """
     data: Any = tl.open(root, "judged" if kind == "judged" else "texts")
     if kind in ("mixed", "endless"):
         left, rows = tl.open(root, "left"), {"rows": 120} if kind == "mixed" else {}
-        data = tl.Mixture({"a": data, "b": left}, {"a": 0.4, "b": 0.6}, block_size=8, **rows)
+        data = tl.Mixture(
+            {"a": data, "b": left}, {"a": 0.4, "b": 0.6}, block_size=8, **rows
+        )
     loader = tl.DataLoader(data, sizes, padding=padding, seed=3)
     most = min(loader.plan.steps.batches(0) or 25, 25)
     seen: dict[Document, list[tuple[int, int]]] = {}
     for step, batch in zip(range(most), loader, strict=False):
-        mask = next(values for name, values in batch.items() if name.endswith("attention_mask"))
+        mask = next(
+            values for name, values in batch.items() if name.endswith("attention_mask")
+        )
         for row in explain_step(loader.plan, step):
             (segment,) = row.segments
             (file,) = {each.file_id for each in files_of(loader.plan, segment.path)}
-            seen.setdefault(Document(file, segment.position), []).append((step, row.row))
+            seen.setdefault(Document(file, segment.position), []).append(
+                (step, row.row)
+            )
             assert row.length == mask.shape[1]
             assert segment.end - segment.begin == segment.stop - segment.start
             there = np.flatnonzero(mask[row.row])
             if kind == "judged":
-                masks = [each for name, each in batch.items() if name.endswith("attention_mask")]
-                assert segment.end - segment.begin == max(int(each[row.row].sum()) for each in masks)
+                masks = [
+                    each
+                    for name, each in batch.items()
+                    if name.endswith("attention_mask")
+                ]
+                assert segment.end - segment.begin == max(
+                    int(each[row.row].sum()) for each in masks
+                )
             else:
                 assert (segment.begin, segment.end) == (there[0], there[-1] + 1)
                 source = loader.plan.datasets[row.name]
                 stored = source[row.stored_row]
-                ids = np.array(stored["input_ids"])[np.array(stored.get("attention_mask") or 1) > 0].ravel()
+                ids = np.array(stored["input_ids"])[
+                    np.array(stored.get("attention_mask") or 1) > 0
+                ].ravel()
                 if "attention_mask" not in stored:
                     ids = np.array(stored["input_ids"])
                 assert (
-                    batch["input_ids"][row.row][there].tolist() == ids[segment.start : segment.stop].tolist()
+                    batch["input_ids"][row.row][there].tolist()
+                    == ids[segment.start : segment.stop].tolist()
                 )
     for document in sorted(seen, key=str)[::9]:
         found = steps_of_document(loader.plan, document, until=most)
@@ -459,14 +560,19 @@ def test_what_is_not_there_is_said_in_a_sentence(ds: tl.Dataset):
         (lambda: explain_step(plan, -1), "step: got -1"),
         (lambda: explain_step(plan, 0, 8), "row: got 8, but step 0 has rows 0 to 7"),
         (lambda: explain_step(plan, 19, 5), "row: got 5, but step 19 has rows 0 to 3"),
-        (lambda: files_of(plan, "note.jsonl"), "is 'note.jsonl'; did you mean 'notes.jsonl'"),
+        (
+            lambda: files_of(plan, "note.jsonl"),
+            "is 'note.jsonl'; did you mean 'notes.jsonl'",
+        ),
         (lambda: steps_of_document(plan, Document(1, 0)), "has the id 1"),
         (
             lambda: steps_of_document(plan, Document(file.file_id, 53)),
             "at 53: documents near it begin at 30, 95",
         ),
         (
-            lambda: steps_of_document(plan_of(ds, 8, epochs=None), Document(file.file_id, 0)),
+            lambda: steps_of_document(
+                plan_of(ds, 8, epochs=None), Document(file.file_id, 0)
+            ),
             "the order is endless",
         ),
     ):
@@ -484,12 +590,27 @@ def own_ids(tmp_path_factory: pytest.TempPathFactory) -> str:
     (root / "tokenizer").mkdir()
     for name, data in byte_level().files.items():
         (root / "tokenizer" / name).write_bytes(data)
-    texts = [{"id": f"doc-{at % 50}", "n": at, "text": "hello world " * (at % 7 + 1)} for at in range(60)]
+    texts = [
+        {"id": f"doc-{at % 50}", "n": at, "text": "hello world " * (at % 7 + 1)}
+        for at in range(60)
+    ]
     (root / "a.jsonl").write_text("".join(json.dumps(each) + "\n" for each in texts))
-    source = {"name": "a", "data_files": str(root / "a.jsonl"), "tokenizer": str(root / "tokenizer")}
+    source = {
+        "name": "a",
+        "data_files": str(root / "a.jsonl"),
+        "tokenizer": str(root / "tokenizer"),
+    }
     save = {"output_dir": str(root / "store")}
-    kept = {"name": "tokens", "datasets": [source | {"additional_fields": ["id", "n"]}], "save": save}
-    packed = {"name": "packed", "datasets": [{"name": "a", "dataset": "tokens"}], "save": save}
+    kept = {
+        "name": "tokens",
+        "datasets": [source | {"additional_fields": ["id", "n"]}],
+        "save": save,
+    }
+    packed = {
+        "name": "packed",
+        "datasets": [{"name": "a", "dataset": "tokens"}],
+        "save": save,
+    }
     tl.build_dataset(kept, workers=1)
     tl.build_dataset(packed | {"pack": {"enabled": True, "seq_length": 64}}, workers=1)
     return str(root / "store")
@@ -497,12 +618,22 @@ def own_ids(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.parametrize("name", ["tokens", "packed"])
 def test_a_document_is_found_by_a_field_that_was_kept(own_ids: str, name: str):
-    """Also in rows that were packed of those that keep it; all documents where several have the value."""
+    """Also in rows that were packed of those that keep it; all documents where
+    several have the value.
+    """
     loader = tl.DataLoader(tl.open(own_ids, name), batch_size=4)
-    for asked, numbers in (({"id": "doc-17"}, [17]), ({"id": "doc-3"}, [3, 53]), ({"n": "17"}, [17])):
-        line = tl.sql(own_ids, f"select position from tokens where n in ({str(numbers)[1:-1]})")
+    for asked, numbers in (
+        ({"id": "doc-17"}, [17]),
+        ({"id": "doc-3"}, [3, 53]),
+        ({"n": "17"}, [17]),
+    ):
+        line = tl.sql(
+            own_ids, f"select position from tokens where n in ({str(numbers)[1:-1]})"
+        )
         rows = tl.explain(loader, document=asked)
-        assert {each.position for row in rows for each in row.segments} == set(line["position"].to_pylist())
+        assert {each.position for row in rows for each in row.segments} == set(
+            line["position"].to_pylist()
+        )
         assert rows == tl.explain(own_ids, name=name, batch_size=4, document=asked)
         places = [("a.jsonl", position) for position in line["position"].to_pylist()]
         assert rows == sorted(
@@ -515,21 +646,36 @@ def test_a_document_is_found_by_a_field_that_was_kept(own_ids: str, name: str):
     ("asked", "said"),
     [
         ({"id": "doc-99"}, "no document of tokens@v1/train has the id 'doc-99'"),
-        ({"url": "x"}, "neither packed@v1/train nor its parents have a column 'url': `additional_fields"),
-        ({"n": "many"}, "got 'many' for n, whose values in tokens@v1/train are of the type int64"),
+        (
+            {"url": "x"},
+            "neither packed@v1/train nor its parents have a column 'url': `additional_fields",
+        ),
+        (
+            {"n": "many"},
+            "got 'many' for n, whose values in tokens@v1/train are of the type int64",
+        ),
         ({"n": 1, "id": "doc-1"}, "must be one field and its value"),
-        (("b.jsonl", 0), "no input file of packed@v1/train is 'b.jsonl'; did you mean 'a.jsonl'"),
+        (
+            ("b.jsonl", 0),
+            "no input file of packed@v1/train is 'b.jsonl'; did you mean 'a.jsonl'",
+        ),
     ],
 )
-def test_a_field_or_value_that_is_not_there_is_an_error(own_ids: str, asked: Any, said: str):
+def test_a_field_or_value_that_is_not_there_is_an_error(
+    own_ids: str, asked: Any, said: str
+):
     with pytest.raises(ConfigError, match=re.escape(said)):
-        tl.explain(tl.DataLoader(tl.open(own_ids, "packed"), batch_size=4), document=asked)
+        tl.explain(
+            tl.DataLoader(tl.open(own_ids, "packed"), batch_size=4), document=asked
+        )
 
 
 def test_a_batch_is_that_of_the_loader(own_ids: str):
     loader = tl.DataLoader(tl.open(own_ids, "packed"), batch_size=4, seed=5)
     assert tl.explain(loader, 3, 2) == explain_step(loader.plan, 3, 2)
-    assert tl.explain(f"{own_ids}/packed@v1", 3, batch_size=4, seed=5) == explain_step(loader.plan, 3)
+    assert tl.explain(f"{own_ids}/packed@v1", 3, batch_size=4, seed=5) == explain_step(
+        loader.plan, 3
+    )
     with pytest.raises(ConfigError, match="give a batch"):
         tl.explain(loader)
     with pytest.raises(ConfigError, match="batch_size: got None"):

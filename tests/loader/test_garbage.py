@@ -1,4 +1,6 @@
-"""Values of any type at the doors of the loader: they are taken, or refused by an error that is meant for people."""
+"""Values of any type at the doors of the loader: they are taken, or refused by an
+error that is meant for people.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,31 @@ from tokenlake.errors import TokenlakeError
 from tokenlake.runtime.loader import LoaderOptions, restored
 
 VALUES: list[Any] = [
-    *(None, True, np.bool_(True), 1.5, float("nan"), float("inf"), np.float64(2.0), "x", "8", b"8"),
-    *(10**40, -1, 0, np.int64(-5), [], [1, 2], {}, {"a": 1}, (1,), (0, 10**40), ("a", "b")),
+    *(
+        None,
+        True,
+        np.bool_(True),
+        1.5,
+        float("nan"),
+        float("inf"),
+        np.float64(2.0),
+        "x",
+        "8",
+        b"8",
+    ),
+    *(
+        10**40,
+        -1,
+        0,
+        np.int64(-5),
+        [],
+        [1, 2],
+        {},
+        {"a": 1},
+        (1,),
+        (0, 10**40),
+        ("a", "b"),
+    ),
     *(np.array([1, 2]), object(), len, {0: 10**40}, {-1: 4}, {0: True}),
 ]
 
@@ -32,7 +57,9 @@ def refused_or_taken(call: Callable[[Any], object]) -> None:
 
 @pytest.mark.parametrize("name", LoaderOptions.__dataclass_fields__)
 def test_options_of_a_loader(learned: tl.Dataset, name: str) -> None:
-    refused_or_taken(lambda value: tl.DataLoader(learned, **{"batch_size": 8, name: value}))
+    refused_or_taken(
+        lambda value: tl.DataLoader(learned, **{"batch_size": 8, name: value})
+    )
 
 
 @pytest.mark.parametrize("name", BatchPadding.__dataclass_fields__)
@@ -41,19 +68,34 @@ def test_options_of_padding(texts: tl.Dataset, name: str) -> None:
 
 
 MIXTURE = [
-    *("weights", "stop", "rows", "block_size", "step_rows", "weights_by", "order", "max_repetitions"),
+    *(
+        "weights",
+        "stop",
+        "rows",
+        "block_size",
+        "step_rows",
+        "weights_by",
+        "order",
+        "max_repetitions",
+    ),
     *("max_fraction", "epochs", "target_budget", "experiment_budget"),
 ]
 
 
 @pytest.mark.parametrize("name", MIXTURE)
 def test_options_of_a_mixture(sources: dict[str, tl.Dataset], name: str) -> None:
-    usual: dict[str, Any] = {} if name == "epochs" else {"weights": {"code": 0.5, "web": 0.5}}
-    refused_or_taken(lambda value: tl.DataLoader(tl.Mixture(sources, **{**usual, name: value}), 8))
+    usual: dict[str, Any] = (
+        {} if name == "epochs" else {"weights": {"code": 0.5, "web": 0.5}}
+    )
+    refused_or_taken(
+        lambda value: tl.DataLoader(tl.Mixture(sources, **{**usual, name: value}), 8)
+    )
 
 
 def test_what_a_loader_is_told_later(sources: dict[str, tl.Dataset]) -> None:
-    loader = tl.DataLoader(tl.Mixture(sources, {"code": 0.5, "web": 0.5}), 8, epochs=None)
+    loader = tl.DataLoader(
+        tl.Mixture(sources, {"code": 0.5, "web": 0.5}), 8, epochs=None
+    )
     refused_or_taken(loader.set_weights)
     refused_or_taken(lambda value: loader.set_weights({"code": value, "web": 1}))
     refused_or_taken(lambda value: loader.set_weights({"code": 1, "web": 1}, at=value))
@@ -62,7 +104,9 @@ def test_what_a_loader_is_told_later(sources: dict[str, tl.Dataset]) -> None:
 
 
 def test_values_in_a_state(sources: dict[str, tl.Dataset]) -> None:
-    loader = tl.DataLoader(tl.Mixture(sources, {"code": 0.5, "web": 0.5}), 8, epochs=None)
+    loader = tl.DataLoader(
+        tl.Mixture(sources, {"code": 0.5, "web": 0.5}), 8, epochs=None
+    )
     state = loader.get_state()
     mixture = state["mixture"]
     schedule = mixture["schedule"]
@@ -71,14 +115,20 @@ def test_values_in_a_state(sources: dict[str, tl.Dataset]) -> None:
         changed = [{**state, key: value} for key in state]
         changed += [{**state, "mixture": {**mixture, key: value}} for key in mixture]
         other = [{**schedule, key: value} for key in schedule]
-        return changed + [{**state, "mixture": {**mixture, "schedule": each}} for each in other]
+        return changed + [
+            {**state, "mixture": {**mixture, "schedule": each}} for each in other
+        ]
 
     def opened(version: str, split: str) -> tl.Dataset:
         return sources[version.partition("-")[0]]
 
     for number in range(len(changes(None))):
-        refused_or_taken(lambda value, number=number: loader.set_state(changes(value)[number]))
-        refused_or_taken(lambda value, number=number: restored(changes(value)[number], opened))
+        refused_or_taken(
+            lambda value, number=number: loader.set_state(changes(value)[number])
+        )
+        refused_or_taken(
+            lambda value, number=number: restored(changes(value)[number], opened)
+        )
 
 
 def test_points_of_a_schedule() -> None:
@@ -88,7 +138,9 @@ def test_points_of_a_schedule() -> None:
     refused_or_taken(lambda value: tl.WeightScheduler([{**point, "step": value}]))
     refused_or_taken(lambda value: tl.WeightScheduler([{**point, "weights": value}]))
     refused_or_taken(lambda value: tl.WeightScheduler([point], value))
-    refused_or_taken(lambda value: scheduler.extend(at=value, points=[{**point, "step": 9}]))
+    refused_or_taken(
+        lambda value: scheduler.extend(at=value, points=[{**point, "step": 9}])
+    )
     refused_or_taken(lambda value: scheduler.extend(at=1, points=value))
     refused_or_taken(lambda value: scheduler.reweighted(at=1, weights=value))
 

@@ -1,4 +1,6 @@
-"""Grain: the loader's batches under Grain's own checkpoints and processes, and rows by number."""
+"""Grain: the loader's batches under Grain's own checkpoints and processes, and rows
+by number.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def parsed_flags():
 
 @pytest.fixture
 def mixture(root: str, learned: tl.Dataset) -> tl.Mixture:
-    return tl.Mixture({"a": learned, "b": tl.open(root, "plain")}, {"a": 0.6, "b": 0.4}, rows=41)
+    return tl.Mixture(
+        {"a": learned, "b": tl.open(root, "plain")}, {"a": 0.6, "b": 0.4}, rows=41
+    )
 
 
 def ids(batches: Any) -> list[Any]:
@@ -51,20 +55,31 @@ def test_batches_are_those_of_the_loader(mixture: tl.Mixture):
     assert str(dataset) == "GrainBatches(learned@v1/train, plain@v1/train)"
 
 
-def test_grain_finds_the_same_after_every_checkpoint(learned: tl.Dataset, mixture: tl.Mixture):
-    experimental.assert_equal_output_after_checkpoint(tl.grain_dataset(mixture, **OPTIONS))
+def test_grain_finds_the_same_after_every_checkpoint(
+    learned: tl.Dataset, mixture: tl.Mixture
+):
+    experimental.assert_equal_output_after_checkpoint(
+        tl.grain_dataset(mixture, **OPTIONS)
+    )
     dataset = tl.grain_dataset(learned, **OPTIONS)
     experimental.assert_equal_output_after_checkpoint(
         dataset.map(shifted).filter(lambda batch: batch["input_ids"][0, 0] % 2)
     )
-    experimental.assert_equal_output_after_checkpoint(dataset.batch(2, drop_remainder=False))
+    experimental.assert_equal_output_after_checkpoint(
+        dataset.batch(2, drop_remainder=False)
+    )
 
 
 @pytest.mark.integration
 def test_processes_of_grain_take_turns(learned: tl.Dataset):
-    wanted = [(np.array(batch) + 1).tolist() for batch in ids(tl.DataLoader(learned, **OPTIONS))]
+    wanted = [
+        (np.array(batch) + 1).tolist()
+        for batch in ids(tl.DataLoader(learned, **OPTIONS))
+    ]
     options = grain.MultiprocessingOptions(num_workers=2)
-    iterator = iter(tl.grain_dataset(learned, **OPTIONS).map(shifted).mp_prefetch(options))
+    iterator = iter(
+        tl.grain_dataset(learned, **OPTIONS).map(shifted).mp_prefetch(options)
+    )
     try:
         head = ids(islice(iterator, 3))
         state = json.loads(json.dumps(iterator.get_state()))
@@ -101,7 +116,9 @@ def test_states_are_those_of_the_loader_too(learned: tl.Dataset):
     iterator.set_state(iter(tl.grain_dataset(learned, **OPTIONS)).get_state())
     assert len(ids(iterator)) == len(wanted) + 4
     with pytest.raises(ConfigError, match="seed is 4 there and 3 here"):
-        iterator.set_state(iter(tl.grain_dataset(learned, batch_size=8, seed=4)).get_state())
+        iterator.set_state(
+            iter(tl.grain_dataset(learned, batch_size=8, seed=4)).get_state()
+        )
 
 
 def test_orbax_saves_and_restores_the_iterator(learned: tl.Dataset, tmp_path: Path):
@@ -109,11 +126,18 @@ def test_orbax_saves_and_restores_the_iterator(learned: tl.Dataset, tmp_path: Pa
     iterator = iter(dataset)
     list(islice(iterator, 3))
     with ocp.CheckpointManager(tmp_path / "checkpoints") as manager:
-        manager.save(3, args=ocp.args.Composite(loader=grain.checkpoint.CheckpointSave(iterator)))
+        manager.save(
+            3, args=ocp.args.Composite(loader=grain.checkpoint.CheckpointSave(iterator))
+        )
         manager.wait_until_finished()
         wanted = ids(iterator)
         restored = iter(dataset)
-        manager.restore(3, args=ocp.args.Composite(loader=grain.checkpoint.CheckpointRestore(restored)))
+        manager.restore(
+            3,
+            args=ocp.args.Composite(
+                loader=grain.checkpoint.CheckpointRestore(restored)
+            ),
+        )
         assert ids(restored) == wanted
         assert wanted
 
@@ -141,26 +165,36 @@ def test_rows_by_number_in_pipelines_of_grain(learned: tl.Dataset):
     sampler = grain.samplers.IndexSampler(
         len(source), grain.sharding.NoSharding(), shuffle=True, num_epochs=1, seed=2
     )
-    loader = grain.DataLoader(data_source=source, sampler=sampler, operations=[grain.transforms.Batch(8)])
+    loader = grain.DataLoader(
+        data_source=source, sampler=sampler, operations=[grain.transforms.Batch(8)]
+    )
     iterator = iter(loader)
     list(islice(iterator, 2))
     state = iterator.get_state()
     wanted = ids(iterator)
-    again = iter(grain.DataLoader(data_source=copy, sampler=sampler, operations=[grain.transforms.Batch(8)]))
+    again = iter(
+        grain.DataLoader(
+            data_source=copy, sampler=sampler, operations=[grain.transforms.Batch(8)]
+        )
+    )
     again.set_state(state)
     assert ids(again) == wanted
     with pytest.raises(IndexError, match="there is no row"):
         source[len(source)]
 
 
-def test_wrong_arguments_are_refused(root: str, learned: tl.Dataset, mixture: tl.Mixture):
+def test_wrong_arguments_are_refused(
+    root: str, learned: tl.Dataset, mixture: tl.Mixture
+):
     with pytest.raises(ConfigError, match="batch_size: got 0"):
         tl.grain_dataset(learned, 0)
     with pytest.raises(ConfigError, match="rows of a mixture have no numbers"):
         tl.grain_source(mixture)  # pyright: ignore[reportArgumentType]
 
 
-def test_a_missing_grain_is_named_with_its_install_line(monkeypatch: pytest.MonkeyPatch):
+def test_a_missing_grain_is_named_with_its_install_line(
+    monkeypatch: pytest.MonkeyPatch,
+):
     monkeypatch.delitem(sys.modules, "tokenlake.runtime.loader.grain", raising=False)
     monkeypatch.delattr(loader, "grain", raising=False)
     monkeypatch.setitem(sys.modules, "grain", None)

@@ -1,4 +1,6 @@
-"""Decoded row groups: kept while they fit, decoded once by whoever asks first, and counted."""
+"""Decoded row groups: kept while they fit, decoded once by whoever asks first, and
+counted.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,10 @@ def test_the_last_one_stays_however_large(lake: Store) -> None:
 def test_sources_do_not_take_each_others_row_groups(lake: Store) -> None:
     cache = batch_cache(1 << 20)
     plain, learned = rows_of(lake, "plain"), rows_of(lake, "learned")
-    train, validation = cache.read((plain, 0)), cache.read((rows_of(lake, "plain", "validation"), 0))
+    train, validation = (
+        cache.read((plain, 0)),
+        cache.read((rows_of(lake, "plain", "validation"), 0)),
+    )
     assert not train.equals(validation)
     assert "loss_mask" in cache.read((learned, 0)).schema.names
     assert cache.read((plain, 0)) is train

@@ -1,4 +1,6 @@
-"""Row groups are decoded ahead of need, once, and kept no longer than they are needed."""
+"""Row groups are decoded ahead of need, once, and kept no longer than they are
+needed.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,19 @@ from tokenlake.runtime.loader import DecodedAhead
 from tokenlake.runtime.reading import StoredRows
 
 
-def groups_of(ds: tl.Dataset, *, threads: int, reach: int = 4, times: int | None = None) -> DecodedAhead:
+def groups_of(
+    ds: tl.Dataset, *, threads: int, reach: int = 4, times: int | None = None
+) -> DecodedAhead:
     decode = partial(StoredRows.decoded, loss_mask=False)
-    return DecodedAhead([ds.rows], decode, times=times, max_bytes=1 << 20, reach=reach, threads=threads)
+    return DecodedAhead(
+        [ds.rows], decode, times=times, max_bytes=1 << 20, reach=reach, threads=threads
+    )
 
 
 def until(decoded: DecodedAhead, count: int) -> int:
-    """Wait until so many row groups are decoded, or for a while; return how many are."""
+    """Wait until so many row groups are decoded, or for a while; return how many
+    are.
+    """
     end = time.monotonic() + 120
     while decoded.decoded.groups < count and time.monotonic() < end:
         time.sleep(0.005)
@@ -76,7 +84,9 @@ def test_what_fits_is_let_go_once_all_of_its_rows_have_come(ds: tl.Dataset):
     rows = int(ds.rows.group_rows[0])
     for times in (1, 2):
         groups = groups_of(ds, threads=0, times=times)
-        for step, (count, decoded) in enumerate([(times * rows - 1, 1), (1, 1), (1, 2)]):
+        for step, (count, decoded) in enumerate(
+            [(times * rows - 1, 1), (1, 1), (1, 2)]
+        ):
             groups.plan(step, np.zeros(count, np.int64))
             groups.take(step, [0])
             assert groups.decoded.groups == decoded
@@ -87,11 +97,18 @@ def test_what_does_not_fit_is_let_go_and_decoded_again(ds: tl.Dataset):
     one = ds.rows.packed(0, loss_mask=False).nbytes
     for workers in (0, 1, 3):
         loader = tl.DataLoader(
-            ds, 8, lanes=1, window=1, epochs=3, columns=["input_ids"], cache_bytes=4 * one, workers=workers
+            ds,
+            8,
+            lanes=1,
+            window=1,
+            epochs=3,
+            columns=["input_ids"],
+            cache_bytes=4 * one,
+            workers=workers,
         )
         assert sum(map(len, ids(loader))) == 3 * len(ds)
-        # Once in an epoch; the last of one may be among the first of the next, and threads may come too early:
-        # then once for them and once for who takes it.
+        # Once in an epoch; the last of one may be among the first of the next, and
+        # threads may come too early: then once for them and once for who takes it.
         once = 3 * len(ds.rows.group_rows)
         assert once - 4 <= loader.decoded.groups <= (2 * once if workers else once)
 
@@ -100,11 +117,15 @@ def test_no_memory_at_all_is_slow_and_right(sources: dict[str, tl.Dataset]):
     mixture = tl.Mixture(sources, {"code": 0.5, "web": 0.5}, rows=64)
     expected = np.concatenate(ids(tl.DataLoader(mixture, 8)))
     for workers in (0, 2):
-        got = np.concatenate(ids(tl.DataLoader(mixture, 8, cache_bytes=0, workers=workers)))
+        got = np.concatenate(
+            ids(tl.DataLoader(mixture, 8, cache_bytes=0, workers=workers))
+        )
         assert (got == expected).all()
 
 
-def test_damage_that_a_thread_meets_is_raised_where_it_is_needed(ds: tl.Dataset, tmp_path: Path):
+def test_damage_that_a_thread_meets_is_raised_where_it_is_needed(
+    ds: tl.Dataset, tmp_path: Path
+):
     import shutil
 
     shutil.copytree(ds.store.url, tmp_path / "store")
@@ -123,7 +144,9 @@ def test_damage_that_a_thread_meets_is_raised_where_it_is_needed(ds: tl.Dataset,
 
 
 def test_a_process_that_ends_in_the_middle_ends_well(ds: tl.Dataset):
-    """Threads inside of Arrow or numpy when the interpreter goes down could abort it."""
+    """Threads inside of Arrow or numpy when the interpreter goes down could abort
+    it.
+    """
     script = (
         "import tokenlake as tl\n"
         f"ds = tl.open({ds.store.url!r}, 'plain', split='train')\n"
@@ -134,6 +157,10 @@ def test_a_process_that_ends_in_the_middle_ends_well(ds: tl.Dataset):
     env = os.environ | {"PYTHONPATH": str(Path(tl.__file__).parents[1])}
     for _ in range(3):
         done = subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, text=True, env=env, timeout=60
+            [sys.executable, "-c", script],
+            capture_output=True,
+            text=True,
+            env=env,
+            timeout=60,
         )
         assert (done.returncode, done.stdout, done.stderr) == (0, "(8, 32)\n", "")

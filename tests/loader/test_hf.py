@@ -1,4 +1,6 @@
-"""Hugging Face: rows by number and in the loader's order, as models of transformers take them."""
+"""Hugging Face: rows by number and in the loader's order, as models of transformers
+take them.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,15 @@ pytestmark = [
 ]
 
 OPTIONS: dict[str, Any] = {"batch_size": 5, "seed": 3}
-ALL = ("input_ids", "labels", "position_ids", "attention_mask", "segment_ids", "loss_mask", "targets")
+ALL = (
+    "input_ids",
+    "labels",
+    "position_ids",
+    "attention_mask",
+    "segment_ids",
+    "loss_mask",
+    "targets",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +59,10 @@ def rows_of(batches: Any) -> list[Any]:
 def test_all_rows_by_number(learned: tl.Dataset):
     found = learned.to_hf(columns=ALL)
     rows = np.arange(len(learned))
-    wanted = learned.take(rows, ["input_ids", "segment_ids", "positions", "loss_mask", "labels", "targets"])
+    wanted = learned.take(
+        rows,
+        ["input_ids", "segment_ids", "positions", "loss_mask", "labels", "targets"],
+    )
     wanted["position_ids"] = wanted.pop("positions")
     wanted["attention_mask"] = (wanted["segment_ids"] > 0).astype(np.int8)
     assert found.split == "train"
@@ -57,7 +70,10 @@ def test_all_rows_by_number(learned: tl.Dataset):
     table = found.with_format("numpy")[:]
     for name in ALL:
         assert np.array_equal(table[name], wanted[name]), name
-    types = {name: (feature.feature.dtype, feature.length) for name, feature in found.features.items()}
+    types = {
+        name: (feature.feature.dtype, feature.length)
+        for name, feature in found.features.items()
+    }
     assert types.pop("attention_mask") == ("int8", 32)
     assert types.pop("loss_mask") == ("bool", 32)
     assert set(types.values()) == {("int32", 32)}
@@ -65,7 +81,9 @@ def test_all_rows_by_number(learned: tl.Dataset):
 
 
 def test_columns_may_have_other_names(learned: tl.Dataset):
-    found = learned.to_hf(columns=["input_ids", "attention_mask"], rename={"input_ids": "tokens"})
+    found = learned.to_hf(
+        columns=["input_ids", "attention_mask"], rename={"input_ids": "tokens"}
+    )
     assert found.column_names == ["tokens", "attention_mask"]
     assert found[3]["tokens"] == learned[3]["input_ids"].tolist()
 
@@ -78,11 +96,15 @@ def test_other_kinds_come_as_they_are_stored(root: str, name: str):
     assert data.to_hf(columns=[first], rename={first: "x"}).column_names == ["x"]
 
 
-def test_files_are_made_once_and_hashed_when_they_are_used_again(learned: tl.Dataset, cache: Path):
+def test_files_are_made_once_and_hashed_when_they_are_used_again(
+    learned: tl.Dataset, cache: Path
+):
     wanted = learned.to_hf()[:]
     files = {path: path.stat().st_mtime_ns for path in cache.iterdir()}
     assert {path.suffix for path in files} == {".arrow", ".sha256"}
-    assert len(files) == 2 * sum(shard.split == "train" for shard in learned.manifest.files)
+    assert len(files) == 2 * sum(
+        shard.split == "train" for shard in learned.manifest.files
+    )
     assert learned.to_hf()[:] == wanted
     assert {path: path.stat().st_mtime_ns for path in cache.iterdir()} == files
     damaged = next(path for path in files if path.suffix == ".arrow")
@@ -101,24 +123,39 @@ def test_a_damaged_shard_makes_no_file(root: str, tmp_path: Path, cache: Path):
         data = bytearray(path.read_bytes())
         data[len(data) // 8] ^= 1  # in the ids, which come first
         path.write_bytes(data)
-    with pytest.raises(IntegrityError, match=r"learned@v1: data/train-.*\.parquet: row group"):
+    with pytest.raises(
+        IntegrityError, match=r"learned@v1: data/train-.*\.parquet: row group"
+    ):
         tl.open(str(tmp_path / "store"), "learned").to_hf()
     assert list(cache.iterdir()) == []
 
 
-def test_all_libraries_give_the_same_rows_in_the_same_order(learned: tl.Dataset, root: str):
-    mixture = tl.Mixture({"a": learned, "b": tl.open(root, "plain")}, {"a": 0.6, "b": 0.4}, rows=33)
+def test_all_libraries_give_the_same_rows_in_the_same_order(
+    learned: tl.Dataset, root: str
+):
+    mixture = tl.Mixture(
+        {"a": learned, "b": tl.open(root, "plain")}, {"a": 0.6, "b": 0.4}, rows=33
+    )
     for data in (learned, mixture):
         wanted = rows_of(tl.DataLoader(data, **OPTIONS))
         assert rows_of(tl.torch_dataset(data, **OPTIONS)) == wanted
         assert rows_of(tl.grain_dataset(data, **OPTIONS)) == wanted
         assert ids(tl.hf_dataset(data, **OPTIONS)) == wanted
-        assert rows_of(tl.AsyncDataLoader(data, 5, seed=3, shuffle_buffer_size=1, drop_last=False)) == wanted
+        assert (
+            rows_of(
+                tl.AsyncDataLoader(
+                    data, 5, seed=3, shuffle_buffer_size=1, drop_last=False
+                )
+            )
+            == wanted
+        )
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_of_torch_are_those_of_the_loader(learned: tl.Dataset, workers: int):
-    dataset = tl.hf_dataset(learned, **OPTIONS, columns=["input_ids", "labels", "attention_mask"])
+    dataset = tl.hf_dataset(
+        learned, **OPTIONS, columns=["input_ids", "labels", "attention_mask"]
+    )
     batches = list(torch_data.DataLoader(dataset, batch_size=5, num_workers=workers))
     wanted = list(tl.DataLoader(learned, **OPTIONS, columns=["input_ids", "labels"]))
     assert ids(batches) == ids(wanted)
@@ -157,7 +194,9 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def test_what_came_before_a_state_is_not_read_again(learned: tl.Dataset, decoded: list[int]):
+def test_what_came_before_a_state_is_not_read_again(
+    learned: tl.Dataset, decoded: list[int]
+):
     dataset = tl.hf_dataset(learned, **OPTIONS)
     rows = iter(dataset)
     list(islice(rows, 55))
@@ -170,12 +209,15 @@ def test_what_came_before_a_state_is_not_read_again(learned: tl.Dataset, decoded
     assert 0 < len(decoded) < len(learned.rows.group_rows)
 
 
-def test_steps_of_one_of_several_workers_are_read_ahead(learned: tl.Dataset, decoded: list[int]):
+def test_steps_of_one_of_several_workers_are_read_ahead(
+    learned: tl.Dataset, decoded: list[int]
+):
     wanted = ids(tl.DataLoader(learned, **OPTIONS))
     groups = len(learned.rows.group_rows)
     dataset = tl.hf_dataset(learned, **OPTIONS, columns=["input_ids"])
     decoded.clear()
-    # Each batch is a shard of ``datasets``; the second of two workers reads every second one.
+    # Each batch is a shard of ``datasets``; the second of two workers reads every
+    # second one.
     share = dataset.shard(num_shards=2, index=1, contiguous=False)
     assert ids(share) == [row for batch in wanted[1::2] for row in batch]
     assert (
@@ -196,18 +238,29 @@ def test_transformers_keeps_the_segments_of_a_row_apart(learned: tl.Dataset):
     from transformers import LlamaConfig, LlamaForCausalLM, default_data_collator
 
     tokens = int(learned[:]["input_ids"].max()) + 1
-    sizes: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
-    config = LlamaConfig(vocab_size=tokens, **sizes, num_attention_heads=2, use_cache=False)
+    sizes: dict[str, Any] = {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+    }
+    config = LlamaConfig(
+        vocab_size=tokens, **sizes, num_attention_heads=2, use_cache=False
+    )
     model = LlamaForCausalLM(config).eval()
     rows = list(tl.hf_dataset(learned, 2, shuffle=False))[:2]
     batch = default_data_collator(rows)
-    assert default_data_collator([learned.to_hf()[row] for row in range(2)]).keys() == batch.keys()
+    assert (
+        default_data_collator([learned.to_hf()[row] for row in range(2)]).keys()
+        == batch.keys()
+    )
     with torch.no_grad():
         out = model(**batch)
         lengths = np.bincount(learned[0]["segment_ids"])[1:]
         assert len(lengths) > 1
         for begin, length in zip(np.cumsum(lengths) - lengths, lengths, strict=True):
-            alone = model(input_ids=batch["input_ids"][:1, begin : begin + length]).logits[0]
+            alone = model(
+                input_ids=batch["input_ids"][:1, begin : begin + length]
+            ).logits[0]
             torch.testing.assert_close(out.logits[0, begin : begin + length], alone)
     targets = learned.take([0, 1], ["targets"])["targets"]
     loss = torch.nn.functional.cross_entropy(
@@ -228,15 +281,24 @@ def test_wrong_arguments_are_refused(learned: tl.Dataset, texts: tl.Dataset):
         tl.hf_dataset(endless, 4)
     with pytest.raises(ConfigError, match=r"columns: got .*positions"):
         tl.hf_dataset(texts, 4, columns=["positions"])
-    for padding, more in (({"buckets": 2}, {"drop_last": True}), ({"buckets": 2, "equal_rows": True}, {})):
+    for padding, more in (
+        ({"buckets": 2}, {"drop_last": True}),
+        ({"buckets": 2, "equal_rows": True}, {}),
+    ):
         with pytest.raises(ConfigError, match="have a constant number of rows"):
             tl.hf_dataset(texts, 4, padding=padding, **more)
 
 
 @pytest.mark.parametrize("full", ["drop_last", "pad_last"])
 def test_buckets_of_equal_rows_come_row_by_row(texts: tl.Dataset, full: str):
-    """What makes batches of as many rows of them has the loader's batches, also after a stop."""
-    options: dict[str, Any] = {"padding": {"buckets": 3, "equal_rows": True}, "seed": 3, full: True}
+    """What makes batches of as many rows of them has the loader's batches, also
+    after a stop.
+    """
+    options: dict[str, Any] = {
+        "padding": {"buckets": 3, "equal_rows": True},
+        "seed": 3,
+        full: True,
+    }
     whole = [batch["input_ids"] for batch in tl.DataLoader(texts, 4, **options)]
     assert len({ids.shape[1] for ids in whole}) == 3
     dataset = tl.hf_dataset(texts, 4, **options).batch(4)
@@ -251,7 +313,9 @@ def test_buckets_of_equal_rows_come_row_by_row(texts: tl.Dataset, full: str):
     rest = [np.array(batch["input_ids"]) for batch in dataset]
     assert all((one == other).all() for one, other in zip(rest, whole[3:], strict=True))
     items = tl.torch_dataset(texts, 4, rows=True, **options)
-    assert [len(item["input_ids"]) for item in items] == [ids.shape[1] for ids in whole for _ in ids]
+    assert [len(item["input_ids"]) for item in items] == [
+        ids.shape[1] for ids in whole for _ in ids
+    ]
 
 
 def test_missing_datasets_are_named_with_their_install_line(

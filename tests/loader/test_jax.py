@@ -18,8 +18,12 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @promise(327, 333)
-@pytest.mark.parametrize("computed", [False, True], ids=["on the host", "on the devices"])
-def test_every_sharding_gives_the_batches_of_a_loader_without_one(store: Path, computed: bool) -> None:
+@pytest.mark.parametrize(
+    "computed", [False, True], ids=["on the host", "on the devices"]
+)
+def test_every_sharding_gives_the_batches_of_a_loader_without_one(
+    store: Path, computed: bool
+) -> None:
     run("tests.loader.jax_meshes", store=str(store), computed=computed)
 
 
@@ -30,11 +34,17 @@ def test_a_batch_that_is_kept_never_changes(store: Path) -> None:
 def test_however_an_iteration_ends_its_threads_end_and_errors_come_in_their_place(
     store: Path, tmp_path: Path
 ) -> None:
-    run("tests.loader.jax_endings", store=str(store), damaged=str(_damaged(store, tmp_path / "store")))
+    run(
+        "tests.loader.jax_endings",
+        store=str(store),
+        damaged=str(_damaged(store, tmp_path / "store")),
+    )
 
 
 def _damaged(store: Path, folder: Path) -> Path:
-    """A copy of the store, with one bit of a row group of ``small`` the other way round."""
+    """A copy of the store, with one bit of a row group of ``small`` the other way
+    round.
+    """
     shutil.copytree(store, folder)
     (path,) = (folder / "small" / "v1" / "data").iterdir()
     metadata = pq.read_metadata(path)

@@ -1,4 +1,6 @@
-"""Flat batches and rows cut for context parallelism: the same ids in other places, and the same loss of them."""
+"""Flat batches and rows cut for context parallelism: the same ids in other places,
+and the same loss of them.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,15 @@ CUTS = [{"context_parallel": 4, "split": split} for split in SPLITS] + [
 ]
 
 
-def both(data: Any, layout: Any, **options: Any) -> list[tuple[support.Batch, support.Batch]]:
+def both(
+    data: Any, layout: Any, **options: Any
+) -> list[tuple[support.Batch, support.Batch]]:
     """Each batch as rows and as laid out."""
     options = {"batch_size": 5, "seed": 3, "columns": COLUMNS} | options
-    rows, other = tl.DataLoader(data, **options), tl.DataLoader(data, layout=layout, **options)
+    rows, other = (
+        tl.DataLoader(data, **options),
+        tl.DataLoader(data, layout=layout, **options),
+    )
     found = list(zip(rows, other, strict=True))
     assert rows.metrics().rows == other.metrics().rows
     assert rows.get_state() == other.get_state()
@@ -34,14 +41,24 @@ def both(data: Any, layout: Any, **options: Any) -> list[tuple[support.Batch, su
 
 
 @pytest.mark.parametrize("pad_last", [False, True])
-def test_flat_batches_are_the_rows_end_to_end(learned: tl.Dataset, pad_last: bool) -> None:
+def test_flat_batches_are_the_rows_end_to_end(
+    learned: tl.Dataset, pad_last: bool
+) -> None:
     for rows, flat in both(learned, "flat", pad_last=pad_last):
         assert list(flat) == [*COLUMNS, "cu_seqlens", "max_seqlen"]
         for name in set(COLUMNS) - {"segment_ids"}:
-            np.testing.assert_array_equal(flat[name], rows[name].reshape(-1), err_msg=name)
+            np.testing.assert_array_equal(
+                flat[name], rows[name].reshape(-1), err_msg=name
+            )
         # Id by id: a new run wherever the row or the segment changes.
-        keys = [(row, one) for row, segments in enumerate(rows["segment_ids"].tolist()) for one in segments]
-        begins = [place for place, (a, b) in enumerate(pairwise([None, *keys])) if a != b]
+        keys = [
+            (row, one)
+            for row, segments in enumerate(rows["segment_ids"].tolist())
+            for one in segments
+        ]
+        begins = [
+            place for place, (a, b) in enumerate(pairwise([None, *keys])) if a != b
+        ]
         assert flat["cu_seqlens"].tolist() == [*begins, len(keys)]
         assert flat["cu_seqlens"].dtype == flat["max_seqlen"].dtype == np.int32
         assert flat["max_seqlen"] == max(np.diff(flat["cu_seqlens"]))
@@ -50,10 +67,14 @@ def test_flat_batches_are_the_rows_end_to_end(learned: tl.Dataset, pad_last: boo
         assert flat["segment_ids"].tolist() == [numbers.get(key, 0) for key in keys]
 
 
-def test_flat_batches_of_one_shape_have_empty_runs_at_the_end(learned: tl.Dataset) -> None:
+def test_flat_batches_of_one_shape_have_empty_runs_at_the_end(
+    learned: tl.Dataset,
+) -> None:
     needed = max(len(flat["cu_seqlens"]) - 1 for _, flat in both(learned, "flat"))
     for (_, fixed), (_, flat) in zip(
-        both(learned, {"flat": True, "max_segments": needed}), both(learned, "flat"), strict=True
+        both(learned, {"flat": True, "max_segments": needed}),
+        both(learned, "flat"),
+        strict=True,
     ):
         runs = len(flat["cu_seqlens"])
         assert fixed["cu_seqlens"].shape == (needed + 1,)
@@ -90,7 +111,9 @@ def test_each_row_keeps_its_ids_with_all_that_belongs_to_them(
         assert list(laid) == list(rows)
         for row in range(len(rows["input_ids"])):
             before, after = (
-                sorted(zip(*(batch[name][row].tolist() for name in COLUMNS), strict=True))
+                sorted(
+                    zip(*(batch[name][row].tolist() for name in COLUMNS), strict=True)
+                )
                 for batch in (rows, laid)
             )
             assert before == after
@@ -98,7 +121,9 @@ def test_each_row_keeps_its_ids_with_all_that_belongs_to_them(
 
 def test_the_order_of_a_row_is_that_of_the_table() -> None:
     def order(split: Any) -> list[int]:
-        found = BatchLayout(context_parallel=4, split=split).order(8, np.array([8, 0]), np.array([0, 2]))
+        found = BatchLayout(context_parallel=4, split=split).order(
+            8, np.array([8, 0]), np.array([0, 2])
+        )
         return list(range(8)) if found is None else found.reshape(-1).tolist()
 
     assert order("contiguous") == list(range(8))
@@ -112,7 +137,9 @@ def test_an_order_has_each_id_once(given: Any, parts: int, split: Any) -> None:
     length = 16
     rows = [row for row in rows if sum(row) <= length]
     segments = segments_of_rows(rows, length)
-    order = BatchLayout(context_parallel=parts, split=split).order(length, segments.runs, segments.row_runs)
+    order = BatchLayout(context_parallel=parts, split=split).order(
+        length, segments.runs, segments.row_runs
+    )
     if order is not None:
         if order.ndim == 1:
             order = order + np.arange(0, len(rows) * length, length)[:, None]
@@ -122,14 +149,20 @@ def test_an_order_has_each_id_once(given: Any, parts: int, split: Any) -> None:
 
 @pytest.mark.parametrize("split", ["head_tail", "per_document", "striped"])
 def test_devices_have_as_much_to_do(split: Any) -> None:
-    """Ids that causal attention inside documents looks at, of each device; contiguous parts are far from equal."""
-    segments = segments_of_rows([[700, 348, 900, 100] if split == "per_document" else [2048]], 2048)
+    """Ids that causal attention inside documents looks at, of each device;
+    contiguous parts are far from equal.
+    """
+    segments = segments_of_rows(
+        [[700, 348, 900, 100] if split == "per_document" else [2048]], 2048
+    )
     place = segments.positions(np.empty((1, 2048), np.int32))[0]
 
     def unevenness(which: Any) -> float:
         layout = BatchLayout(context_parallel=4, split=which)
         order = layout.order(2048, segments.runs, segments.row_runs)
-        cost = (place if order is None else place[order.reshape(-1)]).reshape(4, -1).sum(1)
+        cost = (
+            (place if order is None else place[order.reshape(-1)]).reshape(4, -1).sum(1)
+        )
         return float(cost.max() / cost.mean())
 
     assert unevenness(split) < 1.02
@@ -137,7 +170,9 @@ def test_devices_have_as_much_to_do(split: Any) -> None:
 
 
 def loss(ids: Any, segments: Any, positions: Any, targets: Any) -> float:
-    """Summed cross-entropy of one layer of attention over ids [T] that sees its own segment, up to its position."""
+    """Summed cross-entropy of one layer of attention over ids [T] that sees its own
+    segment, up to its position.
+    """
     draw = np.random.default_rng(7)
     embed, place, out = (draw.normal(size=(n, 8)) for n in (512, 64, 512))
     hidden = embed[ids % 512] + place[positions]
@@ -145,21 +180,24 @@ def loss(ids: Any, segments: Any, positions: Any, targets: Any) -> float:
     seen = (segments[:, None] == segments) & (positions[:, None] >= positions)
     weights = np.where(seen, np.exp(scores - scores.max(1, keepdims=True)), 0.0)
     logits = (weights / weights.sum(1, keepdims=True)) @ hidden @ out.T
-    logits -= np.log(np.exp(logits - logits.max(1, keepdims=True)).sum(1, keepdims=True)) + logits.max(
-        1, keepdims=True
-    )
+    logits -= np.log(
+        np.exp(logits - logits.max(1, keepdims=True)).sum(1, keepdims=True)
+    ) + logits.max(1, keepdims=True)
     learned = targets != -100
     return -float(logits[learned, targets[learned] % 512].sum())
 
 
 def row_loss(batch: support.Batch) -> float:
     columns = zip(
-        *(batch[name] for name in ("input_ids", "segment_ids", "positions", "targets")), strict=True
+        *(batch[name] for name in ("input_ids", "segment_ids", "positions", "targets")),
+        strict=True,
     )
     return sum(loss(*row) for row in columns)
 
 
-def test_the_loss_is_that_of_single_documents_in_every_layout(learned: tl.Dataset) -> None:
+def test_the_loss_is_that_of_single_documents_in_every_layout(
+    learned: tl.Dataset,
+) -> None:
     alone = packed = 0.0
     for rows, flat in both(learned, "flat"):
         packed += row_loss(rows)
@@ -168,18 +206,35 @@ def test_the_loss_is_that_of_single_documents_in_every_layout(learned: tl.Datase
             if segments[begin]:
                 one = slice(begin, end)
                 place = np.arange(end - begin)
-                alone += loss(flat["input_ids"][one], np.ones_like(place), place, flat["targets"][one])
+                alone += loss(
+                    flat["input_ids"][one],
+                    np.ones_like(place),
+                    place,
+                    flat["targets"][one],
+                )
     assert packed == pytest.approx(alone, rel=1e-12)
-    totals = {str(cut): sum(row_loss(laid) for _, laid in both(learned, cut)) for cut in CUTS}
+    totals = {
+        str(cut): sum(row_loss(laid) for _, laid in both(learned, cut)) for cut in CUTS
+    }
     flats = sum(
-        loss(*(flat[name] for name in ("input_ids", "segment_ids", "positions", "targets")))
+        loss(
+            *(
+                flat[name]
+                for name in ("input_ids", "segment_ids", "positions", "targets")
+            )
+        )
         for _, flat in both(learned, "flat")
     )
-    assert totals | {"flat": flats} == pytest.approx(dict.fromkeys([*totals, "flat"], alone), rel=1e-9)
+    assert totals | {"flat": flats} == pytest.approx(
+        dict.fromkeys([*totals, "flat"], alone), rel=1e-9
+    )
 
 
 def test_a_state_goes_on_in_another_layout(learned: tl.Dataset) -> None:
-    rows, flat = tl.DataLoader(learned, 4), tl.DataLoader(learned, 4, layout="flat", host=(1, 2))
+    rows, flat = (
+        tl.DataLoader(learned, 4),
+        tl.DataLoader(learned, 4, layout="flat", host=(1, 2)),
+    )
     expected = support.ids(rows)
     iterator = iter(flat)
     next(iterator), next(iterator)
@@ -199,7 +254,9 @@ def test_a_state_goes_on_in_another_layout(learned: tl.Dataset) -> None:
         ({"flat": 1}, "must be True or False"),
     ],
 )
-def test_what_is_no_layout_is_refused(learned: tl.Dataset, layout: Any, says: str) -> None:
+def test_what_is_no_layout_is_refused(
+    learned: tl.Dataset, layout: Any, says: str
+) -> None:
     with pytest.raises(ConfigError, match=says):
         tl.DataLoader(learned, 4, layout=layout)
 

@@ -1,4 +1,6 @@
-"""The loader's state in checkpoints of Orbax; several processes: see ``test_loader_jax_hosts.py``."""
+"""The loader's state in checkpoints of Orbax; several processes: see
+``test_loader_jax_hosts.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Preferences: what is chosen and rejected, each with its prompt, however it is stored; and through every adapter."""
+"""Preferences: what is chosen and rejected, each with its prompt, however it is
+stored; and through every adapter.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,10 @@ def expected(ds: tl.Dataset) -> list[tuple[list[int], list[int], list[int]]]:
             (prompt, prompt + row["chosen_ids"], prompt + row["rejected_ids"])
             for prompt, row in zip(prompts, rows, strict=True)
         ]
-    return [(row["prompt_input_ids"], row["chosen_input_ids"], row["rejected_input_ids"]) for row in rows]
+    return [
+        (row["prompt_input_ids"], row["chosen_input_ids"], row["rejected_input_ids"])
+        for row in rows
+    ]
 
 
 def unpadded(batch: Row, run: str, at: int) -> list[int]:
@@ -44,25 +49,44 @@ def unpadded(batch: Row, run: str, at: int) -> list[int]:
 
 @promise(277, 278, 334)
 @pytest.mark.parametrize("name", ["dpo-trl", "dpo-easydel", "orpo-trl"])
-@pytest.mark.parametrize("padding", [{}, {"length": 80, "side": "left"}, {"buckets": 3}], ids=str)
-def test_pairs_come_with_their_prompts_whichever_way_they_are_stored(store: Path, name: str, padding: Row):
+@pytest.mark.parametrize(
+    "padding", [{}, {"length": 80, "side": "left"}, {"buckets": 3}], ids=str
+)
+def test_pairs_come_with_their_prompts_whichever_way_they_are_stored(
+    store: Path, name: str, padding: Row
+):
     ds = opened(store, name)
     runs = ("prompt", "chosen", "rejected")
-    columns = [f"{run}_{what}" for run in runs for what in ("input_ids", "attention_mask", "lengths")]
-    marked = [f"{run}_{what}" for run in runs[1:] for what in ("labels", "loss_mask", "positions")]
+    columns = [
+        f"{run}_{what}"
+        for run in runs
+        for what in ("input_ids", "attention_mask", "lengths")
+    ]
+    marked = [
+        f"{run}_{what}"
+        for run in runs[1:]
+        for what in ("labels", "loss_mask", "positions")
+    ]
     got = list[tuple[list[int], ...]]()
     for batch in tl.DataLoader(ds, 8, padding=padding, columns=[*columns, *marked]):
         shape = batch["chosen_input_ids"].shape
         assert all(values.shape in (shape, shape[:1]) for values in batch.values())
         for at in range(len(batch["chosen_input_ids"])):
             row = tuple(unpadded(batch, run, at) for run in runs)
-            assert [int(batch[f"{run}_lengths"][at]) for run in runs] == list(map(len, row))
+            assert [int(batch[f"{run}_lengths"][at]) for run in runs] == list(
+                map(len, row)
+            )
             for run, each in zip(runs[1:], row[1:], strict=True):
                 here = batch[f"{run}_attention_mask"][at]
                 labels = [-100] * len(row[0]) + each[len(row[0]) :]
                 assert batch[f"{run}_labels"][at][here].tolist() == labels
-                assert (batch[f"{run}_loss_mask"][at] == (batch[f"{run}_labels"][at] != -100)).all()
-                assert batch[f"{run}_positions"][at][here].tolist() == list(range(len(each)))
+                assert (
+                    batch[f"{run}_loss_mask"][at]
+                    == (batch[f"{run}_labels"][at] != -100)
+                ).all()
+                assert batch[f"{run}_positions"][at][here].tolist() == list(
+                    range(len(each))
+                )
             got.append(row)
     assert sorted(got) == sorted(expected(ds))
 
@@ -80,10 +104,14 @@ def test_what_is_cut_is_counted(store: Path, name: str, side: str):
         for batch in loader
         for at in range(len(batch["chosen_labels"]))
     ]
-    assert sorted(got) == sorted((chosen[cut], rejected[cut]) for _, chosen, rejected in pairs)
+    assert sorted(got) == sorted(
+        (chosen[cut], rejected[cut]) for _, chosen, rejected in pairs
+    )
     over = [pair for pair in pairs if max(len(pair[1]), len(pair[2])) > limit]
     assert loader.truncated.rows == len(over) > 0
-    assert loader.truncated.ids == sum(max(len(each) - limit, 0) for pair in over for each in pair[1:])
+    assert loader.truncated.ids == sum(
+        max(len(each) - limit, 0) for pair in over for each in pair[1:]
+    )
     silent = sum(len(pair[0]) >= limit for pair in over) if side == "right" else 0
     assert loader.truncated.without_loss == silent
     with pytest.raises(ConfigError, match=r"are longer than 20 ids.*truncate"):
@@ -94,14 +122,23 @@ def test_what_is_cut_is_counted(store: Path, name: str, side: str):
 @pytest.mark.parametrize("trainer", ["trl", "easydel"])
 def test_other_methods_have_their_runs(store: Path, trainer: str):
     (batch, *_) = tl.DataLoader(opened(store, f"kto-{trainer}"), 20, shuffle=False)
-    assert list(batch) == ["completion_input_ids", "completion_attention_mask", "completion_labels", "label"]
+    assert list(batch) == [
+        "completion_input_ids",
+        "completion_attention_mask",
+        "completion_labels",
+        "label",
+    ]
     assert batch["label"].tolist() == [row["label"] for row in JUDGED]
     assert batch["label"].dtype == np.bool_
     (batch, *_) = tl.DataLoader(opened(store, f"reward-{trainer}"), 8)
     assert list(batch) == [
-        f"{run}_{what}" for run in ("chosen", "rejected") for what in ("input_ids", "attention_mask")
+        f"{run}_{what}"
+        for run in ("chosen", "rejected")
+        for what in ("input_ids", "attention_mask")
     ]
-    (batch, *_) = tl.DataLoader(opened(store, f"grpo-{trainer}"), 8, padding={"side": "left"})
+    (batch, *_) = tl.DataLoader(
+        opened(store, f"grpo-{trainer}"), 8, padding={"side": "left"}
+    )
     assert list(batch) == ["prompt_input_ids", "prompt_attention_mask"]
     assert batch["prompt_attention_mask"][:, -1].all()
     with pytest.raises(ConfigError, match=r"columns: got .*prompt_labels"):
@@ -111,7 +148,8 @@ def test_other_methods_have_their_runs(store: Path, trainer: str):
 def test_both_ways_of_storing_give_the_same_batches(store: Path):
     options: Row = {"padding": {"buckets": 3}, "seed": 5}
     ours, theirs = (
-        list(tl.DataLoader(opened(store, f"dpo-{name}"), 8, **options)) for name in ("trl", "easydel")
+        list(tl.DataLoader(opened(store, f"dpo-{name}"), 8, **options))
+        for name in ("trl", "easydel")
     )
     assert len(ours) == len(theirs)
     for one, other in zip(ours, theirs, strict=True):
@@ -166,10 +204,15 @@ def test_hugging_face_gives_the_rows_of_the_loader(store: Path):
     ds = opened(store, "dpo-trl")
     padding = {"length": 80}
     (whole, *_) = tl.DataLoader(ds, 40, padding=padding)
-    rows = list(tl.hf_dataset(ds, 40, padding=padding, rename={"chosen_labels": "labels"}))
+    rows = list(
+        tl.hf_dataset(ds, 40, padding=padding, rename={"chosen_labels": "labels"})
+    )
     assert set(rows[0]) == {*whole, "labels"} - {"chosen_labels"}
     assert (np.array([row["labels"] for row in rows]) == whole["chosen_labels"]).all()
-    assert (np.array([row["chosen_attention_mask"] for row in rows]) == whole["chosen_attention_mask"]).all()
+    assert (
+        np.array([row["chosen_attention_mask"] for row in rows])
+        == whole["chosen_attention_mask"]
+    ).all()
 
 
 @pytest.mark.parametrize("name", ["dpo-trl", "kto-trl"])
@@ -183,10 +226,16 @@ def test_rows_by_number_are_those_of_the_loader(store: Path, name: str):
         assert row.keys() == batch.keys()
         for column, values in row.items():
             whole = batch[column][at]
-            assert values.tolist() == (whole[: values.size] if values.ndim else whole).tolist()
+            assert (
+                values.tolist()
+                == (whole[: values.size] if values.ndim else whole).tolist()
+            )
         masks = [column for column in row if column.endswith("attention_mask")]
-        assert [row[column].sum() for column in masks] == [batch[column][at].sum() for column in masks]
-        assert any(row[column].all() for column in masks)  # the longest run is not padded
+        assert [row[column].sum() for column in masks] == [
+            batch[column][at].sum() for column in masks
+        ]
+        # The longest run is not padded.
+        assert any(row[column].all() for column in masks)
 
 
 @promise(278)
@@ -194,15 +243,20 @@ def test_devices_get_what_hosts_make(store: Path):
     jax = pytest.importorskip("jax")
     ds = opened(store, "kto-trl")
     sharding = jax.sharding.NamedSharding(
-        jax.sharding.Mesh(jax.devices("cpu")[:1], ("data",)), jax.sharding.PartitionSpec("data")
+        jax.sharding.Mesh(jax.devices("cpu")[:1], ("data",)),
+        jax.sharding.PartitionSpec("data"),
     )
     columns = ["completion_input_ids", "completion_lengths", "label"]
     options: Row = {"columns": columns, "padding": {"buckets": 2, "multiple": 8}}
     on_devices = tl.DataLoader(ds, 4, sharding=sharding, **options)
     got = list(on_devices)
     assert same(got, list(tl.DataLoader(ds, 4, pad_last=True, **options)), *columns)
-    assert {batch["completion_input_ids"].shape for batch in got} <= set(on_devices.shapes or ())
-    assert all(isinstance(values, jax.Array) for batch in got for values in batch.values())
+    assert {batch["completion_input_ids"].shape for batch in got} <= set(
+        on_devices.shapes or ()
+    )
+    assert all(
+        isinstance(values, jax.Array) for batch in got for values in batch.values()
+    )
 
 
 def test_other_methods_are_not_mixed(store: Path):

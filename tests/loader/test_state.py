@@ -1,4 +1,6 @@
-"""The state: a few integers that fit their run alone, and say what differs from another."""
+"""The state: a few integers that fit their run alone, and say what differs from
+another.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def state_at(loader: tl.DataLoader, step: int) -> dict[str, Any]:
 
 def test_a_state_is_pinned(ds: tl.Dataset):
     state = state_at(tl.DataLoader(ds, 8, seed=3), 5)
-    assert state.pop("sources") == {"train": {"dataset": "plain@v1/train", "manifest": ds.manifest.sha256}}
+    assert state.pop("sources") == {
+        "train": {"dataset": "plain@v1/train", "manifest": ds.manifest.sha256}
+    }
     assert state == {
         "format": 1,
         "step": 5,
@@ -57,19 +61,28 @@ FORMS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 def test_a_state_names_its_order_and_resumes_in_it(
     ds: tl.Dataset, options: dict[str, Any], facts: dict[str, Any]
 ):
-    """The default order may change with the release and the memory: a state goes on in its own."""
+    """The default order may change with the release and the memory: a state goes on
+    in its own.
+    """
     begun = tl.DataLoader(ds, 8, seed=3, **options)
     state = state_at(begun, 5)
-    assert {name: state[name] for name in ("window", "interleave", "order") if name in state} == facts
+    assert {
+        name: state[name] for name in ("window", "interleave", "order") if name in state
+    } == facts
     whole = [batch["input_ids"] for batch in tl.DataLoader(ds, 8, seed=3, **options)]
-    # A loader of the default order takes the order of the state, unless other options are of another run.
-    others = {name: value for name, value in options.items() if name in ("lanes", "shuffle")}
+    # A loader of the default order takes the order of the state, unless other options
+    # are of another run.
+    others = {
+        name: value for name, value in options.items() if name in ("lanes", "shuffle")
+    }
     resumed = tl.DataLoader(ds, 8, seed=3, **others)
     resumed.set_state(state)
     assert resumed.get_state() == state
     assert same([batch["input_ids"] for batch in resumed], whole[5:])
     # From the state alone.
-    plan, position = restored(state, lambda version, split: tl.open(ds.store.url, version, split=split))
+    plan, position = restored(
+        state, lambda version, split: tl.open(ds.store.url, version, split=split)
+    )
     assert (plan.identity, position.step) == (begun.plan.identity, 5)
     # And afterwards that of another state.
     if "shuffle" not in options:
@@ -78,14 +91,18 @@ def test_a_state_names_its_order_and_resumes_in_it(
         assert resumed.get_state() == other
 
 
-@pytest.mark.parametrize("value", [0, -1, 1.0, True, "all", [1], {}, 10**40, 1 << 31, 1000])
+@pytest.mark.parametrize(
+    "value", [0, -1, 1.0, True, "all", [1], {}, 10**40, 1 << 31, 1000]
+)
 def test_an_impossible_number_of_strands_is_refused(ds: tl.Dataset, value: Any):
     state = state_at(tl.DataLoader(ds, 8, lanes=4, interleave=3), 1)
     changed = {**state, "interleave": value}
     with pytest.raises(ConfigError, match="interleave"):
         tl.DataLoader(ds, 8, lanes=4).set_state(changed)
     with pytest.raises(ConfigError, match="interleave"):
-        restored(changed, lambda version, split: tl.open(ds.store.url, version, split=split))
+        restored(
+            changed, lambda version, split: tl.open(ds.store.url, version, split=split)
+        )
 
 
 def test_a_requested_order_is_kept(ds: tl.Dataset):
@@ -96,7 +113,9 @@ def test_a_requested_order_is_kept(ds: tl.Dataset):
         ({"interleave": 2}, "interleave is 3 there and 2 here"),
     ]
     for options, message in cases:
-        with pytest.raises(ConfigError, match=f"the state belongs to another run: .*{message}"):
+        with pytest.raises(
+            ConfigError, match=f"the state belongs to another run: .*{message}"
+        ):
             tl.DataLoader(ds, 8, **options).set_state(state)
 
 
@@ -111,12 +130,18 @@ OTHERS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("options", "message"), OTHERS, ids=lambda value: str(value)[:30])
-def test_another_order_is_refused_with_what_differs(ds: tl.Dataset, options: dict[str, Any], message: str):
+@pytest.mark.parametrize(
+    ("options", "message"), OTHERS, ids=lambda value: str(value)[:30]
+)
+def test_another_order_is_refused_with_what_differs(
+    ds: tl.Dataset, options: dict[str, Any], message: str
+):
     state = state_at(tl.DataLoader(ds, 8), 5)
     all_options: dict[str, Any] = {"batch_size": 8, **options}
     other = tl.DataLoader(ds, **all_options)
-    with pytest.raises(ConfigError, match=f"the state belongs to another run: .*{message}"):
+    with pytest.raises(
+        ConfigError, match=f"the state belongs to another run: .*{message}"
+    ):
         other.set_state(state)
     assert other.step == 0
 
@@ -130,14 +155,18 @@ def test_all_that_differs_is_named_at_once(ds: tl.Dataset):
 
 def test_other_data_is_refused(ds: tl.Dataset, learned: tl.Dataset):
     state = state_at(tl.DataLoader(ds, 8), 2)
-    with pytest.raises(ConfigError, match=r"sources is .*plain@v1.* there and .*learned@v1"):
+    with pytest.raises(
+        ConfigError, match=r"sources is .*plain@v1.* there and .*learned@v1"
+    ):
         tl.DataLoader(learned, 8).set_state(state)
     state["sources"]["train"]["manifest"] = "0" * 64
     with pytest.raises(ConfigError, match="sources is"):
         tl.DataLoader(ds, 8).set_state(state)
 
 
-@pytest.mark.parametrize("wrong", [{}, [], None, {"format": 2}, {"format": 1, "step": -1}, {"format": 1}])
+@pytest.mark.parametrize(
+    "wrong", [{}, [], None, {"format": 2}, {"format": 1, "step": -1}, {"format": 1}]
+)
 def test_what_is_no_state_is_refused(ds: tl.Dataset, wrong: Any):
     with pytest.raises(ConfigError, match="not the state of a loader"):
         tl.DataLoader(ds, 8).set_state(wrong)
@@ -147,10 +176,23 @@ _GARBAGE: list[Any] = [True, False, 1.0, 10**40, -1, "1", None, [1], {}]
 
 
 @pytest.mark.parametrize(
-    "key", ["step", "epoch", "rows", "format", "batch_size", "seed", "lanes", "shuffle", "window"]
+    "key",
+    [
+        "step",
+        "epoch",
+        "rows",
+        "format",
+        "batch_size",
+        "seed",
+        "lanes",
+        "shuffle",
+        "window",
+    ],
 )
 def test_a_value_of_another_type_is_refused(learned: tl.Dataset, key: str):
-    """A statement is signed from a state: what is accepted there is what was delivered."""
+    """A statement is signed from a state: what is accepted there is what was
+    delivered.
+    """
     loader = tl.DataLoader(learned, 8, seed=1, lanes=1)
     state = state_at(loader, 1)
 
@@ -177,12 +219,18 @@ def test_a_missing_or_another_key_is_refused(ds: tl.Dataset):
         if key == "lengths":
             continue
         with pytest.raises(ConfigError, match="state"):
-            loader.set_state({name: value for name, value in state.items() if name != key})
-    with pytest.raises(ConfigError, match="an unknown key 'epochz'; did you mean 'epoch'"):
+            loader.set_state(
+                {name: value for name, value in state.items() if name != key}
+            )
+    with pytest.raises(
+        ConfigError, match="an unknown key 'epochz'; did you mean 'epoch'"
+    ):
         loader.set_state({**state, "epochz": 1})
     with pytest.raises(ConfigError, match=r"padding is .* there, and missing here"):
         loader.set_state({**state, "padding": {}})
-    with pytest.raises(ConfigError, match="the state of worker 1 of 4, and not of the whole run"):
+    with pytest.raises(
+        ConfigError, match="the state of worker 1 of 4, and not of the whole run"
+    ):
         loader.set_state({**state, "turn": [1, 4]})
     for turn in ([4, 4], [0], "00", [0, True]):
         with pytest.raises(ConfigError, match="not the state of a loader: turn"):
@@ -197,13 +245,22 @@ RUNS: list[dict[str, Any]] = [
     {"batch_size": 24, "drop_last": True},
     {"batch_size": {0: 8, 3: 16, 5: 24}, "epochs": 2},
     {"batch_size": 8, "padding": {"buckets": 3}},
-    {"batch_size": {0: 4, 7: 8}, "padding": {"buckets": 3}, "drop_last": True, "epochs": 2},
+    {
+        "batch_size": {0: 4, 7: 8},
+        "padding": {"buckets": 3},
+        "drop_last": True,
+        "epochs": 2,
+    },
 ]
 
 
 @pytest.mark.parametrize("options", RUNS, ids=str)
-def test_a_state_fits_itself_or_is_refused(learned: tl.Dataset, texts: tl.Dataset, options: dict[str, Any]):
-    """Every state that a run comes to is taken; one whose step, epoch or rows were moved is not."""
+def test_a_state_fits_itself_or_is_refused(
+    learned: tl.Dataset, texts: tl.Dataset, options: dict[str, Any]
+):
+    """Every state that a run comes to is taken; one whose step, epoch or rows were
+    moved is not.
+    """
     data = texts if "padding" in options else learned
     loader = tl.DataLoader(data, **options, workers=0, prefetch=0)
     other = tl.DataLoader(data, **options)
@@ -254,13 +311,20 @@ def test_a_finished_pass_is_resumed_as_finished(ds: tl.Dataset):
     assert same(ids(other), ids(loader))
 
 
-def mixed(sources: dict[str, tl.Dataset], schedule: tl.WeightScheduler, **options: Any) -> tl.DataLoader:
-    return tl.DataLoader(tl.Mixture(sources, schedule, block_size=4, **options), 4, columns=["input_ids"])
+def mixed(
+    sources: dict[str, tl.Dataset], schedule: tl.WeightScheduler, **options: Any
+) -> tl.DataLoader:
+    return tl.DataLoader(
+        tl.Mixture(sources, schedule, block_size=4, **options), 4, columns=["input_ids"]
+    )
 
 
 def schedule(*points: tuple[int, float]) -> tl.WeightScheduler:
     return tl.WeightScheduler(
-        [{"step": step, "weights": {"code": share, "web": 1 - share}} for step, share in points]
+        [
+            {"step": step, "weights": {"code": share, "web": 1 - share}}
+            for step, share in points
+        ]
     )
 
 
@@ -268,31 +332,41 @@ def test_a_schedule_may_be_extended_behind_the_state(sources: dict[str, tl.Datas
     first = schedule((0, 0.5))
     loader = mixed(sources, first, rows=400)
     state = state_at(loader, 6)
-    longer = first.extend(at=8, points=[{"step": 9, "weights": {"code": 1.0, "web": 0.0}}])
+    longer = first.extend(
+        at=8, points=[{"step": 9, "weights": {"code": 1.0, "web": 0.0}}]
+    )
     resumed = mixed(sources, longer, rows=400)
     resumed.set_state(state)
     whole = ids(mixed(sources, longer, rows=400))
     assert same(ids(resumed), whole[6:])
     assert same(ids(mixed(sources, first, rows=400))[:8], whole[:8])
     with pytest.raises(
-        ConfigError, match="extended at step 3, which has already passed; expected step 6 or later"
+        ConfigError,
+        match="extended at step 3, which has already passed; expected step 6 or later",
     ):
-        mixed(sources, first.extend(at=3, points=[{"step": 9, "weights": {"code": 1, "web": 0}}])).set_state(
-            state
-        )
+        mixed(
+            sources,
+            first.extend(at=3, points=[{"step": 9, "weights": {"code": 1, "web": 0}}]),
+        ).set_state(state)
     with pytest.raises(ConfigError, match=r"the weights are .* there and .* here"):
         mixed(sources, schedule((0, 0.25))).set_state(state)
-    with pytest.raises(ConfigError, match=r"mixture\.stop is 'restart' there and 'all_exhausted' here"):
+    with pytest.raises(
+        ConfigError, match=r"mixture\.stop is 'restart' there and 'all_exhausted' here"
+    ):
         mixed(sources, first, stop="all_exhausted").set_state(state)
 
 
 def test_a_dataset_takes_no_state_of_a_mixture(sources: dict[str, tl.Dataset]):
     state = state_at(mixed(sources, schedule((0, 0.5)), rows=100), 2)
-    with pytest.raises(ConfigError, match="one of them reads a mixture, the other a single dataset"):
+    with pytest.raises(
+        ConfigError, match="one of them reads a mixture, the other a single dataset"
+    ):
         tl.DataLoader(sources["code"], 4).set_state(state)
 
 
-def test_a_state_of_an_older_order_goes_on_only_in_that_order(sources: dict[str, tl.Dataset]):
+def test_a_state_of_an_older_order_goes_on_only_in_that_order(
+    sources: dict[str, tl.Dataset],
+):
     def loader(**options: Any) -> tl.DataLoader:
         mixture = tl.Mixture(sources, {"code": 0.3, "web": 0.7}, rows=96, **options)
         return tl.DataLoader(mixture, 8, lanes=4, columns=["input_ids"], workers=0)
@@ -307,9 +381,13 @@ def test_a_state_of_an_older_order_goes_on_only_in_that_order(sources: dict[str,
     assert same(ids(resumed), whole[5:])
 
 
-def grown(step: int, sources: dict[str, tl.Dataset], new: tl.Dataset, **options: Any) -> tl.DataLoader:
+def grown(
+    step: int, sources: dict[str, tl.Dataset], new: tl.Dataset, **options: Any
+) -> tl.DataLoader:
     """Return a loader of the sources, and of a new one that begins at a step."""
-    mixture = tl.Mixture({**sources, "new": new}, {"code": 0.3, "web": 0.7, "new": 0}, rows=1000)
+    mixture = tl.Mixture(
+        {**sources, "new": new}, {"code": 0.3, "web": 0.7, "new": 0}, rows=1000
+    )
     loader = tl.DataLoader(mixture, 4, columns=["input_ids"], workers=0, **options)
     loader.set_weights({"code": 0.2, "web": 0.5, "new": 0.3}, at=step)
     return loader
@@ -323,12 +401,18 @@ def smaller(sources: dict[str, tl.Dataset], **options: Any) -> tl.DataLoader:
 
 def drawn_rows(plan: BatchPlan, steps: range) -> tuple[Any, Any]:
     """Return the source of each row of some batches, and its index in the source."""
-    rows = list(plan.rows([plan.batch(step) for step in steps], lambda size: np.arange(size)))
-    return np.concatenate([batch.source for batch in rows]), np.concatenate([batch.row for batch in rows])
+    rows = list(
+        plan.rows([plan.batch(step) for step in steps], lambda size: np.arange(size))
+    )
+    return np.concatenate([batch.source for batch in rows]), np.concatenate(
+        [batch.row for batch in rows]
+    )
 
 
 def test_a_source_may_be_added_to_a_run(sources: dict[str, tl.Dataset]):
-    """The batches before its first step are those of the run without it, and it comes by its weight from there on."""
+    """The batches before its first step are those of the run without it, and it
+    comes by its weight from there on.
+    """
     old_batches = ids(smaller(sources))
     state = state_at(smaller(sources), 6)
     new = sources["code"]
@@ -337,23 +421,32 @@ def test_a_source_may_be_added_to_a_run(sources: dict[str, tl.Dataset]):
     resumed.set_state(state)
     assert resumed.plan.lanes == 2
     batches = ids(itertools.islice(resumed, 60))
-    assert same(batches[:3], old_batches[6:9]) and not same(batches[3:6], old_batches[9:12])
+    assert same(batches[:3], old_batches[6:9]) and not same(
+        batches[3:6], old_batches[9:12]
+    )
     source, _ = drawn_rows(resumed.plan, range(9, 109))
     assert abs(int((source == 2).sum()) - 0.3 * len(source)) <= 1
 
-    # A state after the change resumes with the same arguments, names its order, and is refused by the smaller run.
+    # A state after the change resumes with the same arguments, names its order, and is
+    # refused by the smaller run.
     later = state_at(resumed, 0)
     again = grown(9, sources, new)
     again.set_state(later)
     assert same(ids(itertools.islice(again, 5)), ids(itertools.islice(resumed, 5)))
-    plan, position = restored(later, lambda name, split: tl.open(new.store.url, name, split=split))
+    plan, position = restored(
+        later, lambda name, split: tl.open(new.store.url, name, split=split)
+    )
     assert (plan.lanes, position.step) == (2, later["step"])
     with pytest.raises(ConfigError, match=r"sources is .*new.* there"):
         smaller(sources).set_state(later)
 
 
-def test_an_added_source_leaves_the_others_in_their_order(sources: dict[str, tl.Dataset]):
-    """Rows of the old sources come in the same order before and after the change, over several epochs of them."""
+def test_an_added_source_leaves_the_others_in_their_order(
+    sources: dict[str, tl.Dataset],
+):
+    """Rows of the old sources come in the same order before and after the change,
+    over several epochs of them.
+    """
     steps = range(200)
     old_source, old_row = drawn_rows(smaller(sources, lanes=1).plan, steps)
     source, row = drawn_rows(grown(20, sources, sources["code"], lanes=1).plan, steps)
@@ -363,18 +456,28 @@ def test_an_added_source_leaves_the_others_in_their_order(sources: dict[str, tl.
         assert np.array_equal(rows, old_row[old_source == number][: len(rows)])
 
 
-def test_a_source_that_cannot_be_added_is_refused_with_the_reason(sources: dict[str, tl.Dataset]):
+def test_a_source_that_cannot_be_added_is_refused_with_the_reason(
+    sources: dict[str, tl.Dataset],
+):
     state = state_at(smaller(sources), 6)
     new = sources["code"]
-    with pytest.raises(ConfigError, match=r"extended at step 5, .*; expected step 6 or later"):
+    with pytest.raises(
+        ConfigError, match=r"extended at step 5, .*; expected step 6 or later"
+    ):
         grown(5, sources, new).set_state(state)
     others: list[tuple[tl.Mixture, str]] = [
         (
-            tl.Mixture({**sources, "new": new}, {"code": 0.25, "web": 0.5, "new": 0.25}, rows=1000),
+            tl.Mixture(
+                {**sources, "new": new},
+                {"code": 0.25, "web": 0.5, "new": 0.25},
+                rows=1000,
+            ),
             r"the weights are .* there and .* here",
         ),
         (
-            tl.Mixture({"new": new, **sources}, {"new": 0, "code": 0.3, "web": 0.7}, rows=1000),
+            tl.Mixture(
+                {"new": new, **sources}, {"new": 0, "code": 0.3, "web": 0.7}, rows=1000
+            ),
             r"sources is .* there and .*; new sources of a mixture come after those of the state",
         ),
         (
@@ -392,9 +495,11 @@ def test_a_source_that_cannot_be_added_is_refused_with_the_reason(sources: dict[
             tl.DataLoader(mixture, 4).set_state(state)
 
     weights = {"code": 0.3, "web": 0.7}
-    ending = state_at(tl.DataLoader(tl.Mixture(sources, weights, stop="all_exhausted"), 4), 6)
-    longer = tl.Mixture({**sources, "new": new}, {**weights, "new": 0}, stop="all_exhausted").reweighted(
-        9, {"code": 0.2, "web": 0.5, "new": 0.3}
+    ending = state_at(
+        tl.DataLoader(tl.Mixture(sources, weights, stop="all_exhausted"), 4), 6
     )
+    longer = tl.Mixture(
+        {**sources, "new": new}, {**weights, "new": 0}, stop="all_exhausted"
+    ).reweighted(9, {"code": 0.2, "web": 0.5, "new": 0.3})
     with pytest.raises(ConfigError, match="stop 'all_exhausted' takes no new sources"):
         tl.DataLoader(longer, 4).set_state(ending)

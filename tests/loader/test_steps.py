@@ -1,4 +1,6 @@
-"""Which rows each step has: a function of the step, however far away, and of nothing that came before."""
+"""Which rows each step has: a function of the step, however far away, and of nothing
+that came before.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def walk(plan: BatchPlan, count: int) -> list[Any]:
     return batches
 
 
-def plan_of(dataset: tl.Dataset, sizes: dict[int, int], rows: int | None, drop_last: bool) -> BatchPlan:
+def plan_of(
+    dataset: tl.Dataset, sizes: dict[int, int], rows: int | None, drop_last: bool
+) -> BatchPlan:
     """The plan of passes of so many rows, which are put into no buckets."""
     mixture = tl.Mixture({"all": dataset}, {"all": 1.0}, rows=rows)
     epochs = 1 if rows is not None else None
@@ -39,14 +43,19 @@ def plan_of(dataset: tl.Dataset, sizes: dict[int, int], rows: int | None, drop_l
 
 
 @given(SCHEDULES, st.integers(9, 60), st.booleans(), st.integers(0, 50))
-@example({0: 1, 1: 4, 3: 1}, 10, True, 3)  # what a stretch leaves, the next one's smaller batches hold
+# What a stretch leaves, the next one's smaller batches hold.
+@example({0: 1, 1: 4, 3: 1}, 10, True, 3)
 def test_a_place_is_where_a_walk_arrives(
     learned: tl.Dataset, sizes: dict[int, int], rows: int, drop_last: bool, step: int
 ):
     plan = plan_of(learned, sizes, rows, drop_last)
     batch = walk(plan, step + 1)[step]
     position = plan.position(step)
-    assert (position.step, position.passes, position.rows) == (step, batch.passes, batch.start)
+    assert (position.step, position.passes, position.rows) == (
+        step,
+        batch.passes,
+        batch.start,
+    )
     assert plan.steps.next(position) == batch
 
 
@@ -58,7 +67,9 @@ def test_a_pass_has_as_many_batches_as_it_says(
     batches = [batch for batch in walk(plan, 400) if batch.passes == passes]
     assert plan.begin(passes).step == batches[0].step
     assert plan.batches_in(passes) == len(batches)
-    assert sum(batch.rows for batch in batches) == (rows if not drop_last else sum(b.size for b in batches))
+    assert sum(batch.rows for batch in batches) == (
+        rows if not drop_last else sum(b.size for b in batches)
+    )
 
 
 def test_a_pass_without_end_has_no_number_of_batches(learned: tl.Dataset):
@@ -86,7 +97,9 @@ def test_sizes_that_do_not_change_are_one_size():
     assert sizes({0: 8, 5: 12}).common == 4
 
 
-@pytest.mark.parametrize("wrong", [0, -1, True, {}, {0: 0}, {1: 4}, {0: 4, -1: 4}, {0: 2.5}, {"0": 4}])
+@pytest.mark.parametrize(
+    "wrong", [0, -1, True, {}, {0: 0}, {1: 4}, {0: 4, -1: 4}, {0: 2.5}, {"0": 4}]
+)
 def test_other_sizes_are_refused(wrong: Any):
     with pytest.raises(ConfigError, match="batch_size: got"):
         _ = LoaderOptions(batch_size=wrong).sizes

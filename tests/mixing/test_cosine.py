@@ -1,4 +1,6 @@
-"""The cosine in whole numbers, against the same by another way: decimals of 80 digits."""
+"""The cosine in whole numbers, against the same by another way: decimals of 80
+digits.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def _digits():
 
 
 def sine(angle: Decimal) -> Decimal:
-    """Of 0 to pi, by the series at a 32nd of the angle, doubled five times with its cosine."""
+    """Of 0 to pi, by the series at a 32nd of the angle, doubled five times with its
+    cosine.
+    """
     small = angle / 32
     s = term = small
     for odd in range(3, 80, 2):
@@ -46,21 +50,37 @@ def test_the_area_under_the_eased_step_is_the_exact_one_rounded_down(span, bits,
     assert getcontext().prec == 100
     done = data.draw(st.integers(0, span))
     exact = area(done, span) * 2**bits
-    if abs(exact - exact.to_integral_value()) > Decimal("1e-50"):  # where it is whole, rounding noise decides
-        assert cosine.eased_area(done, span, bits) == int(exact.to_integral_value(ROUND_FLOOR))
+    # Where it is whole, rounding noise decides.
+    if abs(exact - exact.to_integral_value()) > Decimal("1e-50"):
+        assert cosine.eased_area(done, span, bits) == int(
+            exact.to_integral_value(ROUND_FLOOR)
+        )
 
 
 @given(spans, st.data())
 def test_the_eased_part_is_the_cosine_to_all_bits_that_were_asked_for(span, data):
     done = data.draw(st.integers(0, span))
     exact = (
-        1 - (sine(PI / 2 - PI * done / span) if 2 * done <= span else -sine(PI * done / span - PI / 2))
+        1
+        - (
+            sine(PI / 2 - PI * done / span)
+            if 2 * done <= span
+            else -sine(PI * done / span - PI / 2)
+        )
     ) / 2
-    assert abs(Fraction(cosine.eased(done, span, 96), 1 << 96) - Fraction(exact)) < Fraction(2, 1 << 96)
+    assert abs(
+        Fraction(cosine.eased(done, span, 96), 1 << 96) - Fraction(exact)
+    ) < Fraction(2, 1 << 96)
 
 
-def test_an_answer_that_hangs_on_the_last_guard_bits_is_asked_again_with_more(monkeypatch):
-    """With a single guard bit every first attempt is undecided; the answers stay the same."""
+def test_an_answer_that_hangs_on_the_last_guard_bits_is_asked_again_with_more(
+    monkeypatch,
+):
+    """With a single guard bit every first attempt is undecided; the answers stay the
+    same.
+    """
     want = [cosine.eased_area(done, 1 << 40, 3) for done in range(1, 1 << 40, 1 << 34)]
     monkeypatch.setattr(cosine, "_GUARD", 1)
-    assert [cosine.eased_area(done, 1 << 40, 3) for done in range(1, 1 << 40, 1 << 34)] == want
+    assert [
+        cosine.eased_area(done, 1 << 40, 3) for done in range(1, 1 << 40, 1 << 34)
+    ] == want

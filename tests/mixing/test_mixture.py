@@ -41,7 +41,14 @@ def equal(a: int | None, b: int | None, **options: Any) -> SourceMixture:
 
 def rows_of(mixture: SourceMixture, lane: int, start: int, stop: int) -> list[Row]:
     draws = mixture.lane(lane, start, stop)
-    return list(zip(draws.source.tolist(), draws.epoch.tolist(), draws.index.tolist(), strict=True))
+    return list(
+        zip(
+            draws.source.tolist(),
+            draws.epoch.tolist(),
+            draws.index.tolist(),
+            strict=True,
+        )
+    )
 
 
 def whole_lane(mixture: SourceMixture, lane: int) -> list[Row]:
@@ -51,15 +58,32 @@ def whole_lane(mixture: SourceMixture, lane: int) -> list[Row]:
 
 
 def walked(
-    before: Callable[[int], Sequence[int]], lane: int, block_size: int, seed: int, rows: list[int], stop: str
+    before: Callable[[int], Sequence[int]],
+    lane: int,
+    block_size: int,
+    seed: int,
+    rows: list[int],
+    stop: str,
 ) -> Iterator[Row]:
-    """One lane by the rules themselves: block by block, slot by slot, with nothing known in advance."""
+    """One lane by the rules themselves: block by block, slot by slot, with nothing
+    known in advance.
+    """
     drawn = [0] * len(rows)
     block = 0
     while True:
         ends = (before(at) for at in (block, block + 1))
-        dealt = [source for source, (a, b) in enumerate(zip(*ends, strict=True)) for _ in range(a, b)]
-        slots = dict(zip(shuffled(block_size, key_of(seed, lane, block)).tolist(), dealt, strict=True))
+        dealt = [
+            source
+            for source, (a, b) in enumerate(zip(*ends, strict=True))
+            for _ in range(a, b)
+        ]
+        slots = dict(
+            zip(
+                shuffled(block_size, key_of(seed, lane, block)).tolist(),
+                dealt,
+                strict=True,
+            )
+        )
         for slot in range(block_size):
             source = slots[slot]
             if stop == "restart":
@@ -69,7 +93,9 @@ def walked(
             elif stop == "first_exhausted":
                 return
             drawn[source] += 1
-            if stop == "all_exhausted" and all(a >= b for a, b in zip(drawn, rows, strict=True)):
+            if stop == "all_exhausted" and all(
+                a >= b for a, b in zip(drawn, rows, strict=True)
+            ):
                 return
         block += 1
 
@@ -84,7 +110,9 @@ def asked(draw: st.DrawFn, stops: tuple[str, ...] = STOPS) -> dict:
         raw = draw(st.lists(one, min_size=sources, max_size=sources))
         return {f"s{at}": weight / sum(raw) for at, weight in enumerate(raw)}
 
-    steps = draw(st.lists(st.integers(0, 60), min_size=1, max_size=3, unique=True).map(sorted))
+    steps = draw(
+        st.lists(st.integers(0, 60), min_size=1, max_size=3, unique=True).map(sorted)
+    )
     scheduler = WeightScheduler(
         [{"step": step, "weights": weights()} for step in steps],
         draw(st.sampled_from(["step", "linear", "cosine"])),
@@ -104,7 +132,10 @@ def asked(draw: st.DrawFn, stops: tuple[str, ...] = STOPS) -> dict:
 
 def walked_lane(options: dict, lane: int) -> Iterator[Row]:
     lanes = options["lanes"]
-    sizes = {name: options[name] for name in ("lanes", "batch_size", "block_size", "step_rows", "seed")}
+    sizes = {
+        name: options[name]
+        for name in ("lanes", "batch_size", "block_size", "step_rows", "seed")
+    }
     if options["order"] == MIXTURE_ORDER:
         deal = Deal(options["scheduler"], **sizes)
         before, size = partial(deal.before, lane), deal.cell
@@ -135,35 +166,54 @@ class TestPositions:
         for lane in range(options["lanes"]):
             walk = list(islice(walked_lane(options, lane), places))
             end = mixture.lane_rows(lane)
-            assert rows_of(mixture, lane, 0, places if end is None else min(places, end)) == walk
+            assert (
+                rows_of(mixture, lane, 0, places if end is None else min(places, end))
+                == walk
+            )
             assert end is None or end >= len(walk)
             if end is not None and end <= places:
                 assert len(walk) == end
 
     @given(asked(), st.integers(0, 300), st.data())
     @settings(max_examples=30, deadline=None)
-    def test_any_partition_of_a_lane_concatenates_to_the_same_rows(self, options, places, data):
+    def test_any_partition_of_a_lane_concatenates_to_the_same_rows(
+        self, options, places, data
+    ):
         mixture = SourceMixture(**options)
         lane = data.draw(st.integers(0, options["lanes"] - 1))
         end = mixture.lane_rows(lane)
         places = places if end is None else min(places, end)
-        cuts = sorted({0, places, *data.draw(st.lists(st.integers(0, places), max_size=9))})
-        parts = [rows_of(SourceMixture(**options), lane, a, b) for a, b in pairwise(cuts)]
+        cuts = sorted(
+            {0, places, *data.draw(st.lists(st.integers(0, places), max_size=9))}
+        )
+        parts = [
+            rows_of(SourceMixture(**options), lane, a, b) for a, b in pairwise(cuts)
+        ]
         assert list(chain(*parts)) == rows_of(mixture, lane, 0, places)
 
     @given(asked(), st.lists(st.integers(0, 250), min_size=1, max_size=4))
     @settings(max_examples=25, deadline=None)
     def test_a_position_is_a_place_of_a_lane(self, options, positions):
         mixture = SourceMixture(**options)
-        walks = [list(islice(walked_lane(options, lane), 600)) for lane in range(options["lanes"])]
-        lengths = None if mixture.rows is None else np.array([len(walk) for walk in walks])
+        walks = [
+            list(islice(walked_lane(options, lane), 600))
+            for lane in range(options["lanes"])
+        ]
+        lengths = (
+            None if mixture.rows is None else np.array([len(walk) for walk in walks])
+        )
         layout = LaneLayout(lengths, options["lanes"], options["batch_size"])
         assert mixture.rows == layout.rows
         for position in positions:
             if mixture.rows is None or position < mixture.rows:
                 (lane,), (place,) = layout.locate(np.array([position]))
                 source, epoch, index = walks[lane][place]
-                assert mixture.at(position) == (mixture.names[source], epoch, index, lane)
+                assert mixture.at(position) == (
+                    mixture.names[source],
+                    epoch,
+                    index,
+                    lane,
+                )
 
     @given(asked(), st.integers(0, 300), st.data())
     @settings(max_examples=30, deadline=None)
@@ -174,8 +224,13 @@ class TestPositions:
         places = places if end is None else min(places, end)
         sources = mixture.lane(lane, 0, places).source
         drawn = mixture.drawn(lane, places)
-        assert drawn.tolist() == np.bincount(sources, minlength=len(mixture.names)).tolist()
-        position = data.draw(st.integers(0, 300 if mixture.rows is None else min(300, mixture.rows)))
+        assert (
+            drawn.tolist()
+            == np.bincount(sources, minlength=len(mixture.names)).tolist()
+        )
+        position = data.draw(
+            st.integers(0, 300 if mixture.rows is None else min(300, mixture.rows))
+        )
         before = mixture.drawn_before(position)
         assert before.sum() == position
         if mixture.rows is None or position < mixture.rows:
@@ -184,7 +239,9 @@ class TestPositions:
             assert step.tolist() == [int(one == name) for one in mixture.names]
 
     def test_positions_at_a_million_millions_are_as_exact(self):
-        mixture = SourceMixture({"a": 10**9, "b": 10**7, "c": 3}, constant({"a": 0.7, "b": 0.2, "c": 0.1}))
+        mixture = SourceMixture(
+            {"a": 10**9, "b": 10**7, "c": 3}, constant({"a": 0.7, "b": 0.2, "c": 0.1})
+        )
         far = 10**12
         draws = mixture.lane(0, far, far + 3000)
         assert np.bincount(draws.source).tolist() == [2100, 600, 300]
@@ -240,17 +297,35 @@ class TestGolden:
             order=int(order),
         )
         rows = rows_of(mixture, int(lane), 0, 20)
-        assert " ".join(f"{'abc'[source]}{epoch}.{index}" for source, epoch, index in rows) == want
+        assert (
+            " ".join(f"{'abc'[source]}{epoch}.{index}" for source, epoch, index in rows)
+            == want
+        )
 
     @pytest.mark.parametrize(("order", "stop", "want"), pinned(ENDS, 2))
     def test_the_order_of_a_stream_that_ends(self, order, stop, want):
-        points = [{"step": 0, "weights": {"a": 0.9, "b": 0.1}}, {"step": 10, "weights": {"a": 0.1, "b": 0.9}}]
-        sizes = {"lanes": 2, "batch_size": 4, "block_size": 5, "step_rows": 2, "seed": 3}
+        points = [
+            {"step": 0, "weights": {"a": 0.9, "b": 0.1}},
+            {"step": 10, "weights": {"a": 0.1, "b": 0.9}},
+        ]
+        sizes = {
+            "lanes": 2,
+            "batch_size": 4,
+            "block_size": 5,
+            "step_rows": 2,
+            "seed": 3,
+        }
         mixture = SourceMixture(
-            {"a": 7, "b": 9}, WeightScheduler(points, "cosine"), **sizes, stop=stop, order=int(order)
+            {"a": 7, "b": 9},
+            WeightScheduler(points, "cosine"),
+            **sizes,
+            stop=stop,
+            order=int(order),
         )
         rows = [mixture.at(position) for position in range(mixture.rows or 0)]
-        assert " ".join(f"{name}{index}/{lane}" for name, _, index, lane in rows) == want
+        assert (
+            " ".join(f"{name}{index}/{lane}" for name, _, index, lane in rows) == want
+        )
 
     @pytest.mark.parametrize(("order", "want"), pinned(FAR, 1))
     def test_the_order_far_away(self, order, want):
@@ -258,10 +333,23 @@ class TestGolden:
             {"step": 0, "weights": {"a": 0.9, "b": 0.1}},
             {"step": 1 << 35, "weights": {"a": 0.1, "b": 0.9}},
         ]
-        sizes = {"lanes": 64, "batch_size": 256, "step_rows": 256, "seed": 7, "order": int(order)}
-        mixture = SourceMixture({"a": 10**6, "b": 999}, WeightScheduler(points, "cosine"), **sizes)
+        sizes = {
+            "lanes": 64,
+            "batch_size": 256,
+            "step_rows": 256,
+            "seed": 7,
+            "order": int(order),
+        }
+        mixture = SourceMixture(
+            {"a": 10**6, "b": 999}, WeightScheduler(points, "cosine"), **sizes
+        )
         rows = [mixture.at(10**12 + at) for at in (0, 1, 4, 44, 255)]
-        assert " ".join(f"{name}{epoch}.{index}/{lane}" for name, epoch, index, lane in rows) == want
+        assert (
+            " ".join(
+                f"{name}{epoch}.{index}/{lane}" for name, epoch, index, lane in rows
+            )
+            == want
+        )
 
 
 class TestSeeds:
@@ -275,11 +363,15 @@ class TestSeeds:
 
 
 class TestStops:
-    @pytest.mark.parametrize(("rows", "total"), [((10, 20), 30), ((1, 1000), 1001), ((0, 5), 5), ((0, 0), 0)])
+    @pytest.mark.parametrize(
+        ("rows", "total"), [((10, 20), 30), ((1, 1000), 1001), ((0, 5), 5), ((0, 0), 0)]
+    )
     @pytest.mark.parametrize("weights", [(0.5, 0.5), (0.001, 0.999), (0.999, 0.001)])
     @pytest.mark.parametrize("lanes", [1, 4])
     @pytest.mark.parametrize("block_size", [1000, 3])
-    def test_all_exhausted_gives_every_row_exactly_once(self, rows, total, weights, lanes, block_size):
+    def test_all_exhausted_gives_every_row_exactly_once(
+        self, rows, total, weights, lanes, block_size
+    ):
         mixture = SourceMixture(
             {"a": rows[0], "b": rows[1]},
             constant({"a": weights[0], "b": weights[1]}),
@@ -292,38 +384,61 @@ class TestStops:
         for lane in range(lanes):
             got = whole_lane(mixture, lane)
             ends = [np.diff(lane_bounds(count, lanes))[lane] for count in rows]
-            assert sorted(got) == [(at, 0, index) for at, end in enumerate(ends) for index in range(end)]
+            assert sorted(got) == [
+                (at, 0, index) for at, end in enumerate(ends) for index in range(end)
+            ]
 
     def test_all_exhausted_comes_to_the_rows_of_two_very_rare_sources(self):
         tiny = 1e-9
         weights = {"a": 1 - 2 * tiny, "b": tiny, "c": tiny}
-        mixture = SourceMixture({"a": 5, "b": 4, "c": 6}, constant(weights), stop="all_exhausted")
+        mixture = SourceMixture(
+            {"a": 5, "b": 4, "c": 6}, constant(weights), stop="all_exhausted"
+        )
         got = whole_lane(mixture, 0)
-        assert sorted(got) == [(0, 0, at) for at in range(5)] + [(1, 0, at) for at in range(4)] + [
-            (2, 0, at) for at in range(6)
+        assert sorted(got) == [(0, 0, at) for at in range(5)] + [
+            (1, 0, at) for at in range(4)
+        ] + [(2, 0, at) for at in range(6)]
+        assert got == list(
+            chain(*(rows_of(mixture, 0, at, at + 1) for at in range(15)))
+        )
+        assert [mixture.drawn(0, at).tolist() for at in (5, 15)] == [
+            [5, 0, 0],
+            [5, 4, 6],
         ]
-        assert got == list(chain(*(rows_of(mixture, 0, at, at + 1) for at in range(15))))
-        assert [mixture.drawn(0, at).tolist() for at in (5, 15)] == [[5, 0, 0], [5, 4, 6]]
 
     def test_a_source_too_small_for_the_lanes_is_named(self):
         for stop in ("restart", "first_exhausted"):
-            with pytest.raises(ConfigError, match=f"source 'small' has 3 rows for 4 lanes.*{stop}"):
-                SourceMixture({"a": 9, "small": 3}, even("a", "small"), lanes=4, batch_size=4, stop=stop)
+            with pytest.raises(
+                ConfigError, match=f"source 'small' has 3 rows for 4 lanes.*{stop}"
+            ):
+                SourceMixture(
+                    {"a": 9, "small": 3},
+                    even("a", "small"),
+                    lanes=4,
+                    batch_size=4,
+                    stop=stop,
+                )
         assert equal(9, 3, lanes=4, batch_size=4, stop="all_exhausted").rows == 12
 
     @pytest.mark.parametrize("interpolation", ["step", "linear", "cosine"])
     def test_a_source_that_can_never_be_exhausted_is_named(self, interpolation):
-        points = [{"step": 0, "weights": {"a": 0.5, "b": 0.5}}, {"step": 40, "weights": {"a": 0.0, "b": 1.0}}]
+        points = [
+            {"step": 0, "weights": {"a": 0.5, "b": 0.5}},
+            {"step": 40, "weights": {"a": 0.0, "b": 1.0}},
+        ]
         scheduler = WeightScheduler(points, interpolation)
         enough = 20 if interpolation == "step" else 10
         mixture = SourceMixture({"a": enough, "b": 99}, scheduler, stop="all_exhausted")
         assert len(set(whole_lane(mixture, 0))) == mixture.rows == 99 + enough
         with pytest.raises(
-            ConfigError, match=f"source 'a' can never be exhausted: of its 30 rows .* takes {enough}"
+            ConfigError,
+            match=f"source 'a' can never be exhausted: of its 30 rows .* takes {enough}",
         ):
             SourceMixture({"a": 30, "b": 99}, scheduler, stop="all_exhausted")
         with pytest.raises(ConfigError, match="'b' can never be exhausted"):
-            SourceMixture({"a": 3, "b": 1}, constant({"a": 1.0, "b": 0.0}), stop="all_exhausted")
+            SourceMixture(
+                {"a": 3, "b": 1}, constant({"a": 1.0, "b": 0.0}), stop="all_exhausted"
+            )
 
     def test_rows_cut_the_stream(self):
         whole = equal(50, 50, lanes=2, batch_size=4)
@@ -331,15 +446,20 @@ class TestStops:
         assert (whole.rows, cut.rows) == (None, 103)
         assert [cut.lane_rows(lane) for lane in (0, 1)] == [52, 51]
         assert all(cut.at(position) == whole.at(position) for position in range(103))
-        with pytest.raises(ConfigError, match="position 104 is not in the mixture; expected 0 to 103"):
+        with pytest.raises(
+            ConfigError, match="position 104 is not in the mixture; expected 0 to 103"
+        ):
             cut.drawn_before(104)
         with pytest.raises(
-            ConfigError, match="places 0 to 52 of lane 1; expected a range within its 51 rows"
+            ConfigError,
+            match="places 0 to 52 of lane 1; expected a range within its 51 rows",
         ):
             cut.lane(1, 0, 52)
 
     def test_more_rows_than_there_are_is_an_error_that_says_how_many(self):
-        with pytest.raises(ConfigError, match="31 rows was asked for; its sources end after 30 rows"):
+        with pytest.raises(
+            ConfigError, match="31 rows was asked for; its sources end after 30 rows"
+        ):
             equal(10, 20, stop="all_exhausted", rows=31)
         assert equal(10, 20, stop="all_exhausted", rows=30).rows == 30
 
@@ -356,7 +476,8 @@ class TestUnknownLengths:
 
     def test_they_cannot_be_cut_into_lanes(self):
         with pytest.raises(
-            ConfigError, match="'b' has an unknown number of rows and cannot be divided into 2 lanes"
+            ConfigError,
+            match="'b' has an unknown number of rows and cannot be divided into 2 lanes",
         ):
             equal(9, None, lanes=2, batch_size=2)
 
@@ -365,36 +486,62 @@ class TestExtendedSchedules:
     @given(asked(("restart",)), st.integers(0, 80), st.data())
     @settings(max_examples=30, deadline=None)
     def test_every_position_before_the_step_stays(self, options, at, data):
-        """Also where the step lies inside a block, or inside a batch of rows of all lanes."""
+        """Also where the step lies inside a block, or inside a batch of rows of all
+        lanes.
+        """
         old = options["scheduler"]
-        new = old.extend(at=at, points=[self.point(old, at + data.draw(st.integers(1, 50)), data)])
-        before, after = SourceMixture(**options), SourceMixture(**options | {"scheduler": new})
+        new = old.extend(
+            at=at, points=[self.point(old, at + data.draw(st.integers(1, 50)), data)]
+        )
+        before, after = (
+            SourceMixture(**options),
+            SourceMixture(**options | {"scheduler": new}),
+        )
         rows = at * options["step_rows"]
-        positions = {rows - 1, *data.draw(st.lists(st.integers(0, rows), max_size=5))} - {-1, rows}
+        positions = {
+            rows - 1,
+            *data.draw(st.lists(st.integers(0, rows), max_size=5)),
+        } - {-1, rows}
         for position in positions:
             assert after.at(position) == before.at(position)
         assert after.drawn_before(rows).tolist() == before.drawn_before(rows).tolist()
 
     @given(asked(("first_exhausted", "all_exhausted")), st.data())
     @settings(max_examples=30, deadline=None)
-    def test_streams_that_end_say_at_which_step_they_may_be_extended(self, options, data):
+    def test_streams_that_end_say_at_which_step_they_may_be_extended(
+        self, options, data
+    ):
         before = SourceMixture(**options)
         assert before.rows is not None
         position = data.draw(st.integers(0, before.rows) | st.just(before.rows))
         at = before.step_after(position)
         old = options["scheduler"]
-        new = old.extend(at=at, points=[self.point(old, at + data.draw(st.integers(1, 9)), data)])
+        new = old.extend(
+            at=at, points=[self.point(old, at + data.draw(st.integers(1, 9)), data)]
+        )
         after = SourceMixture(**options | {"scheduler": new})
-        assert [after.at(one) for one in range(position)] == [before.at(one) for one in range(position)]
+        assert [after.at(one) for one in range(position)] == [
+            before.at(one) for one in range(position)
+        ]
 
     def test_behind_the_end_of_the_shortest_lane_the_ends_of_all_of_them_count(self):
-        """The last rows come lane by lane, so that a lane that grew would move the next one's."""
-        sizes = {"lanes": 3, "batch_size": 3, "block_size": 3, "step_rows": 3, "stop": "first_exhausted"}
+        """The last rows come lane by lane, so that a lane that grew would move the
+        next one's.
+        """
+        sizes = {
+            "lanes": 3,
+            "batch_size": 3,
+            "block_size": 3,
+            "step_rows": 3,
+            "stop": "first_exhausted",
+        }
         lengths, old = {"a": 14, "b": 18}, constant({"a": 0.87, "b": 0.13})
         for seed in range(12):
             before = SourceMixture(lengths, old, seed=seed, **sizes)
             at = before.step_after(before.rows or 0)
-            new = old.extend(at=at, points=[{"step": at + 1, "weights": {"a": 0.1, "b": 0.9}}])
+            new = old.extend(
+                at=at, points=[{"step": at + 1, "weights": {"a": 0.1, "b": 0.9}}]
+            )
             after = SourceMixture(lengths, new, seed=seed, **sizes)
             assert [after.at(one) for one in range(before.rows or 0)] == [
                 before.at(one) for one in range(before.rows or 0)
@@ -402,14 +549,23 @@ class TestExtendedSchedules:
 
     def test_an_endless_stream_may_be_extended_at_the_step_of_a_position(self):
         mixture = equal(99, 99, lanes=2, batch_size=4, step_rows=4)
-        assert [mixture.step_after(position) for position in (0, 1, 4, 5, 400)] == [0, 1, 1, 2, 100]
+        assert [mixture.step_after(position) for position in (0, 1, 4, 5, 400)] == [
+            0,
+            1,
+            1,
+            2,
+            100,
+        ]
 
     @staticmethod
     def point(scheduler: WeightScheduler, step: int, data: st.DataObject) -> dict:
         raw = [data.draw(st.floats(0.05, 1)) for _ in scheduler.names]
         return {
             "step": step,
-            "weights": {name: one / sum(raw) for name, one in zip(scheduler.names, raw, strict=True)},
+            "weights": {
+                name: one / sum(raw)
+                for name, one in zip(scheduler.names, raw, strict=True)
+            },
         }
 
 
@@ -417,7 +573,10 @@ class TestMistakes:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"lengths": {"a": 5}}, "weights: expected a weight for each of a, but 'b' is not a source"),
+            (
+                {"lengths": {"a": 5}},
+                "weights: expected a weight for each of a, but 'b' is not a source",
+            ),
             ({"lengths": {"a": 5, "b": -1}}, "source 'b' has -1 rows"),
             ({"lanes": 0}, "lanes is 0; expected 1 or more"),
             ({"block_size": 0}, "block_size is 0; expected 1 or more"),
@@ -426,7 +585,10 @@ class TestMistakes:
                 {"lanes": 2, "batch_size": 3},
                 "a batch of 3 rows cannot take equally many from each of 2 lanes",
             ),
-            ({"stop": "restrat"}, r"stop is 'restrat', expected one of .*; did you mean 'restart'\?"),
+            (
+                {"stop": "restrat"},
+                r"stop is 'restrat', expected one of .*; did you mean 'restart'\?",
+            ),
             ({"rows": -1}, "a mixture of -1 rows; expected 0 or more"),
         ],
     )
@@ -442,7 +604,8 @@ class TestMistakes:
         with pytest.raises(ConfigError, match="places 3 to 2 of lane 0"):
             mixture.lane(0, 3, 2)
         with pytest.raises(
-            ConfigError, match="places 0 to 11 of lane 0; expected a range within its 10 rows"
+            ConfigError,
+            match="places 0 to 11 of lane 0; expected a range within its 10 rows",
         ):
             mixture.lane(0, 0, 11)
         with pytest.raises(ConfigError, match="position 11 is not in the mixture"):

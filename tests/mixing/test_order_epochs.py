@@ -1,4 +1,6 @@
-"""The order of an epoch: every row once, the same for any number of hosts, found from anywhere, new each time."""
+"""The order of an epoch: every row once, the same for any number of hosts, found
+from anywhere, new each time.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ orders = st.tuples(sizes, st.integers(1, 7), st.integers(-5, 2**64), st.integers
 
 
 def _order(group_rows: list[int], lanes: int, seed: int, window: int = 1) -> EpochOrder:
-    return EpochOrder(np.array(group_rows, np.int64), lanes=lanes, seed=seed, window=window)
+    return EpochOrder(
+        np.array(group_rows, np.int64), lanes=lanes, seed=seed, window=window
+    )
 
 
 def _rows(group: Int64, row: Int64) -> list[Row]:
@@ -36,9 +40,17 @@ def _epoch(order: EpochOrder, epoch: int) -> list[Row]:
     return [row for lane in range(order.lanes) for row in _lane(order, epoch, lane)]
 
 
-def _walk(group_rows: list[int], lanes: int, seed: int, window: int, epoch: int) -> list[list[Row]]:
-    """The law, step by step: groups permuted and laid end to end, cut into lanes, windows permuted."""
-    groups = Permutation(len(group_rows), key_of(seed, 1, epoch)).at(np.arange(len(group_rows))).tolist()
+def _walk(
+    group_rows: list[int], lanes: int, seed: int, window: int, epoch: int
+) -> list[list[Row]]:
+    """The law, step by step: groups permuted and laid end to end, cut into lanes,
+    windows permuted.
+    """
+    groups = (
+        Permutation(len(group_rows), key_of(seed, 1, epoch))
+        .at(np.arange(len(group_rows)))
+        .tolist()
+    )
     laid = [
         (number // window, group, row)
         for number, group in enumerate(groups)
@@ -50,21 +62,32 @@ def _walk(group_rows: list[int], lanes: int, seed: int, window: int, epoch: int)
         found.append([])
         for number, rows in itertools.groupby(own, key=lambda one: one[0]):
             part = [row[1:] for row in rows]
-            moved = Permutation(len(part), key_of(seed, 2, epoch, lane, number)).at(np.arange(len(part)))
+            moved = Permutation(len(part), key_of(seed, 2, epoch, lane, number)).at(
+                np.arange(len(part))
+            )
             found[lane] += [part[place] for place in moved]
     return found
 
 
 @given(orders, st.integers(0, 10**9))
-def test_an_epoch_is_as_its_law_says(order: tuple[list[int], int, int, int], epoch: int) -> None:
+def test_an_epoch_is_as_its_law_says(
+    order: tuple[list[int], int, int, int], epoch: int
+) -> None:
     found, (group_rows, lanes, seed, _) = _order(*order), order
     expected = _walk(group_rows, lanes, seed, found.window, epoch)
     assert [_lane(found, epoch, lane) for lane in range(lanes)] == expected
-    assert [int(found.lengths[lane]) for lane in range(lanes)] == [len(rows) for rows in expected]
+    assert [int(found.lengths[lane]) for lane in range(lanes)] == [
+        len(rows) for rows in expected
+    ]
     assert found.lengths.tolist() == [len(rows) for rows in expected]
 
 
-@given(orders, st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(0, 99)), max_size=30))
+@given(
+    orders,
+    st.lists(
+        st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(0, 99)), max_size=30
+    ),
+)
 def test_places_of_many_epochs_and_lanes_are_found_together_as_alone(
     order: tuple[list[int], int, int, int], asked: list[tuple[int, int, int]]
 ) -> None:
@@ -84,12 +107,16 @@ def test_places_of_many_epochs_and_lanes_are_found_together_as_alone(
 def test_many_epochs_of_few_row_groups_are_laid_out_together(
     cells: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A small dataset goes through thousands of epochs while a large one goes through one."""
+    """A small dataset goes through thousands of epochs while a large one goes
+    through one.
+    """
     order = _order([3, 0, 4, 2, 1], 2, 5)
     epoch = np.arange(1000) // 5
     expected = [_lane(order, each, 0) for each in range(200)]
     monkeypatch.setattr(order_module, "_MOST_CELLS", cells)
-    assert _rows(*order.at(epoch, 0, np.arange(1000) % 5)) == [row for rows in expected for row in rows]
+    assert _rows(*order.at(epoch, 0, np.arange(1000) % 5)) == [
+        row for rows in expected for row in rows
+    ]
     far = np.array([10**12, 3, 10**12, 0])
     assert _rows(*order.at(far, 0, np.full(4, 2)))[1:] == [
         expected[3][2],
@@ -99,7 +126,9 @@ def test_many_epochs_of_few_row_groups_are_laid_out_together(
 
 
 @given(orders, st.integers(0, 10**9))
-def test_place_of_is_the_inverse(order: tuple[list[int], int, int, int], epoch: int) -> None:
+def test_place_of_is_the_inverse(
+    order: tuple[list[int], int, int, int], epoch: int
+) -> None:
     found = _order(*order)
     lane = np.repeat(np.arange(found.lanes), found.lengths)
     place = np.concatenate([np.arange(length) for length in found.lengths])
@@ -116,7 +145,10 @@ def test_orders_are_pinned() -> None:
     assert (large.window, large.window_rows) == (1, 256)
     wide = _order([3, 0, 4, 2, 3], 2, 0, 2)
     assert [_lane(wide, 0, lane) for lane in (0, 1)] == WIDE
-    assert _rows(*large.at(10**6, np.array([0, 1, 63]), np.array([0, 1000, 3999]))) == LARGE
+    assert (
+        _rows(*large.at(10**6, np.array([0, 1, 63]), np.array([0, 1000, 3999])))
+        == LARGE
+    )
 
 
 WIDE = [
@@ -142,7 +174,8 @@ def test_a_million_row_groups_are_laid_out_once_an_epoch() -> None:
     begin = time.process_time()
     for place in range(100):
         order.at(9, place % 64, np.array([place * 1000]))
-    assert time.process_time() - begin < 0.5  # laying it out takes longer than that for ten of them
+    # Laying it out takes longer than that for ten of them.
+    assert time.process_time() - begin < 0.5
 
 
 def test_what_is_not_there_is_refused() -> None:
@@ -159,11 +192,15 @@ def test_what_is_not_there_is_refused() -> None:
         order.at(-1, 0, np.array([0]))
     with pytest.raises(ConfigError, match="row group 1 has no row 0: it has 0 rows"):
         order.place_of(0, np.array([0, 1]), np.array([0, 0]))
-    with pytest.raises(ConfigError, match="row groups 0 to 4; expected those of 0 to 3"):
+    with pytest.raises(
+        ConfigError, match="row groups 0 to 4; expected those of 0 to 3"
+    ):
         order.place_of(0, np.array([0, 4]), np.array([0, 0]))
     with pytest.raises(ConfigError, match="a row group of -1 rows"):
         _order([1, -1], 1, 0)
     with pytest.raises(ConfigError, match="a window of 0 row groups"):
         _order([1], 1, 0, 0)
-    with pytest.raises(ConfigError, match="0 lanes; expected 0 rows or more and 1 lane or more"):
+    with pytest.raises(
+        ConfigError, match="0 lanes; expected 0 rows or more and 1 lane or more"
+    ):
         _order([1], 0, 0)

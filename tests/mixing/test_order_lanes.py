@@ -1,4 +1,6 @@
-"""Lanes: exact stretches, and one stream of batches out of them that can be entered anywhere."""
+"""Lanes: exact stretches, and one stream of batches out of them that can be entered
+anywhere.
+"""
 
 from __future__ import annotations
 
@@ -30,15 +32,23 @@ def test_bounds_are_pinned() -> None:
 
 
 def _walk(lengths: list[int], width: int) -> list[tuple[int, int]]:
-    """The obvious, slow order: batch after batch, in a batch lane after lane; then what is left, lane after lane."""
+    """The obvious, slow order: batch after batch, in a batch lane after lane; then
+    what is left, lane after lane.
+    """
     even, found = min(lengths), []
     for first in range(0, even, width):
         for lane in range(len(lengths)):
             found += [(lane, place) for place in range(first, min(first + width, even))]
-    return found + [(lane, place) for lane, length in enumerate(lengths) for place in range(even, length)]
+    return found + [
+        (lane, place)
+        for lane, length in enumerate(lengths)
+        for place in range(even, length)
+    ]
 
 
-layouts = st.tuples(st.lists(st.integers(0, 30), min_size=1, max_size=6), st.integers(1, 9))
+layouts = st.tuples(
+    st.lists(st.integers(0, 30), min_size=1, max_size=6), st.integers(1, 9)
+)
 
 
 @given(layouts)
@@ -53,7 +63,9 @@ def test_the_stream_is_that_of_a_walk(layout: tuple[list[int], int]) -> None:
 
 
 @given(layouts)
-def test_places_before_a_position_are_those_of_a_walk(layout: tuple[list[int], int]) -> None:
+def test_places_before_a_position_are_those_of_a_walk(
+    layout: tuple[list[int], int],
+) -> None:
     lengths, width = layout
     found, seen = (
         LaneLayout(np.array(lengths, np.int64), len(lengths), width * len(lengths)),
@@ -79,29 +91,44 @@ def test_endless_lanes_never_run_out(position: int, lanes: int, width: int) -> N
 @pytest.mark.parametrize(
     ("layout", "message"),
     [
-        ((None, 3, 4), "a batch of 4 rows cannot take equally many from each of 3 lanes"),
+        (
+            (None, 3, 4),
+            "a batch of 4 rows cannot take equally many from each of 3 lanes",
+        ),
         ((None, 0, 4), "0 lanes"),
         ((np.array([1]), 2, 4), r"lane lengths \[1\]; expected 2 numbers"),
         ((np.array([1, -1]), 2, 4), "not negative"),
         ((np.array([2**62, 2**62]), 2, 4), "expected fewer than 2\\^63"),
     ],
 )
-def test_layouts_that_cannot_be_are_refused(layout: tuple[Any, int, int], message: str) -> None:
+def test_layouts_that_cannot_be_are_refused(
+    layout: tuple[Any, int, int], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         LaneLayout(*layout)
 
 
 def test_places_outside_of_the_stream_are_refused() -> None:
     layout = LaneLayout(np.array([2, 3]), 2, 2)
-    with pytest.raises(ConfigError, match="positions: 5 is not in the stream; expected 0 to 4"):
+    with pytest.raises(
+        ConfigError, match="positions: 5 is not in the stream; expected 0 to 4"
+    ):
         layout.locate(np.array([0, 5]))
-    with pytest.raises(ConfigError, match="places: 2 is not in the stream; expected 0 to 1"):
+    with pytest.raises(
+        ConfigError, match="places: 2 is not in the stream; expected 0 to 1"
+    ):
         position_of(layout, np.array([0]), np.array([2]))
-    with pytest.raises(ConfigError, match="lanes: 2 is not in the stream; expected 0 to 1"):
+    with pytest.raises(
+        ConfigError, match="lanes: 2 is not in the stream; expected 0 to 1"
+    ):
         position_of(layout, np.array([2]), np.array([0]))
-    with pytest.raises(ConfigError, match="position 6 is not in the stream; expected 0 to 5"):
+    with pytest.raises(
+        ConfigError, match="position 6 is not in the stream; expected 0 to 5"
+    ):
         layout.places_before(6)
-    with pytest.raises(ConfigError, match="positions: -1 is not in the stream; expected 0 or more"):
+    with pytest.raises(
+        ConfigError, match="positions: -1 is not in the stream; expected 0 or more"
+    ):
         LaneLayout(None, 1, 1).locate(np.array([-1]))
     with pytest.raises(ConfigError, match="0 rows or more and 1 lane or more"):
         lane_bounds(-1, 2)

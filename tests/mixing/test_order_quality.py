@@ -1,4 +1,6 @@
-"""Figures of an order: exact over all permutations of a few rows, known for known orders, telling for bad ones."""
+"""Figures of an order: exact over all permutations of a few rows, known for known
+orders, telling for bad ones.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +12,40 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.loader_quality import is_like_chance
-from benchmarks.shuffle_quality import ShuffleQuality, delivered_rows, quality_of, shuffle_quality
+from benchmarks.shuffle_quality import (
+    ShuffleQuality,
+    delivered_rows,
+    quality_of,
+    shuffle_quality,
+)
 from tokenlake.errors import ConfigError
-from tokenlake.runtime.mixing import EpochOrder, LaneLayout, RowOrder, StrandOrder, UniformOrder
+from tokenlake.runtime.mixing import (
+    EpochOrder,
+    LaneLayout,
+    RowOrder,
+    StrandOrder,
+    UniformOrder,
+)
 
 ROWS, GROUP, LANES, BATCH = 100_000, 256, 64, 256
 GROUP_ROWS = np.array([GROUP] * (ROWS // GROUP) + [ROWS % GROUP])
 
-ABOUT = ("delivered_apart_median", "stored_apart_median", "batch_variance", "batch_groups")
+ABOUT = (
+    "delivered_apart_median",
+    "stored_apart_median",
+    "batch_variance",
+    "batch_groups",
+)
 
 
 @pytest.mark.parametrize(("rows", "batch_size"), [(4, 3), (5, 2), (6, 2), (6, 4)])
-def test_means_and_deviations_are_those_of_all_permutations(rows: int, batch_size: int) -> None:
+def test_means_and_deviations_are_those_of_all_permutations(
+    rows: int, batch_size: int
+) -> None:
     group_of = np.array([0, 0, 0, 1, 2, 2])[:rows]
     every = [
-        quality_of(np.array(order), batch_size, group_of).figures() for order in permutations(range(rows))
+        quality_of(np.array(order), batch_size, group_of).figures()
+        for order in permutations(range(rows))
     ]
     for name, figure in every[0].items():
         values = np.array([one[name].value for one in every])
@@ -48,18 +69,29 @@ def _rows_of(order: EpochOrder, batch_size: int, epoch: int) -> list[tuple[int, 
     return found
 
 
-@given(st.lists(st.integers(0, 5), max_size=8), st.integers(1, 4), st.integers(1, 3), st.integers(0, 9))
+@given(
+    st.lists(st.integers(0, 5), max_size=8),
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.integers(0, 9),
+)
 def test_delivered_rows_are_those_of_the_loader(
     group_rows: list[int], lanes: int, share: int, epoch: int
 ) -> None:
     order = EpochOrder(np.array(group_rows, np.int64), lanes=lanes, seed=3)
-    stored = [(group, row) for group, rows in enumerate(group_rows) for row in range(rows)]
+    stored = [
+        (group, row) for group, rows in enumerate(group_rows) for row in range(rows)
+    ]
     delivered, group_of = delivered_rows(order, lanes * share, epoch)
-    assert [stored[row] for row in delivered.tolist()] == _rows_of(order, lanes * share, epoch)
+    assert [stored[row] for row in delivered.tolist()] == _rows_of(
+        order, lanes * share, epoch
+    )
     assert group_of.tolist() == [group for group, _ in stored]
 
 
-@pytest.mark.parametrize("delivered", [[0, 1, 2, 2], [0, 1, 2, 4], [-1, 0, 1, 2], [1, 2, 3, 4]])
+@pytest.mark.parametrize(
+    "delivered", [[0, 1, 2, 2], [0, 1, 2, 4], [-1, 0, 1, 2], [1, 2, 3, 4]]
+)
 def test_what_is_no_permutation_is_refused(delivered: list[int]) -> None:
     with pytest.raises(ConfigError, match="expected 0 to 3, each once"):
         quality_of(np.array(delivered), 2)
@@ -76,7 +108,9 @@ def test_a_dataset_that_fits_into_memory_is_shuffled_as_by_chance() -> None:
 
 
 def test_strands_mix_better_than_a_window() -> None:
-    """Goals of the default order: a batch variance of at most 1.2, and an autocorrelation of at most 0.2."""
+    """Goals of the default order: a batch variance of at most 1.2, and an
+    autocorrelation of at most 0.2.
+    """
     group_rows = np.full(1_600, 64)
     for quality in _qualities(StrandOrder(group_rows, lanes=LANES, seed=3, strands=12)):
         assert quality.batch_variance.value <= 1.2

@@ -1,4 +1,6 @@
-"""Orders that read many row groups side by side: their law, their inverse, their figures, and their pinned rows."""
+"""Orders that read many row groups side by side: their law, their inverse, their
+figures, and their pinned rows.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def _places(order: RowOrder) -> tuple[Int64, Int64]:
     return lane, place
 
 
-def _orders_of(group_rows: list[int], lanes: int, seed: int, strands: int) -> list[RowOrder]:
+def _orders_of(
+    group_rows: list[int], lanes: int, seed: int, strands: int
+) -> list[RowOrder]:
     rows = np.array(group_rows, np.int64)
     return [
         StrandOrder(rows, lanes=lanes, seed=seed, strands=strands),
@@ -57,9 +61,15 @@ def _orders_of(group_rows: list[int], lanes: int, seed: int, strands: int) -> li
     ]
 
 
-def _walk_strands(group_rows: list[int], lanes: int, seed: int, strands: int, epoch: int) -> list[list[Row]]:
-    """The law of strands, step by step: strands are read from one end, and a round takes a row of each."""
-    of_strands = EpochOrder(np.array(group_rows, np.int64), lanes=lanes * strands, seed=seed)
+def _walk_strands(
+    group_rows: list[int], lanes: int, seed: int, strands: int, epoch: int
+) -> list[list[Row]]:
+    """The law of strands, step by step: strands are read from one end, and a round
+    takes a row of each.
+    """
+    of_strands = EpochOrder(
+        np.array(group_rows, np.int64), lanes=lanes * strands, seed=seed
+    )
     walked: list[list[Row]] = []
     for lane in range(lanes):
         waiting: list[list[Row]] = []
@@ -81,17 +91,25 @@ def _walk_strands(group_rows: list[int], lanes: int, seed: int, strands: int, ep
 def test_strands_take_turns_as_their_law_says(
     group_rows: list[int], lanes: int, seed: int, strands: int, epoch: int
 ) -> None:
-    order = StrandOrder(np.array(group_rows, np.int64), lanes=lanes, seed=seed, strands=strands)
+    order = StrandOrder(
+        np.array(group_rows, np.int64), lanes=lanes, seed=seed, strands=strands
+    )
     expected = _walk_strands(group_rows, lanes, seed, strands, epoch)
     assert [_lane(order, epoch, lane) for lane in range(lanes)] == expected
     assert order.lengths.tolist() == np.diff(lane_bounds(order.rows, lanes)).tolist()
 
 
 @given(group_sizes, lane_counts, seeds, epochs)
-def test_all_rows_are_one_permutation(group_rows: list[int], lanes: int, seed: int, epoch: int) -> None:
+def test_all_rows_are_one_permutation(
+    group_rows: list[int], lanes: int, seed: int, epoch: int
+) -> None:
     order = UniformOrder(np.array(group_rows, np.int64), lanes=lanes, seed=seed)
-    stored = [(group, row) for group, rows in enumerate(group_rows) for row in range(rows)]
-    numbers = Permutation(len(stored), key_of(seed, 5, epoch)).at(np.arange(len(stored)))
+    stored = [
+        (group, row) for group, rows in enumerate(group_rows) for row in range(rows)
+    ]
+    numbers = Permutation(len(stored), key_of(seed, 5, epoch)).at(
+        np.arange(len(stored))
+    )
     delivered = [row for lane in range(lanes) for row in _lane(order, epoch, lane)]
     assert delivered == [stored[number] for number in numbers.tolist()]
 
@@ -106,7 +124,10 @@ def test_place_of_is_the_inverse(
         assert sorted(set(_rows(group, row))) == sorted(_rows(group, row))
         assert order.has(group, row).all()
         found_lane, found_place = order.place_of(epoch, group, row)
-        assert (found_lane.tolist(), found_place.tolist()) == (lane.tolist(), place.tolist())
+        assert (found_lane.tolist(), found_place.tolist()) == (
+            lane.tolist(),
+            place.tolist(),
+        )
 
 
 @given(group_sizes, lane_counts, seeds, strand_counts, st.data())
@@ -130,7 +151,10 @@ def test_rows_taken_are_those_of_the_first_places(
 ) -> None:
     for order in _orders_of(group_rows, lanes, seed, strands):
         lane, place = _places(order)
-        places = np.array([data.draw(st.integers(0, length)) for length in order.lengths.tolist()], np.int64)
+        places = np.array(
+            [data.draw(st.integers(0, length)) for length in order.lengths.tolist()],
+            np.int64,
+        )
         begin, end = order.taken(3, places)
         times = np.zeros(order.rows + 1, np.int64)
         np.add.at(times, begin, 1)
@@ -146,10 +170,17 @@ def test_rows_taken_are_those_of_the_first_places(
 def test_ranges_between_places_are_their_rows(
     group_rows: list[int], lanes: int, seed: int, window: int, data: st.DataObject
 ) -> None:
-    order = EpochOrder(np.array(group_rows, np.int64), lanes=lanes, seed=seed, window=window)
+    order = EpochOrder(
+        np.array(group_rows, np.int64), lanes=lanes, seed=seed, window=window
+    )
     lane, place = _places(order)
-    last = np.array([data.draw(st.integers(0, length)) for length in order.lengths.tolist()], np.int64)
-    first = np.array([data.draw(st.integers(0, end)) for end in last.tolist()], np.int64)
+    last = np.array(
+        [data.draw(st.integers(0, length)) for length in order.lengths.tolist()],
+        np.int64,
+    )
+    first = np.array(
+        [data.draw(st.integers(0, end)) for end in last.tolist()], np.int64
+    )
     begin, end = order.taken_between(2, first, last)
     group, row = order.at(2, lane, place)
     is_taken = (place >= first[lane]) & (place < last[lane])
@@ -160,13 +191,16 @@ def test_ranges_between_places_are_their_rows(
 
 
 def test_neighbouring_strands_share_a_row_group_at_the_same_time() -> None:
-    """A row group that a border cuts is read once: by two strands that both begin, or both end, with it."""
+    """A row group that a border cuts is read once: by two strands that both begin,
+    or both end, with it.
+    """
     order = StrandOrder(np.full(50, 16), lanes=2, seed=1, strands=3)
     lane, place = _places(order)
     group, _ = order.at(np.array([0]), lane, place)
     for number in range(50):
         places = place[group == number]
-        # A strand reads 16 rows in 48 places of its lane. A group of two strands takes no longer.
+        # A strand reads 16 rows in 48 places of its lane. A group of two strands takes
+        # no longer.
         assert places.max() - places.min() < 3 * 17
 
 
@@ -207,7 +241,9 @@ def test_wrong_arguments_are_refused() -> None:
             order.at(np.array([0]), np.array([2]), np.array([0]))
         with pytest.raises(ConfigError, match="epoch -1; expected 0 or more"):
             order.at(np.array([-1]), np.array([0]), np.array([0]))
-        with pytest.raises(ConfigError, match="row group 1 has no row 0: it has 0 rows"):
+        with pytest.raises(
+            ConfigError, match="row group 1 has no row 0: it has 0 rows"
+        ):
             order.place_of(0, np.array([1]), np.array([0]))
 
 
@@ -216,17 +252,38 @@ SIZES: list[tuple[dict[str, Any], OrderForm]] = [
     ({"decoded_bytes": 400_000_000}, OrderForm(window="all")),
     ({"decoded_bytes": 40_000_000_000, "groups": 76_294}, OrderForm(interleave=12)),
     ({"decoded_bytes": 80_000_000_000, "groups": 76_294}, OrderForm(interleave=6)),
-    # Buckets share the memory. Little memory is one strand, and a strand has a row at least.
-    ({"decoded_bytes": 40_000_000_000, "groups": 76_294, "streams": 4}, OrderForm(interleave=3)),
-    ({"decoded_bytes": 40_000_000_000, "groups": 76_294, "max_bytes": 1}, OrderForm(interleave=1)),
-    ({"rows": 128, "groups": 128, "decoded_bytes": 128, "max_bytes": 128}, OrderForm(interleave=1)),
-    ({"rows": 640, "groups": 9_999, "decoded_bytes": 9_999, "max_bytes": 9_999}, OrderForm(interleave=10)),
+    # Buckets share the memory. Little memory is one strand, and a strand has a row at
+    # least.
+    (
+        {"decoded_bytes": 40_000_000_000, "groups": 76_294, "streams": 4},
+        OrderForm(interleave=3),
+    ),
+    (
+        {"decoded_bytes": 40_000_000_000, "groups": 76_294, "max_bytes": 1},
+        OrderForm(interleave=1),
+    ),
+    (
+        {"rows": 128, "groups": 128, "decoded_bytes": 128, "max_bytes": 128},
+        OrderForm(interleave=1),
+    ),
+    (
+        {"rows": 640, "groups": 9_999, "decoded_bytes": 9_999, "max_bytes": 9_999},
+        OrderForm(interleave=10),
+    ),
 ]
 
 
 @pytest.mark.parametrize(("facts", "form"), SIZES, ids=str)
-def test_the_default_keeps_open_what_fits_into_memory(facts: dict[str, Any], form: OrderForm) -> None:
-    given = {"rows": 9_765_625, "groups": 800, "lanes": 64, "streams": 1, "max_bytes": 512 << 20}
+def test_the_default_keeps_open_what_fits_into_memory(
+    facts: dict[str, Any], form: OrderForm
+) -> None:
+    given = {
+        "rows": 9_765_625,
+        "groups": 800,
+        "lanes": 64,
+        "streams": 1,
+        "max_bytes": 512 << 20,
+    }
     assert default_form(**{**given, **facts}) == form
 
 
@@ -245,7 +302,9 @@ def test_the_default_keeps_open_what_fits_into_memory(facts: dict[str, Any], for
     ],
     ids=str,
 )
-def test_a_form_is_what_its_state_says(state: dict[str, Any], form: OrderForm | None) -> None:
+def test_a_form_is_what_its_state_says(
+    state: dict[str, Any], form: OrderForm | None
+) -> None:
     assert OrderForm.of_state(state) == form
     if form is not None:
         assert form.to_json() == state

@@ -15,8 +15,22 @@ from rich.console import Console
 from tests.seeds import promise
 from tokenlake.cli.console import Counter
 from tokenlake.config import ObservabilityConfig
-from tokenlake.etl import BuildPlanned, BuildStep, Event, UnitFinished, UnitProgress, UnitRetried, UnitStarted
-from tokenlake.etl.events import BuildRequested, EngineChosen, EngineCondemned, Phase, Planning
+from tokenlake.etl import (
+    BuildPlanned,
+    BuildStep,
+    Event,
+    UnitFinished,
+    UnitProgress,
+    UnitRetried,
+    UnitStarted,
+)
+from tokenlake.etl.events import (
+    BuildRequested,
+    EngineChosen,
+    EngineCondemned,
+    Phase,
+    Planning,
+)
 from tokenlake.etl.observability import RunProgress, RunTally
 from tokenlake.etl.observability import build as build_display
 from tokenlake.runtime.store import Account, UnitRecord
@@ -56,9 +70,13 @@ def _run() -> Iterator[Event]:
     yield UnitStarted(2, "code", 10 * MB)
     yield UnitProgress(2, "code", 3 * MB, 5, 500)
     yield UnitRetried(2, "code", "worker died", (3 * MB, 5, 500))
-    yield UnitFinished(1, "web", 10 * MB, _record(1, 800, 8), "built", 1.0, (6 * MB, 5, 500))
+    yield UnitFinished(
+        1, "web", 10 * MB, _record(1, 800, 8), "built", 1.0, (6 * MB, 5, 500)
+    )
     yield UnitProgress(2, "code", 10 * MB, 5, 500)
-    yield UnitFinished(2, "code", 10 * MB, _record(2, 500, 5), "built", 1.0, (10 * MB, 5, 500))
+    yield UnitFinished(
+        2, "code", 10 * MB, _record(2, 500, 5), "built", 1.0, (10 * MB, 5, 500)
+    )
 
 
 def test_sums_add_up_whatever_was_resumed_or_retried() -> None:
@@ -67,7 +85,8 @@ def test_sums_add_up_whatever_was_resumed_or_retried() -> None:
     for number, event in enumerate(_run()):
         tally.add(event)
         now += 1.0
-        assert number > 1 or tally.left() is None  # what was resumed says nothing of this run's speed
+        # What was resumed says nothing of this run's speed.
+        assert number > 1 or tally.left() is None
     assert (tally.plan.units, tally.finished) == (4, 3)
     assert (tally.total, tally.done, tally.built) == (40 * MB, 30 * MB, 20 * MB)
     assert {name: (s.done, s.total) for name, s in tally.sources.items()} == {
@@ -93,14 +112,25 @@ def test_lines_without_a_terminal() -> None:
     ]
 
 
-def test_a_plan_that_takes_a_while_says_so_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_that_takes_a_while_says_so_without_a_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     out = io.StringIO()
     with RunProgress("planning", Console(file=out, width=200)) as progress:
-        told = {100.2: 0, 100.6: 1200, 101.0: 1300, 105.5: 2500, 105.7: 3000, 111.0: 9000}
+        told = {
+            100.2: 0,
+            100.6: 1200,
+            101.0: 1300,
+            105.5: 2500,
+            105.7: 3000,
+            111.0: 9000,
+        }
         for clock[0], files in told.items():
-            progress(Planning("web", "hashing", files, 10_000, files << 10, 10_000 << 10))
+            progress(
+                Planning("web", "hashing", files, 10_000, files << 10, 10_000 << 10)
+            )
         progress(Planning("web", "listing", 1, 0, 0, 0))
         clock[0] = 120.0
         progress(Planning("web", "counting", 3, 0, 512, 0))
@@ -162,7 +192,13 @@ def test_the_phase_after_the_last_unit_is_below_the_bars() -> None:
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_bars_fit_the_terminal(width: int) -> None:
     out = io.StringIO()
-    console = Console(file=out, width=width, force_terminal=True, color_system=None, legacy_windows=False)
+    console = Console(
+        file=out,
+        width=width,
+        force_terminal=True,
+        color_system=None,
+        legacy_windows=False,
+    )
     progress = RunProgress("planning", Console(file=io.StringIO()))
     for event in _run():
         progress(event)
@@ -189,7 +225,12 @@ def _steps() -> Iterator[Event]:
     yield UnitFinished(0, "web", 5 * MB, _record(0, 700, 7), "resumed")
     yield BuildStep(2, 2, "the mixture")
     yield BuildPlanned(
-        dataset="pile", version=3, units=2, input_bytes=8 * MB, pending=2, source_bytes={"*": 8 * MB}
+        dataset="pile",
+        version=3,
+        units=2,
+        input_bytes=8 * MB,
+        pending=2,
+        source_bytes={"*": 8 * MB},
     )
     yield UnitStarted(0, "*", 4 * MB)
     yield UnitProgress(0, "*", 4 * MB, 5, 900)
@@ -212,13 +253,20 @@ def test_several_builds_are_told_and_counted_one_after_another() -> None:
     web, pile = progress.tallies
     assert (web.step.what, web.plan.dataset) == ("tokens of web", "pile.web.tokens")
     assert (web.plan.pending, web.tokens) == (0, 700)
-    assert (pile.step.number, pile.step.of, pile.total, pile.tokens) == (2, 2, 8 * MB, 0)
+    assert (pile.step.number, pile.step.of, pile.total, pile.tokens) == (
+        2,
+        2,
+        8 * MB,
+        0,
+    )
     assert progress.tally is pile
 
 
 def test_bars_of_a_mixture_stand_below_its_step() -> None:
     out = io.StringIO()
-    console = Console(file=out, width=80, force_terminal=True, color_system=None, legacy_windows=False)
+    console = Console(
+        file=out, width=80, force_terminal=True, color_system=None, legacy_windows=False
+    )
     progress = RunProgress("planning", Console(file=io.StringIO()))
     for event in _steps():
         progress(event)
@@ -248,7 +296,9 @@ def test_events_may_come_from_any_thread() -> None:
 def _shown(terminal: bool = False, **section: Any) -> list[str]:
     """What a run shows whose configuration has this section."""
     out = io.StringIO()
-    with RunProgress("planning", Console(file=out, width=200, force_terminal=terminal)) as progress:
+    with RunProgress(
+        "planning", Console(file=out, width=200, force_terminal=terminal)
+    ) as progress:
         progress(BuildRequested(ObservabilityConfig(**section)))
         for event in _run():
             progress(event)
@@ -282,10 +332,13 @@ def test_lines_of_progress_come_after_so_many_units() -> None:
     assert len(_shown(log_interval=1)) == len(MESSAGES) + 3
 
 
-@pytest.mark.parametrize("off", [{"progress_type": "none"}, {"progress_enabled": False}])
+@pytest.mark.parametrize(
+    "off", [{"progress_type": "none"}, {"progress_enabled": False}]
+)
 def test_without_progress_only_messages_are_shown(off: dict[str, Any]) -> None:
     told = "\n".join(_shown(terminal=True, log_interval=1, **off))
-    wiped = told.rindex("\x1b[2K") + len("\x1b[2K")  # what a terminal shows until the configuration is known
+    # What a terminal shows until the configuration is known.
+    wiped = told.rindex("\x1b[2K") + len("\x1b[2K")
     assert told[wiped:].splitlines() == MESSAGES
 
 
@@ -295,7 +348,11 @@ def test_json_is_an_object_a_line_from_the_first_one_on() -> None:
     assert [line["message"] for line in told if "message" in line] == MESSAGES
     assert {line.get("level") for line in told} == {"INFO", "WARNING", None}
     (progress,) = (line["progress"] for line in told if "progress" in line)
-    assert (progress["dataset"], progress["finished"], progress["bytes"]) == ("web", 2, 20 * MB)
+    assert (progress["dataset"], progress["finished"], progress["bytes"]) == (
+        "web",
+        2,
+        20 * MB,
+    )
 
 
 @promise(263)

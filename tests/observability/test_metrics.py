@@ -1,4 +1,6 @@
-"""Figures of builds, pipelines and loaders, as Prometheus and OpenTelemetry read them."""
+"""Figures of builds, pipelines and loaders, as Prometheus and OpenTelemetry read
+them.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,11 @@ def test_a_file_is_read_by_prometheus(tmp_path: Path) -> None:
 
 def test_the_file_is_written_every_so_often_and_at_the_end(tmp_path: Path) -> None:
     path, value = tmp_path / "a.prom", [1.0]
-    with MetricsExport(lambda: [Metric("tests_now", "gauge", "Now.", value[0])], file=path, interval=0.01):
+    with MetricsExport(
+        lambda: [Metric("tests_now", "gauge", "Now.", value[0])],
+        file=path,
+        interval=0.01,
+    ):
         value[0] = 2.0
         until = time.monotonic() + 120
         while read(path)[("tests_now", "")] != 2.0 and time.monotonic() < until:
@@ -61,7 +67,10 @@ def test_what_cannot_be_is_said_at_once(tmp_path: Path) -> None:
         MetricsExport(figures)
     with pytest.raises(tl.TokenlakeError, match="interval: got 0"):
         MetricsExport(figures, file=tmp_path / "a", interval=0)
-    with pytest.raises(FileNotFoundError), MetricsExport(figures, file=tmp_path / "none" / "a.prom"):
+    with (
+        pytest.raises(FileNotFoundError),
+        MetricsExport(figures, file=tmp_path / "none" / "a.prom"),
+    ):
         pytest.fail("the path is wrong")
 
 
@@ -72,7 +81,9 @@ class Reader(NoOpMeter):
         super().__init__("tests")
         self.asked: dict[str, Sequence[Callable[[CallbackOptions], Any]]] = {}
 
-    def create_observable_counter(self, name: str, callbacks: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def create_observable_counter(
+        self, name: str, callbacks: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
         self.asked[name] = callbacks
 
     create_observable_gauge = create_observable_counter
@@ -80,7 +91,9 @@ class Reader(NoOpMeter):
     def collect(self) -> dict[str, list[tuple[float, dict[str, str]]]]:
         return {
             name: [
-                (seen.value, dict(seen.attributes or {})) for ask in asks for seen in ask(CallbackOptions())
+                (seen.value, dict(seen.attributes or {}))
+                for ask in asks
+                for seen in ask(CallbackOptions())
             ]
             for name, asks in self.asked.items()
         }
@@ -92,14 +105,19 @@ def test_opentelemetry_asks_all_that_are_open(monkeypatch: pytest.MonkeyPatch) -
     with MetricsExport(figures, opentelemetry=True, labels={"loader": "train"}):
         with MetricsExport(figures, opentelemetry=True, labels={"loader": "held out"}):
             found = meter.collect()
-            assert found["tests_left"] == [(1.5, {"loader": "train"}), (1.5, {"loader": "held out"})]
+            assert found["tests_left"] == [
+                (1.5, {"loader": "train"}),
+                (1.5, {"loader": "held out"}),
+            ]
         assert len(meter.collect()["tests_rows"]) == 2
     assert meter.collect() == {"tests_rows": [], "tests_left": []}
 
 
 def rows(tmp_path: Path, count: int) -> str:
     path = tmp_path / "a.jsonl"
-    path.write_text("".join(f'{{"text": "row {number} of a few"}}\n' for number in range(count)))
+    path.write_text(
+        "".join(f'{{"text": "row {number} of a few"}}\n' for number in range(count))
+    )
     return str(path)
 
 
@@ -122,14 +140,19 @@ def test_a_pipeline_shows_and_exports_what_it_gave_out(
         ["4 batches", "40 rows"],
         ["5 batches", "50 rows"],
     ]
-    quiet = {**config, "observability": {"log_level": "ERROR", "progress_enabled": False}}
+    quiet = {
+        **config,
+        "observability": {"log_level": "ERROR", "progress_enabled": False},
+    }
     assert len(list(tl.Pipeline.from_config(quiet).source().load().build())) == 5
     unasked = {name: value for name, value in config.items() if name != "observability"}
     assert len(list(tl.Pipeline.from_config(unasked).source().build())) == 50
     assert capsys.readouterr().err == ""
 
 
-def test_a_loader_says_what_it_did(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
+def test_a_loader_says_what_it_did(
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
     ds = plain(tmp_path_factory)
     loader, path = tl.DataLoader(ds, batch_size=4, seed=0), tmp_path / "loader.prom"
     assert loader.metrics().batches == 0

@@ -1,4 +1,6 @@
-"""A packer's rows depend on the documents alone: not on how they came, nor on how many at a time."""
+"""A packer's rows depend on the documents alone: not on how they came, nor on how
+many at a time.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ BOS, EOS, PAD, FILE = 7, 9, 0, 42
 
 @dataclass(frozen=True)
 class Stream:
-    """Documents, some of which are further pieces of the one before, and how to pack them."""
+    """Documents, some of which are further pieces of the one before, and how to pack
+    them.
+    """
 
     lengths: list[int]
     again: list[bool]
@@ -39,8 +43,14 @@ class Stream:
             num_packers=3,
             max_segments=self.limit,
         )
-        around: dict[str, Any] = {"prefix": (BOS,), "suffix": (EOS,), "shuffle_key": self.key} | options
-        return open_packer(pack, group_tokens=group_rows * self.seq_length, pad_id=PAD, **around)
+        around: dict[str, Any] = {
+            "prefix": (BOS,),
+            "suffix": (EOS,),
+            "shuffle_key": self.key,
+        } | options
+        return open_packer(
+            pack, group_tokens=group_rows * self.seq_length, pad_id=PAD, **around
+        )
 
     def document(self, index: int) -> npt.NDArray[np.int32]:
         return np.arange(self.lengths[index], dtype=np.int32) + 1000 * (index + 1)
@@ -59,23 +69,31 @@ class Stream:
     def numbers(self) -> list[int]:
         return (np.cumsum(~np.array(self.again, np.bool_)) - 1).tolist()
 
-    def packed(self, strategy: str, together: int, group_rows: int = 3, **options: int) -> list[Packed]:
+    def packed(
+        self, strategy: str, together: int, group_rows: int = 3, **options: int
+    ) -> list[Packed]:
         """Give so many documents at a time; 0: each of them in windows of five ids."""
         packer = self.opened(strategy, group_rows, **options)
-        out = list(self._long(packer) if not together else self._together(packer, together))
+        out = list(
+            self._long(packer) if not together else self._together(packer, together)
+        )
         return [*out, *packer.finish()]
 
     def _together(self, packer: Packer, together: int) -> Iterator[Packed]:
         first, numbers = 0, self.numbers()
         while first < len(self.lengths):
             last = min(first + together, len(self.lengths))
-            while last < len(self.lengths) and self.again[last]:  # pieces of a document come together
+            # Pieces of a document come together.
+            while last < len(self.lengths) and self.again[last]:
                 last += 1
             documents = [self.document(index) for index in range(first, last)]
             offsets = np.concatenate([[0], np.cumsum(self.lengths[first:last])])
             where = np.full(last - first, FILE), np.array(numbers[first:last]) * 10
             yield from packer.add(
-                np.concatenate(documents), offsets, *where, np.array(self.again[first:last])
+                np.concatenate(documents),
+                offsets,
+                *where,
+                np.array(self.again[first:last]),
             )
             first = last
 
@@ -91,8 +109,13 @@ class Stream:
 
 @st.composite
 def streams(draw: st.DrawFn) -> Stream:
-    lengths = draw(st.lists(st.one_of(st.integers(0, 12), st.integers(0, 70)), max_size=25))
-    again = [False, *(draw(st.sampled_from([False, False, True])) for _ in lengths[1:])][: len(lengths)]
+    lengths = draw(
+        st.lists(st.one_of(st.integers(0, 12), st.integers(0, 70)), max_size=25)
+    )
+    again = [
+        False,
+        *(draw(st.sampled_from([False, False, True])) for _ in lengths[1:]),
+    ][: len(lengths)]
     return Stream(
         lengths,
         again,
@@ -104,7 +127,9 @@ def streams(draw: st.DrawFn) -> Stream:
 
 
 def documents_of(packed: list[Packed]) -> list[list[int]]:
-    """Put documents together from their pieces, which must follow one another without gaps."""
+    """Put documents together from their pieces, which must follow one another
+    without gaps.
+    """
     pieces: dict[int, list[tuple[int, list[int]]]] = {}
     for part in packed:
         for begin, length, position, start in zip(
@@ -146,10 +171,19 @@ def test_rows_hold_every_document_whole_and_padding_is_all_that_is_left(
 @settings(max_examples=25)
 def test_how_documents_come_changes_nothing(strategy: str, stream: Stream) -> None:
     ways = [stream.packed(strategy, together) for together in (1, 4, 1000, 0)]
-    rows = [[(part.rows, part.input_ids.tolist(), part.start.tolist()) for part in way] for way in ways]
-    assert [sum(part.rows for part in way) for way in ways] == [sum(part.rows for part in ways[0])] * 4
+    rows = [
+        [(part.rows, part.input_ids.tolist(), part.start.tolist()) for part in way]
+        for way in ways
+    ]
+    assert [sum(part.rows for part in way) for way in ways] == [
+        sum(part.rows for part in ways[0])
+    ] * 4
     flat = [
-        [value for part in way for value in zip(part.position.tolist(), part.start.tolist(), strict=True)]
+        [
+            value
+            for part in way
+            for value in zip(part.position.tolist(), part.start.tolist(), strict=True)
+        ]
         for way in ways
     ]
     ids = [[token for _, tokens, _ in way for token in tokens] for way in rows]
@@ -167,16 +201,26 @@ def test_pieces_that_end_a_document_end_with_eos(strategy: str, stream: Stream) 
         assert (part.input_ids[last] == EOS).all()
         assert (part.input_ids[part.begins[part.start == 0]] == BOS).all()
         ending += int(part.ends.sum())
-    windowed = strategy != "greedy" or stream.limit is not None or stream.key is not None
+    windowed = (
+        strategy != "greedy" or stream.limit is not None or stream.key is not None
+    )
     assert ending == len(stream.lengths) if windowed else ending <= len(stream.lengths)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_windows_hold_documents_together_and_shuffle_whole_rows_among_themselves(strategy: str) -> None:
-    plain = Stream([6] * 40, [False] * 40, seq_length=8, window=64, limit=None, key=None)
+def test_windows_hold_documents_together_and_shuffle_whole_rows_among_themselves(
+    strategy: str,
+) -> None:
+    plain = Stream(
+        [6] * 40, [False] * 40, seq_length=8, window=64, limit=None, key=None
+    )
     mixed = Stream([6] * 40, [False] * 40, seq_length=8, window=64, limit=None, key=3)
     ordered, shuffled = (
-        [row for part in stream.packed(strategy, 7) for row in part.input_ids.reshape(-1, 8).tolist()]
+        [
+            row
+            for part in stream.packed(strategy, 7)
+            for row in part.input_ids.reshape(-1, 8).tolist()
+        ]
         for stream in (plain, mixed)
     )
     assert shuffled != ordered
@@ -191,7 +235,9 @@ def test_the_order_of_shuffled_rows_is_pinned() -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_long_document_comes_out_in_rows_while_it_still_comes_in(strategy: str) -> None:
+def test_a_long_document_comes_out_in_rows_while_it_still_comes_in(
+    strategy: str,
+) -> None:
     pack = ResolvedPack(width=8, strategy=strategy, window_tokens=32)
     packer = open_packer(pack, group_tokens=16, pad_id=PAD, shuffle_key=1)
     drawn: list[int] = []
@@ -238,10 +284,23 @@ def test_greedy_rows_equal_the_token_by_token_walk_and_long_documents_come_in_pa
     packed = plain.packed("greedy", 4, copied_tokens=together)
     tokens = [token for document in plain.whole() for token in document]
     padding = -len(tokens) % plain.seq_length
-    assert [int(token) for part in packed for token in part.input_ids] == tokens + [PAD] * padding
-    places = [(number, at) for number, document in enumerate(plain.whole()) for at in range(len(document))]
-    rows = [places[at : at + plain.seq_length] for at in range(0, len(places), plain.seq_length)]
-    expected = [at for row in rows for at in sorted({n: (n, a) for n, a in reversed(row)}.values())]
+    assert [int(token) for part in packed for token in part.input_ids] == tokens + [
+        PAD
+    ] * padding
+    places = [
+        (number, at)
+        for number, document in enumerate(plain.whole())
+        for at in range(len(document))
+    ]
+    rows = [
+        places[at : at + plain.seq_length]
+        for at in range(0, len(places), plain.seq_length)
+    ]
+    expected = [
+        at
+        for row in rows
+        for at in sorted({n: (n, a) for n, a in reversed(row)}.values())
+    ]
     found = [
         (int(position) // 10, int(start))
         for part in packed
@@ -250,24 +309,45 @@ def test_greedy_rows_equal_the_token_by_token_walk_and_long_documents_come_in_pa
     assert found == expected
 
 
-@pytest.mark.parametrize(("prefix", "suffix"), [((), ()), ((1,), ()), ((), (2,)), ((1, 3), (2,))])
+@pytest.mark.parametrize(
+    ("prefix", "suffix"), [((), ()), ((1,), ()), ((), (2,)), ((1, 3), (2,))]
+)
 def test_prefix_and_suffix_are_put_around_each_document(
     prefix: tuple[int, ...], suffix: tuple[int, ...]
 ) -> None:
     ids, offsets = np.arange(10, 16, dtype=np.int32), np.array([1, 3, 3, 6])
-    packer = open_packer(ResolvedPack(width=1), group_tokens=1, pad_id=PAD, prefix=prefix, suffix=suffix)
+    packer = open_packer(
+        ResolvedPack(width=1), group_tokens=1, pad_id=PAD, prefix=prefix, suffix=suffix
+    )
     file, position = np.full(3, FILE), np.arange(3)
     packed = [*packer.add(ids, offsets, file, position), *packer.finish()]
-    expected = [*prefix, 11, 12, *suffix, *prefix, *suffix, *prefix, 13, 14, 15, *suffix]
+    expected = [
+        *prefix,
+        11,
+        12,
+        *suffix,
+        *prefix,
+        *suffix,
+        *prefix,
+        13,
+        14,
+        15,
+        *suffix,
+    ]
     assert [token for part in packed for token in part.input_ids.tolist()] == expected
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_document_of_80_tokens_keeps_them_all_and_its_eos_in_rows_of_8(strategy: str) -> None:
+def test_a_document_of_80_tokens_keeps_them_all_and_its_eos_in_rows_of_8(
+    strategy: str,
+) -> None:
     pack = ResolvedPack(width=8, strategy=strategy)
     packer = open_packer(pack, group_tokens=32, suffix=(2,), pad_id=PAD)
     ids = np.arange(100, 180, dtype=np.int32)
-    out = [*packer.add(ids, np.array([0, 80]), np.array([FILE]), np.array([0])), *packer.finish()]
+    out = [
+        *packer.add(ids, np.array([0, 80]), np.array([FILE]), np.array([0])),
+        *packer.finish(),
+    ]
     assert documents_of(out) == [[*ids.tolist(), 2]]
     assert sum(part.rows for part in out) == 11
     assert sum(part.pad for part in out) == 7

@@ -27,14 +27,17 @@ def _listed(values: list[Typed]) -> Typed:
 
 def _struct(fields: dict[int, Typed]) -> Typed:
     ascending = dict(sorted(fields.items()))
-    kinds: dict[int, Written] = {number: kind for number, (kind, _) in ascending.items()}
+    kinds: dict[int, Written] = {
+        number: kind for number, (kind, _) in ascending.items()
+    }
     return kinds, {number: value for number, (_, value) in ascending.items()}
 
 
 _VALUES = st.recursive(
     _PLAIN,
     lambda inner: (
-        st.lists(inner, min_size=1, max_size=20).map(_listed) | st.dictionaries(_FIELDS, inner).map(_struct)
+        st.lists(inner, min_size=1, max_size=20).map(_listed)
+        | st.dictionaries(_FIELDS, inner).map(_struct)
     ),
     max_leaves=20,
 )
@@ -52,5 +55,13 @@ def test_what_was_written_before_is_put_in_its_place() -> None:
     value = {1: 7, 2: [b"a", b"bc"]}
     whole = {1: value, 2: [value, value]}
     written = write_thrift(inner, value)
-    parts = {1: written, 2: [written, write_thrift(inner, {**value, 2: write_thrift([_BINARY], value[2])})]}
-    assert write_thrift({1: inner, 2: [inner]}, parts) == write_thrift({1: inner, 2: [inner]}, whole)
+    parts = {
+        1: written,
+        2: [
+            written,
+            write_thrift(inner, {**value, 2: write_thrift([_BINARY], value[2])}),
+        ],
+    }
+    assert write_thrift({1: inner, 2: [inner]}, parts) == write_thrift(
+        {1: inner, 2: [inner]}, whole
+    )

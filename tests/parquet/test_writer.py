@@ -15,7 +15,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.reading.shards import assert_same, earlier, groups_of, indexed, ours, packed_rows, stored
+from tests.reading.shards import (
+    assert_same,
+    earlier,
+    groups_of,
+    indexed,
+    ours,
+    packed_rows,
+    stored,
+)
 from tests.seeds import promise
 from tokenlake.runtime import described, packed_schema
 from tokenlake.runtime.parquet import open_shard, writer
@@ -28,7 +36,11 @@ def _arrow(data: bytes) -> pa.Table:
 def _encodings(data: bytes) -> set[str]:
     metadata = pq.read_metadata(io.BytesIO(data))
     groups = range(metadata.num_row_groups)
-    return {name for index in groups for name in metadata.row_group(index).column(0).encodings}
+    return {
+        name
+        for index in groups
+        for name in metadata.row_group(index).column(0).encodings
+    }
 
 
 @promise(319)
@@ -75,14 +87,24 @@ def test_duckdb_and_polars_read_the_rows_that_arrow_wrote(tmp_path: Path) -> Non
     unlike = f"(from {by_name['arrow']} except from {by_name['ours']})"
     assert duckdb.sql(f"select count(*) from {by_name['ours']}").fetchall() == [(300,)]
     assert duckdb.sql(f"select count(*) from {unlike}").fetchall() == [(0,)]
-    frames = [pl.read_parquet(tmp_path / f"{name}.parquet") for name in ("arrow", "ours")]
+    frames = [
+        pl.read_parquet(tmp_path / f"{name}.parquet") for name in ("arrow", "ours")
+    ]
     assert frames[0].equals(frames[1])
-    assert pl.scan_parquet(tmp_path / "ours.parquet").select("segment_lengths").collect().height == 300
+    assert (
+        pl.scan_parquet(tmp_path / "ours.parquet")
+        .select("segment_lengths")
+        .collect()
+        .height
+        == 300
+    )
 
 
 def test_the_schema_in_the_file_is_the_one_that_arrow_writes() -> None:
     table = packed_rows(5, 8, loss_mask=True)
-    own, arrow = (pq.ParquetFile(io.BytesIO(data)) for data in (ours(table, 5), earlier(table, 5)))
+    own, arrow = (
+        pq.ParquetFile(io.BytesIO(data)) for data in (ours(table, 5), earlier(table, 5))
+    )
     assert own.schema.equals(arrow.schema)
     assert own.schema_arrow.equals(arrow.schema_arrow, check_metadata=True)
 
@@ -93,8 +115,15 @@ def test_a_file_says_in_its_key_values_what_it_is() -> None:
         pq.ParquetFile(io.BytesIO(write(table.cast(described(table.schema, "ab")), 5)))
         for write in (ours, earlier)
     )
-    said = {"format_version": "1", "kind": "packed", "seq_length": "8", "tokenizer": "ab"}
-    assert own.schema_arrow.metadata == {f"tokenlake.{name}".encode(): said[name].encode() for name in said}
+    said = {
+        "format_version": "1",
+        "kind": "packed",
+        "seq_length": "8",
+        "tokenizer": "ab",
+    }
+    assert own.schema_arrow.metadata == {
+        f"tokenlake.{name}".encode(): said[name].encode() for name in said
+    }
     assert own.schema_arrow.equals(arrow.schema_arrow, check_metadata=True)
 
 
@@ -107,7 +136,9 @@ def test_segment_ids_are_indices_too() -> None:
         "segment_lengths": table["segment_lengths"],
         "documents": table["documents"],
     }
-    whole = pa.Table.from_pydict(columns, schema=packed_schema(1 << 16, store_segment_ids=True))
+    whole = pa.Table.from_pydict(
+        columns, schema=packed_schema(1 << 16, store_segment_ids=True)
+    )
     data = ours(whole, 2)
     chunk = pq.read_metadata(io.BytesIO(data)).row_group(0).column(1)
     assert chunk.has_dictionary_page
@@ -148,7 +179,8 @@ def test_a_row_without_segments_is_refused() -> None:
     table = packed_rows(3, 4)
     segments = pa.array([[4], [], [4]], table.schema.field(1).type)
     with pytest.raises(
-        ValueError, match="segment_lengths: row 1 has no values; expected at least one in every row"
+        ValueError,
+        match="segment_lengths: row 1 has no values; expected at least one in every row",
     ):
         ours(table.set_column(1, table.schema.field(1), segments), 3)
 

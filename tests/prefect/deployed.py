@@ -1,7 +1,8 @@
-"""The real parts together, on loopback: server, work pool, worker, deployments, and launched runs.
+"""The real parts together, on loopback: server, work pool, worker, deployments, and
+launched runs.
 
-One server with one home serves a whole module, and ends with it: an idle one and its worker go on asking each other.
-Everything started here is ended here, by process id.
+One server with one home serves a whole module, and ends with it: an idle one and its
+worker go on asking each other. Everything started here is ended here, by process id.
 """
 
 from __future__ import annotations
@@ -29,7 +30,11 @@ SOURCES: Final = (ROOT / "lib", ROOT / "flows", ROOT / "tasks")
 """Folders of the three packages."""
 
 # Slow enough to be interrupted: the reference engine, and a dozen units of 1 MiB.
-SLOW: Final = ("tokenize.tokenizer_backend=tokenizers", "source.unit_size=1MiB", "pack.seq_length=256")
+SLOW: Final = (
+    "tokenize.tokenizer_backend=tokenizers",
+    "source.unit_size=1MiB",
+    "pack.seq_length=256",
+)
 
 LAUNCH: Final = """
 import json, sys
@@ -66,11 +71,20 @@ SECRET: Final = "AKIAPLANTED7d1f0c55"
 
 
 @pytest.fixture(scope="session")
-def environment(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> dict[str, str]:
-    """A home of its own and no server yet; of a worker whose owner bounds it, and has a secret."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PREFECT", "TOKENLAKE"))}
+def environment(
+    tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path
+) -> dict[str, str]:
+    """A home of its own and no server yet; of a worker whose owner bounds it, and
+    has a secret.
+    """
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("PREFECT", "TOKENLAKE"))
+    }
     root = tmp_path_factory.getbasetemp()
-    (root / "configs").mkdir(exist_ok=True)  # every module that imports this has its own
+    # Every module that imports this has its own.
+    (root / "configs").mkdir(exist_ok=True)
     return kept | {
         "PREFECT_HOME": str(tmp_path_factory.mktemp("prefect")),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -94,7 +108,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -
 
 
 class PrefectServer:
-    """``prefect server start`` on loopback, on a port of its own; one that was killed may be started again.
+    """``prefect server start`` on loopback, on a port of its own; one that was killed
+    may be started again.
 
     Attributes:
         environment: names it.
@@ -109,9 +124,16 @@ class PrefectServer:
 
     def start(self) -> None:
         self.command = started(self._own, "server", "start", "--port", str(self._port))
-        health, process = f"{self.environment['PREFECT_API_URL']}/health", self.command.process
+        health, process = (
+            f"{self.environment['PREFECT_API_URL']}/health",
+            self.command.process,
+        )
         try:
-            until(lambda: answers(health) or process.poll() is not None, "the server answers", 180)
+            until(
+                lambda: answers(health) or process.poll() is not None,
+                "the server answers",
+                180,
+            )
             assert process.poll() is None, "the server ended"
         except BaseException:
             kill_all(process)
@@ -139,7 +161,10 @@ def two_sources(folder: Path) -> dict[str, str]:
     """Some documents of code and of web; their files by source."""
     found: dict[str, str] = {}
     for name, many in (("code", 40), ("web", 200)):
-        texts = [{"text": f"{name} {i} " + "flows to the sea. " * (i % 50 + 1)} for i in range(many)]
+        texts = [
+            {"text": f"{name} {i} " + "flows to the sea. " * (i % 50 + 1)}
+            for i in range(many)
+        ]
         found[name] = str(folder / f"{name}.jsonl")
         Path(found[name]).write_text("".join(json.dumps(text) + "\n" for text in texts))
     return found
@@ -203,7 +228,9 @@ def kill_all(process: subprocess.Popen[Any]) -> None:
     process.wait()
 
 
-def launched(environment: dict[str, str], config: Path | str, *overrides: str) -> Launched:
+def launched(
+    environment: dict[str, str], config: Path | str, *overrides: str
+) -> Launched:
     return Launched(environment, config, overrides)
 
 
@@ -264,12 +291,17 @@ def run_module(environment: dict[str, str], module: str, *arguments: str) -> str
 
 
 def build_workers(of: int | None = None) -> list[psutil.Process]:
-    """Worker processes of runs below this process, or below ``of``; tests share others, children of this one itself."""
+    """Worker processes of runs below this process, or below ``of``; tests share
+    others, children of this one itself.
+    """
     found: list[psutil.Process] = []
     with suppress(psutil.NoSuchProcess):
         for child in psutil.Process(of).children(recursive=True):
             with suppress(psutil.NoSuchProcess):
-                if child.ppid() != os.getpid() and "tokenlake.etl.worker" in child.cmdline():
+                if (
+                    child.ppid() != os.getpid()
+                    and "tokenlake.etl.worker" in child.cmdline()
+                ):
                     found.append(child)
     return found
 
@@ -283,9 +315,15 @@ def begin(environment: dict[str, str], deployment: str, **parameters: Any) -> st
 
 
 def ended(environment: dict[str, str], run: str) -> dict[str, Any]:
-    """Wait for the end of a run and return it; what the server knows of it holds no secret."""
+    """Wait for the end of a run and return it; what the server knows of it holds no
+    secret.
+    """
     states = ("FAILED", "COMPLETED", "CANCELLED", "CRASHED")
-    until(lambda: get(environment, f"flow_runs/{run}")["state_type"] in states, "the run ends", 120)
+    until(
+        lambda: get(environment, f"flow_runs/{run}")["state_type"] in states,
+        "the run ends",
+        120,
+    )
     found = get(environment, f"flow_runs/{run}")
     logs = post(environment, "logs/filter", logs={"flow_run_id": {"any_": [run]}})
     assert SECRET not in json.dumps([found, logs])
@@ -296,7 +334,9 @@ def process_of(run: str) -> psutil.Process:
     """Return the process that a worker of a pool runs a flow run in."""
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):
-            if process.environ().get("PREFECT__FLOW_RUN_ID") == run and "prefect" in str(process.cmdline()):
+            if process.environ().get(
+                "PREFECT__FLOW_RUN_ID"
+            ) == run and "prefect" in str(process.cmdline()):
                 return process
     raise AssertionError(f"no process of run {run}")
 
@@ -309,7 +349,9 @@ def runs_of(environment: dict[str, str], deployment: str) -> list[dict[str, Any]
 
 
 def cancel(environment: dict[str, str], run: str) -> None:
-    """Ask for what `prefect flow-run cancel` asks for, without the seconds that the command takes to start."""
+    """Ask for what `prefect flow-run cancel` asks for, without the seconds that the
+    command takes to start.
+    """
     post(environment, f"flow_runs/{run}/set_state", state={"type": "CANCELLING"})
 
 
@@ -318,11 +360,15 @@ def tasks_of(environment: dict[str, str], run: str) -> list[dict[str, Any]]:
 
 
 def get(environment: dict[str, str], path: str) -> Any:
-    with urllib.request.urlopen(f"{environment['PREFECT_API_URL']}/{path}", timeout=60) as answer:
+    with urllib.request.urlopen(
+        f"{environment['PREFECT_API_URL']}/{path}", timeout=60
+    ) as answer:
         return json.load(answer)
 
 
-def post(environment: dict[str, str], path: str, method: str = "POST", **body: Any) -> Any:
+def post(
+    environment: dict[str, str], path: str, method: str = "POST", **body: Any
+) -> Any:
     request = urllib.request.Request(
         f"{environment['PREFECT_API_URL']}/{path}",
         json.dumps(body).encode(),
@@ -334,7 +380,8 @@ def post(environment: dict[str, str], path: str, method: str = "POST", **body: A
             with urllib.request.urlopen(request, timeout=60) as answer:
                 return json.loads(answer.read() or b"null")
         except urllib.error.HTTPError as error:
-            # The server's database is busy, nothing was done; Prefect's own client asks again, too.
+            # The server's database is busy, nothing was done; Prefect's own client asks
+            # again, too.
             if error.code != 503 or attempt == 4:
                 raise
             time.sleep(0.5 * 2**attempt)

@@ -48,7 +48,9 @@ def test_ctrl_c_is_answered_at_once_and_raised(capfd: Output) -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_ctrl_c_in_an_import_is_answered_at_once_and_raised_behind_it(capfd: Output) -> None:
+def test_ctrl_c_in_an_import_is_answered_at_once_and_raised_behind_it(
+    capfd: Output,
+) -> None:
     interrupts = interrupting.Interrupts()
     steps: list[str] = []
     with pytest.raises(KeyboardInterrupt), interrupts.handled(), interrupts.deferred():
@@ -58,7 +60,9 @@ def test_ctrl_c_in_an_import_is_answered_at_once_and_raised_behind_it(capfd: Out
     assert steps == [ANSWER, "the import ends"]
 
 
-def test_an_engine_is_cancelled_though_a_callback_swallows_the_exception(capfd: Output) -> None:
+def test_an_engine_is_cancelled_though_a_callback_swallows_the_exception(
+    capfd: Output,
+) -> None:
     interrupts = interrupting.Interrupts()
     noting = Engine()
     with interrupts.handled():
@@ -72,7 +76,9 @@ def test_an_engine_is_cancelled_though_a_callback_swallows_the_exception(capfd: 
 def test_a_signal_that_arrives_while_the_first_is_answered_changes_nothing(
     monkeypatch: pytest.MonkeyPatch, capfd: Output
 ) -> None:
-    """A second signal may arrive after the thread that cancels was made and before it has started."""
+    """A second signal may arrive after the thread that cancels was made and before
+    it has started.
+    """
     start_thread = threading.Thread.start
 
     def start_interrupted(thread: threading.Thread) -> None:
@@ -118,7 +124,9 @@ def test_an_engine_that_comes_after_ctrl_c_is_not_begun() -> None:
         interrupts.set_engine(Engine())
 
 
-def test_sigterm_is_answered_as_ctrl_c_is(monkeypatch: pytest.MonkeyPatch, capfd: Output) -> None:
+def test_sigterm_is_answered_as_ctrl_c_is(
+    monkeypatch: pytest.MonkeyPatch, capfd: Output
+) -> None:
     requested = threading.Event()
     monkeypatch.setattr(termination, "_REQUESTED", requested)
     interrupts = interrupting.Interrupts()
@@ -138,7 +146,9 @@ def test_sigterm_is_answered_as_ctrl_c_is(monkeypatch: pytest.MonkeyPatch, capfd
 def test_a_second_ctrl_c_waits_for_the_word_that_the_build_was_cancelled(
     monkeypatch: pytest.MonkeyPatch, capfd: Output
 ) -> None:
-    """The first one cancels in another thread, which may not have written it down yet."""
+    """The first one cancels in another thread, which may not have written it down
+    yet.
+    """
     steps: list[str] = []
     is_pressed_again = threading.Event()
 
@@ -164,7 +174,10 @@ def test_a_second_ctrl_c_waits_for_the_word_that_the_build_was_cancelled(
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 def test_whatever_ctrl_c_becomes_the_run_was_cancelled(
-    error: type[BaseException], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: Output
+    error: type[BaseException],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capfd: Output,
 ) -> None:
     def interrupted() -> None:
         try:
@@ -197,11 +210,15 @@ def test_a_folder_that_prefect_cannot_write_is_a_sentence(
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setenv("PREFECT_API_URL", "")
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / home))
-    with pytest.raises(ConfigError, match=r"cannot be written \(.*\): set PREFECT_HOME .*--no-prefect"):
+    with pytest.raises(
+        ConfigError, match=r"cannot be written \(.*\): set PREFECT_HOME .*--no-prefect"
+    ):
         launching.launch({"name": "set"})
 
 
-def test_a_folder_that_is_not_there_is_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_is_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "a" / "b"))
     settings.require_prefect_home()
     assert (tmp_path / "a" / "b").is_dir()

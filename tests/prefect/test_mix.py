@@ -1,4 +1,6 @@
-"""The flow that mixes: its parameters as a configuration, what it refuses, and its builds one after another."""
+"""The flow that mixes: its parameters as a configuration, what it refuses, and its
+builds one after another.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +41,14 @@ class TestRequest:
     def test_files_become_the_sources_of_a_configuration_without_data(self) -> None:
         weights = {"b": 0.5, "a": 0.5}
         with pytest.raises(
-            ConfigError, match=r"pretrain-2048 names no data to read.*data_files='\{\"NAME\": "
+            ConfigError,
+            match=r"pretrain-2048 names no data to read.*data_files='\{\"NAME\": ",
         ):
             requests.resolve_request(requests.DEFAULT_MIXTURE)
         files = {"b": "b.jsonl", "a": ["1", "2"]}
-        config = requests.resolve_request("pretrain-2048", files, "gpt2", weights=weights)
+        config = requests.resolve_request(
+            "pretrain-2048", files, "gpt2", weights=weights
+        )
         assert [(dataset.name, dataset.data_files) for dataset in config.datasets] == [
             ("b", "b.jsonl"),
             ("a", ("1", "2")),
@@ -52,11 +57,18 @@ class TestRequest:
         assert list(first_steps(config)) == ["b", "a"]
 
     def test_files_replace_those_of_the_source_with_their_name(self) -> None:
-        config = requests.resolve_request(MIXED, {"web": "other.jsonl"}, output="here", name="other")
-        assert [dataset.data_files for dataset in config.datasets] == ["code.jsonl", "other.jsonl"]
+        config = requests.resolve_request(
+            MIXED, {"web": "other.jsonl"}, output="here", name="other"
+        )
+        assert [dataset.data_files for dataset in config.datasets] == [
+            "code.jsonl",
+            "other.jsonl",
+        ]
         assert config.datasets[1].tokenizer == "gpt2"
         assert (config.name, config.save.output_dir) == ("other", "here")
-        with pytest.raises(ConfigError, match=r"'wep' is not a dataset.*did you mean 'web'.*code, web"):
+        with pytest.raises(
+            ConfigError, match=r"'wep' is not a dataset.*did you mean 'web'.*code, web"
+        ):
             requests.resolve_request(MIXED, {"wep": "other.jsonl"})
 
     def test_weights_go_before_a_schedule_of_the_configuration(self) -> None:
@@ -68,7 +80,10 @@ class TestRequest:
 
 
 def test_a_flow_names_the_one_that_a_configuration_is_for() -> None:
-    text, stored = MIXED | {"mix": {}}, {"datasets": [{"dataset": "web@v1"}], "pack": {"enabled": True}}
+    text, stored = (
+        MIXED | {"mix": {}},
+        {"datasets": [{"dataset": "web@v1"}], "pack": {"enabled": True}},
+    )
     for config, fits, told in (
         (MIXED, "mix", r"pile mixes its datasets.*flow `mix`"),
         (text, "tokenize", r"pile mixes nothing.*flow `tokenize`"),
@@ -91,7 +106,9 @@ def test_the_deployed_mixture_is_one_of_three_sources_packed_by_best_fit() -> No
     files = {"code": "c.jsonl", "text": "t.jsonl", "manuals": "m.jsonl"}
     config = requests.resolve_request("pretrain-2048", files, tokenizer="gpt2")
     assert (requests.DEPLOYMENTS / "pretrain-2048.yaml").is_file()
-    assert sorted(config.mix.weights or {}) == sorted(str(dataset.name) for dataset in config.datasets)
+    assert sorted(config.mix.weights or {}) == sorted(
+        str(dataset.name) for dataset in config.datasets
+    )
     assert config.pack.strategy == "best_fit"
 
 
@@ -99,23 +116,42 @@ class TestPolicy:
     """Every step of a run is bounded by the worker's environment."""
 
     def check(self, config: dict[str, Any], **environment: str) -> None:
-        given = {f"TOKENLAKE_ALLOWED_{key.upper()}": value for key, value in environment.items()}
+        given = {
+            f"TOKENLAKE_ALLOWED_{key.upper()}": value
+            for key, value in environment.items()
+        }
         policy.check_paths(requests.resolve_request(config), given)
 
-    def test_the_files_and_functions_of_every_source_are_bounded(self, tmp_path: Path) -> None:
+    def test_the_files_and_functions_of_every_source_are_bounded(
+        self, tmp_path: Path
+    ) -> None:
         files = {"code": f"{tmp_path}/a/c.jsonl", "web": f"{tmp_path}/b/*.jsonl"}
         config = requests.resolve_request(MIXED, files, output=f"{tmp_path}/out")
         allowed = {"TOKENLAKE_ALLOWED_INPUTS": f"{tmp_path}/a:{tmp_path}/b"}
-        policy.check_paths(config, allowed | {"TOKENLAKE_ALLOWED_OUTPUTS": str(tmp_path)})
-        datasets = [MIXED["datasets"][0], MIXED["datasets"][1] | {"format_callback": "os:system"}]
+        policy.check_paths(
+            config, allowed | {"TOKENLAKE_ALLOWED_OUTPUTS": str(tmp_path)}
+        )
+        datasets = [
+            MIXED["datasets"][0],
+            MIXED["datasets"][1] | {"format_callback": "os:system"},
+        ]
         with pytest.raises(ConfigError, match=r"the function 'os:system' of 'web'"):
             self.check(MIXED | {"datasets": datasets})
-        config = requests.resolve_request(MIXED, {"code": f"{tmp_path}/c.jsonl", "web": "/etc/passwd"})
-        with pytest.raises(ConfigError, match=r"data_files of 'web'.*TOKENLAKE_ALLOWED_INPUTS"):
+        config = requests.resolve_request(
+            MIXED, {"code": f"{tmp_path}/c.jsonl", "web": "/etc/passwd"}
+        )
+        with pytest.raises(
+            ConfigError, match=r"data_files of 'web'.*TOKENLAKE_ALLOWED_INPUTS"
+        ):
             policy.check_paths(config, {"TOKENLAKE_ALLOWED_INPUTS": str(tmp_path)})
 
-    def test_exports_and_the_repository_on_the_hub_are_bounded(self, tmp_path: Path) -> None:
-        datasets = [MIXED["datasets"][0] | {"save_path": f"{tmp_path}/out/code"}, MIXED["datasets"][1]]
+    def test_exports_and_the_repository_on_the_hub_are_bounded(
+        self, tmp_path: Path
+    ) -> None:
+        datasets = [
+            MIXED["datasets"][0] | {"save_path": f"{tmp_path}/out/code"},
+            MIXED["datasets"][1],
+        ]
         save = {
             "output_dir": f"{tmp_path}/lake",
             "format": "jsonl",
@@ -125,17 +161,27 @@ class TestPolicy:
         config = MIXED | {"datasets": datasets, "save": save}
         for outputs, told in (
             ("lake", r"datasets\.code\.save_path: .* is outside"),
-            ("lake:{}/out", r"save\.hub_repo_id: 'hf://datasets/our-org/pile' is outside"),
+            (
+                "lake:{}/out",
+                r"save\.hub_repo_id: 'hf://datasets/our-org/pile' is outside",
+            ),
         ):
             with pytest.raises(ConfigError, match=told):
                 self.check(config, outputs=f"{tmp_path}/{outputs.format(tmp_path)}")
         self.check(config, outputs=f"{tmp_path}:hf://datasets/our-org")
 
-    def test_the_store_is_bounded_also_where_all_is_stored_already(self, tmp_path: Path) -> None:
+    def test_the_store_is_bounded_also_where_all_is_stored_already(
+        self, tmp_path: Path
+    ) -> None:
         stored = [{"name": name, "dataset": f"{name}@v1"} for name in ("code", "web")]
         for datasets in (stored, MIXED["datasets"]):
-            config = MIXED | {"datasets": datasets, "save": {"output_dir": f"{tmp_path}x"}}
-            with pytest.raises(ConfigError, match=r"the store.*TOKENLAKE_ALLOWED_OUTPUTS"):
+            config = MIXED | {
+                "datasets": datasets,
+                "save": {"output_dir": f"{tmp_path}x"},
+            }
+            with pytest.raises(
+                ConfigError, match=r"the store.*TOKENLAKE_ALLOWED_OUTPUTS"
+            ):
                 self.check(config, outputs=str(tmp_path))
 
 
@@ -145,13 +191,17 @@ class TestSteps:
     ) -> None:
         steps = first_steps(load_config(settings(tmp_path, tokenizer_dir)))
         for step in steps.values():
-            sent = json.loads(json.dumps(step.model_dump(mode="json", exclude_unset=True)))
+            sent = json.loads(
+                json.dumps(step.model_dump(mode="json", exclude_unset=True))
+            )
             assert resolve(requests.resolve_request(sent)) == resolve(step)
 
     def test_a_wrong_mixture_is_said_before_any_worker_starts(
         self, tmp_path: Path, tokenizer_dir: Path
     ) -> None:
-        endless = settings(tmp_path, tokenizer_dir) | {"mix": {"weights": {"code": 0.5, "web": 0.5}}}
+        endless = settings(tmp_path, tokenizer_dir) | {
+            "mix": {"weights": {"code": 0.5, "web": 0.5}}
+        }
         with pytest.raises(ConfigError, match="restart never ends"):
             engine.LocalEngine(load_config(endless), workers=1)
         assert not (tmp_path / "store").exists()
@@ -191,13 +241,17 @@ class TestSteps:
     def test_cancelling_ends_the_step_that_goes_on_and_those_that_would_follow(
         self, tmp_path: Path, tokenizer_dir: Path
     ) -> None:
-        with engine.LocalEngine(load_config(settings(tmp_path, tokenizer_dir)), workers=1) as steps:
+        with engine.LocalEngine(
+            load_config(settings(tmp_path, tokenizer_dir)), workers=1
+        ) as steps:
             todo = steps.parts()
             _build(next(todo))
             steps.cancel()
             with pytest.raises(CancelledError):
                 next(todo)
-        assert (tmp_path / "store" / "pile.code.tokens" / "v1" / "manifest.json").exists()
+        assert (
+            tmp_path / "store" / "pile.code.tokens" / "v1" / "manifest.json"
+        ).exists()
         assert not (tmp_path / "store" / "pile.web.tokens").exists()
 
 

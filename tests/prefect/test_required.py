@@ -54,7 +54,9 @@ def test_arguments_reach_the_flow_by_name() -> None:
 
 
 def test_deployments_name_flows_that_exist() -> None:
-    deployments = yaml.safe_load((ROOT / "prefect.yaml").read_text("utf-8"))["deployments"]
+    deployments = yaml.safe_load((ROOT / "prefect.yaml").read_text("utf-8"))[
+        "deployments"
+    ]
     for deployment in deployments:
         flow = prefect.flows.load_flow_from_entrypoint(deployment["entrypoint"])
         given_parameters = set(deployment.get("parameters", {}))

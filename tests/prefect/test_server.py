@@ -108,9 +108,13 @@ def test_a_file_in_the_working_directory_does_not(
         ("{url}/other", ".*health check fails"),
     ],
 )
-def test_a_server_that_does_not_answer_is_an_error(home: Path, url: str, told: str, api_url: str) -> None:
+def test_a_server_that_does_not_answer_is_an_error(
+    home: Path, url: str, told: str, api_url: str
+) -> None:
     profiles(home, url.format(url=api_url))
-    with pytest.raises(ConfigError, match=rf"profile 'mine'{told}.*prefect server start"):
+    with pytest.raises(
+        ConfigError, match=rf"profile 'mine'{told}.*prefect server start"
+    ):
         configured_api_url()
 
 
@@ -118,10 +122,15 @@ def test_launching_does_not_import_prefect_before_a_server_is_on_its_way() -> No
     code = """import sys, tokenlake_flows.launch
 sys.exit('prefect' in sys.modules or 'pydantic' in sys.modules)"""
     env = {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
-    assert subprocess.run([sys.executable, "-c", code], env=env, check=False).returncode == 0
+    assert (
+        subprocess.run([sys.executable, "-c", code], env=env, check=False).returncode
+        == 0
+    )
 
 
-def test_the_command_for_notifications_asks_for_a_webhook(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_for_notifications_asks_for_a_webhook(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert notifications.main([]) == 2
     told = 'expected one argument, the URL of a webhook that takes {"text": ...}\n'
     assert capsys.readouterr() == ("", told)

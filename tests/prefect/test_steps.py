@@ -1,4 +1,6 @@
-"""The steps of units as a run shows them: their times, their number, and which one failed."""
+"""The steps of units as a run shows them: their times, their number, and which one
+failed.
+"""
 
 from __future__ import annotations
 
@@ -46,25 +48,49 @@ def tries_of(draw: st.DrawFn, units: list[int]) -> list[Any]:
                         has_failed=stage == failing,
                     )
                 )
-            tries.append(steps_of_runs.UnitTry(unit, number, tuple(steps), None if is_last else "an error"))
+            tries.append(
+                steps_of_runs.UnitTry(
+                    unit, number, tuple(steps), None if is_last else "an error"
+                )
+            )
     return tries
 
 
-@given(data=st.data(), units=st.lists(st.integers(0, 200), min_size=1, max_size=6, unique=True).map(sorted))
+@given(
+    data=st.data(),
+    units=st.lists(st.integers(0, 200), min_size=1, max_size=6, unique=True).map(
+        sorted
+    ),
+)
 def test_a_group_shows_the_sum_of_what_was_built_and_every_step_that_failed(
     data: st.DataObject, units: list[int]
 ) -> None:
     tries = data.draw(tries_of(units))
     runs = steps_of_runs.step_runs(units, tries)
     assert [run.began for run in runs] == sorted(run.began for run in runs)
-    failed = [step for attempt in tries if attempt.error for step in attempt.steps if step.has_failed]
+    failed = [
+        step
+        for attempt in tries
+        if attempt.error
+        for step in attempt.steps
+        if step.has_failed
+    ]
     assert len([run for run in runs if run.error]) == len(failed)
     for stage in STAGES:
-        steps = [step for each in tries if each.error is None for step in each.steps if step.stage == stage]
+        steps = [
+            step
+            for each in tries
+            if each.error is None
+            for step in each.steps
+            if step.stage == stage
+        ]
         if len(units) == 1 or not steps:
             continue
         [total] = [run for run in runs if run.stage == stage and run.error is None]
-        assert (total.units, total.busy) == (len(steps), sum(step.busy for step in steps))
+        assert (total.units, total.busy) == (
+            len(steps),
+            sum(step.busy for step in steps),
+        )
         assert total.began == min(step.began for step in steps)
         assert total.ended == max(step.ended for step in steps)
         assert total.name == f"{stage} {units[0]:05d}-{units[-1]:05d}"
@@ -78,16 +104,29 @@ def test_there_is_a_task_for_every_step_and_room_for_every_group() -> None:
         stage: stage for stage in STAGES
     }
     assert len(STAGES) == groups_of_units.MOST_STEPS
-    assert groups_of_units.MAX_GROUPS >= 30  # each unit of a small run is shown by itself
-    assert groups_of_units.MAX_GROUPS * (1 + len(STAGES)) <= groups_of_units.MAX_TASK_RUNS == 256
+    # Each unit of a small run is shown by itself.
+    assert groups_of_units.MAX_GROUPS >= 30
+    assert (
+        groups_of_units.MAX_GROUPS * (1 + len(STAGES))
+        <= groups_of_units.MAX_TASK_RUNS
+        == 256
+    )
 
 
 def test_a_step_gives_its_figures_or_its_error() -> None:
-    step = steps_of_runs.StepRun(stage="load", name="load 00001", began=10.0, ended=14.0, busy=1.5, units=1)
+    step = steps_of_runs.StepRun(
+        stage="load", name="load 00001", began=10.0, ended=14.0, busy=1.5, units=1
+    )
     assert step_tasks.load.fn(step) == {"units": 1, "seconds": 4.0, "busy_seconds": 1.5}
     assert step.summary == "busy 1.5 s of 4.0 s"
     failed = steps_of_runs.StepRun(
-        stage="load", name="load 00001", began=10.0, ended=14.0, busy=1.5, units=1, error="no such file"
+        stage="load",
+        name="load 00001",
+        began=10.0,
+        ended=14.0,
+        busy=1.5,
+        units=1,
+        error="no such file",
     )
     with pytest.raises(WorkerError, match="no such file") as caught:
         step_tasks.load.fn(failed)
@@ -137,7 +176,9 @@ class Failing:
     def run(self, job: Any, on_progress: Any = None) -> Any:
         if job.op == "unit" and self.failures:
             self.failures -= 1
-            step = StepTime(stage="pack", began=1.0, ended=2.0, busy=1.0, has_failed=True)
+            step = StepTime(
+                stage="pack", began=1.0, ended=2.0, busy=1.0, has_failed=True
+            )
             raise WorkerDiedError("it is gone", step=step.to_json())
         return self._pool.run(job, on_progress)
 
@@ -156,13 +197,19 @@ def test_a_worker_that_dies_does_not_stop_the_other_units_of_its_group(
             retried.append(event)
 
     failing = Failing(pool, 2)
-    with engines.LocalEngine(load_config(config), pool=failing, on_event=watch) as engine:
+    with engines.LocalEngine(
+        load_config(config), pool=failing, on_event=watch
+    ) as engine:
         units = engine.session().pending
         assert len(units) > 4
         engine.build(units, lambda line: None)
         runs = engine.step_runs(units)
     assert len(retried) == 2
-    assert [run.error for run in runs if run.stage == "pack"] == ["it is gone", "it is gone", None]
+    assert [run.error for run in runs if run.stage == "pack"] == [
+        "it is gone",
+        "it is gone",
+        None,
+    ]
     [built] = [run for run in runs if run.stage == "load"]
     assert built.units == len(units)
 
@@ -176,9 +223,12 @@ def test_units_that_are_built_again_and_again_stay_within_the_number_of_task_run
     with engines.LocalEngine(load_config(config), pool=pool) as engine:
         session = engine.session()
         task_runs = 0
-        steps = tuple(StepTime(stage=stage, began=1.0, ended=2.0, busy=1.0) for stage in STAGES)
+        steps = tuple(
+            StepTime(stage=stage, began=1.0, ended=2.0, busy=1.0) for stage in STAGES
+        )
         for _ in range(1 + 15):
-            # As after a tokenizer that was found wrong: all units are pending once more.
+            # As after a tokenizer that was found wrong: all units are pending once
+            # more.
             groups = engine.groups()
             assert [unit for group in groups for unit in group] == session.pending
             task_runs += len(groups)
@@ -193,7 +243,8 @@ def test_units_that_are_built_again_and_again_stay_within_the_number_of_task_run
 def test_the_step_that_meets_a_bad_record_is_the_one_that_failed(
     tmp_path: Path, tokenizer_dir: Path, pool: Any
 ) -> None:
-    # Behind the first records, on which the engine of the tokenizer is chosen before there is a unit.
+    # Behind the first records, on which the engine of the tokenizer is chosen before
+    # there is a unit.
     write_units(tmp_path / "bad.jsonl", 32)
     with (tmp_path / "bad.jsonl").open("a") as file:
         file.write('{"text": 7}\n')
@@ -224,7 +275,8 @@ def test_a_worker_that_is_killed_leaves_word_of_its_step(
 ) -> None:
     (tmp_path / "steps_that_die.py").write_text(DIES_ONCE)
     monkeypatch.syspath_prepend(str(tmp_path))
-    # Behind the first block, on which the engine of the tokenizer is chosen before there is a unit.
+    # Behind the first block, on which the engine of the tokenizer is chosen before
+    # there is a unit.
     rows = [{"text": f"a lake {i} " * 20} for i in range(6000)] + [{"text": "now"}]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = config_of(
@@ -244,4 +296,6 @@ def test_a_worker_that_is_killed_leaves_word_of_its_step(
         assert began < run.began <= run.ended <= time.time()
         engine.build([0], lambda line: None)
         names = [run.name for run in engine.step_runs([0])]
-    assert names == [f"{stage} 00000, try 2" for stage in ("load", "tokenize", "pack", "save")]
+    assert names == [
+        f"{stage} 00000, try 2" for stage in ("load", "tokenize", "pack", "save")
+    ]

@@ -1,4 +1,6 @@
-"""A key, takedown lists and states of loaders over the small store of :mod:`tests.reading.support`."""
+"""A key, takedown lists and states of loaders over the small store of
+:mod:`tests.reading.support`.
+"""
 
 from __future__ import annotations
 
@@ -59,21 +61,30 @@ def state_at(plan: BatchPlan, step: int) -> dict[str, Any]:
     return state_of(plan, plan.steps.position(step))
 
 
-def delivered(plan: BatchPlan, first: int, end: int) -> dict[str, list[np.ndarray[Any, Any]]]:
+def delivered(
+    plan: BatchPlan, first: int, end: int
+) -> dict[str, list[np.ndarray[Any, Any]]]:
     """The stored rows of each step, step by step: of each dataset."""
     found: dict[str, list[np.ndarray[Any, Any]]] = {name: [] for name in plan.datasets}
     for step in range(first, end):
         (rows,) = plan.rows([plan.batch(step)], lambda size: np.arange(size))
         for number, (name, dataset) in enumerate(plan.datasets.items()):
             there = rows.source == number
-            begins = np.array([dataset.rows.row_of(group) for group in rows.group[there].tolist()], np.int64)
+            begins = np.array(
+                [dataset.rows.row_of(group) for group in rows.group[there].tolist()],
+                np.int64,
+            )
             found[name].append(begins + rows.row[there])
     return found
 
 
 def listed(path: Path, documents: Mapping[str | int, list[int]]) -> Path:
     """A takedown list: file -> positions."""
-    rows = [(file, position) for file, positions in documents.items() for position in positions]
+    rows = [
+        (file, position)
+        for file, positions in documents.items()
+        for position in positions
+    ]
     files, positions = zip(*rows, strict=True)
     pq.write_table(pa.table({"file": list(files), "position": list(positions)}), path)
     return path

@@ -1,4 +1,6 @@
-"""Statements: what they say is true, both verifiers say so, and whatever is forged is refused by both."""
+"""Statements: what they say is true, both verifiers say so, and whatever is forged
+is refused by both.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ ALONE = Path(alone.__file__)
 
 
 class World(NamedTuple):
-    """A store, a signed statement about a mixture of it, and what the statement speaks of."""
+    """A store, a signed statement about a mixture of it, and what the statement
+    speaks of.
+    """
 
     store: Path
     key: Path
@@ -61,10 +65,15 @@ class World(NamedTuple):
         return tl.open(str(self.store), name, split=split)
 
     def prove(self, state: dict[str, Any], **asked: Any) -> bytes:
-        return prove_state(state, self.open, str(self.key), takedown=Takedown.read(self.list), **asked)
+        return prove_state(
+            state, self.open, str(self.key), takedown=Takedown.read(self.list), **asked
+        )
 
     def check(self, statement: bytes, **given: Any) -> dict[str, Any]:
-        asked: dict[str, Any] = {"takedown": Takedown.read(self.list), "evaluation": self.sets} | given
+        asked: dict[str, Any] = {
+            "takedown": Takedown.read(self.list),
+            "evaluation": self.sets,
+        } | given
         return check_statement(statement, PUBLIC, self.open, **asked)
 
     def check_alone(self, statement: bytes) -> dict[str, Any]:
@@ -78,7 +87,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     rows = tl.open(str(store), "plain", split="train")
     positions = sorted({rows.documents(row)[0]["position"] for row in (3, 40, 100)})
     takedown = listed(folder / "takedown.parquet", {"notes.jsonl": positions})
-    sets = {"held": EvaluationSet.of_dataset(tl.open(str(store), "plain", split="validation"))}
+    sets = {
+        "held": EvaluationSet.of_dataset(
+            tl.open(str(store), "plain", split="validation")
+        )
+    }
     begun = World(store, key_file(folder), takedown, b"", sets)
     plan = plan_of(mixture_of(rows, begun.open("learned", "train")))
     return begun._replace(statement=begun.prove(state_at(plan, 25), evaluation=sets))
@@ -102,7 +115,9 @@ def test_a_statement_says_what_was_delivered(world: World, name: str) -> None:
         found = said["sources"][source]
         assert (found["rows"], found["repetitions"]) == (len(rows), repeated)
         if dataset.kind == "packed":
-            lengths = [int((dataset[int(row)]["segment_ids"] > 0).sum()) for row in rows]
+            lengths = [
+                int((dataset[int(row)]["segment_ids"] > 0).sum()) for row in rows
+            ]
             assert found["tokens"] == sum(lengths)
     documents = [
         Document(entry.file_id, position)
@@ -110,15 +125,23 @@ def test_a_statement_says_what_was_delivered(world: World, name: str) -> None:
         for _, position in Takedown.read(world.list).documents
         if entry.path == "notes.jsonl"
     ]
-    seen = [row.step for each in documents for row in steps_of_document(plan, each, until=23, passes=9)]
+    seen = [
+        row.step
+        for each in documents
+        for row in steps_of_document(plan, each, until=23, passes=9)
+    ]
     there = [step for step in seen if step >= 4]
     assert said["takedown"]["last_step"] == (max(there) if there else None)
     assert said["takedown"]["first_step"] == (min(there) if there else None)
     assert said["takedown"]["none_from"] == (max(there) + 1 if there else 4)
-    assert world.check(signed, evaluation={}) == world.check_alone(signed) | {"signature": said["signature"]}
+    assert world.check(signed, evaluation={}) == world.check_alone(signed) | {
+        "signature": said["signature"]
+    }
 
 
-def test_a_run_of_other_hosts_that_was_resumed_has_the_statement_of_one_that_was_not(world: World) -> None:
+def test_a_run_of_other_hosts_that_was_resumed_has_the_statement_of_one_that_was_not(
+    world: World,
+) -> None:
     data = mixture_of(world.open("plain", "train"), world.open("learned", "train"))
     state: dict[str, Any] | None = None
     for hosts in (1, 4, 2):
@@ -141,9 +164,14 @@ def test_the_ids_of_a_whole_epoch_are_those_of_the_manifest(world: World) -> Non
         assert sum(source["tokens_by_source"].values()) == source["tokens"]
 
 
-def test_the_ngrams_of_an_evaluation_set_are_counted_in_what_was_read(world: World) -> None:
+def test_the_ngrams_of_an_evaluation_set_are_counted_in_what_was_read(
+    world: World,
+) -> None:
     overlap = json.loads(world.statement)["overlap"]
-    held, rows = overlap["sets"]["held"], [world.open(name, "train") for name in ("plain", "learned")]
+    held, rows = (
+        overlap["sets"]["held"],
+        [world.open(name, "train") for name in ("plain", "learned")],
+    )
     plan = plan_of(mixture_of(*rows))
 
     def grams(dataset: tl.Dataset, row: int) -> set[tuple[int, ...]]:
@@ -151,25 +179,46 @@ def test_the_ngrams_of_an_evaluation_set_are_counted_in_what_was_read(world: Wor
         ends = np.cumsum(stored["segment_lengths"])
         spans = zip(ends - stored["segment_lengths"], ends, strict=True)
         ids = stored["input_ids"]
-        return {tuple(ids[at : at + 13]) for begin, end in spans for at in range(begin, end - 12)}
+        return {
+            tuple(ids[at : at + 13])
+            for begin, end in spans
+            for at in range(begin, end - 12)
+        }
 
     validation = world.open("plain", "validation")
-    known = set[tuple[int, ...]]().union(*(grams(validation, row) for row in range(len(validation))))
-    reads = {name: np.unique(np.concatenate(each)) for name, each in delivered(plan, 0, 25).items()}
+    known = set[tuple[int, ...]]().union(
+        *(grams(validation, row) for row in range(len(validation)))
+    )
+    reads = {
+        name: np.unique(np.concatenate(each))
+        for name, each in delivered(plan, 0, 25).items()
+    }
     read = [
-        grams(dataset, int(row)) for dataset, each in zip(rows, reads.values(), strict=True) for row in each
+        grams(dataset, int(row))
+        for dataset, each in zip(rows, reads.values(), strict=True)
+        for row in each
     ]
     assert overlap["rows"] == len(read)
     assert held["ngrams"] == len(known)
     assert held["found"] == len(known & set[tuple[int, ...]]().union(*read)) > 0
-    assert held["rows_with"] == sum(not known.isdisjoint(each) for each in read) < len(read)
+    assert (
+        held["rows_with"]
+        == sum(not known.isdisjoint(each) for each in read)
+        < len(read)
+    )
 
 
 def test_texts_are_an_evaluation_set_too(world: World, tmp_path: Path) -> None:
     data = world.open("plain", "train")
-    (tmp_path / "set.jsonl").write_text(json.dumps({"text": data.decode(3)[0]}) + "\n" + '{"text": "Ha"}\n')
+    (tmp_path / "set.jsonl").write_text(
+        json.dumps({"text": data.decode(3)[0]}) + "\n" + '{"text": "Ha"}\n'
+    )
     sets = {"quiz": EvaluationSet.of_texts(tmp_path / "set.jsonl", data.tokenizer)}
-    said = json.loads(world.prove(state_at(plan_of(data, batch_size=len(data)), 1), evaluation=sets, ngram=5))
+    said = json.loads(
+        world.prove(
+            state_at(plan_of(data, batch_size=len(data)), 1), evaluation=sets, ngram=5
+        )
+    )
     found = said["overlap"]["sets"]["quiz"]
     assert (found["documents"], found["short"], found["documents_with"]) == (2, 1, 1)
     (tmp_path / "set.jsonl").write_text('{"words": 1}\n')
@@ -186,7 +235,9 @@ def test_a_changed_bit_is_refused(world: World, data: st.DataObject) -> None:
 
 
 FORGED: dict[str, Callable[[dict[str, Any]], object]] = {
-    "rows": lambda said: said["sources"]["a"].update(rows=said["sources"]["a"]["rows"] + 1),
+    "rows": lambda said: said["sources"]["a"].update(
+        rows=said["sources"]["a"]["rows"] + 1
+    ),
     "tokens": lambda said: said["sources"]["b"].update(tokens=1),
     "epochs": lambda said: said["sources"]["a"]["repetitions"].update(whole=3),
     "a taken down document": lambda said: said["takedown"].update(
@@ -195,9 +246,13 @@ FORGED: dict[str, Callable[[dict[str, Any]], object]] = {
             for each in said["takedown"]["deliveries"] or said["deliveries"]
         ]
     ),
-    "another manifest": lambda said: said["datasets"]["a"].update(manifest=said["datasets"]["b"]["manifest"]),
+    "another manifest": lambda said: said["datasets"]["a"].update(
+        manifest=said["datasets"]["b"]["manifest"]
+    ),
     "what lanes gave": lambda said: said["deliveries"][0]["end"].reverse(),
-    "the seed of an order": lambda said: said["deliveries"][1].update(seed=said["deliveries"][1]["seed"] ^ 1),
+    "the seed of an order": lambda said: said["deliveries"][1].update(
+        seed=said["deliveries"][1]["seed"] ^ 1
+    ),
 }
 
 
@@ -206,7 +261,9 @@ TRUSTED = ("what lanes gave", "the seed of an order")
 
 
 @pytest.mark.parametrize("name", FORGED)
-def test_a_claim_that_does_not_hold_is_refused_whoever_signed_it(world: World, name: str) -> None:
+def test_a_claim_that_does_not_hold_is_refused_whoever_signed_it(
+    world: World, name: str
+) -> None:
     """The signer lies: the signature is right."""
     said = json.loads(world.statement)
     del said["signature"]
@@ -219,7 +276,9 @@ def test_a_claim_that_does_not_hold_is_refused_whoever_signed_it(world: World, n
             world.check_alone(canonical_json(said | {"signature": signature}) + b"\n")
 
 
-def test_another_key_state_store_list_and_form_are_refused(world: World, tmp_path: Path) -> None:
+def test_another_key_state_store_list_and_form_are_refused(
+    world: World, tmp_path: Path
+) -> None:
     other = Ed25519PrivateKey.generate().public_key().public_bytes_raw()
     with pytest.raises(IntegrityError, match="expected"):
         check_statement(world.statement, other, world.open)
@@ -234,10 +293,19 @@ def test_another_key_state_store_list_and_form_are_refused(world: World, tmp_pat
 
     with pytest.raises(ConfigError, match="the state belongs to another run: sources"):
         check_statement(
-            world.statement, PUBLIC, swapped, takedown=Takedown.read(world.list), evaluation=world.sets
+            world.statement,
+            PUBLIC,
+            swapped,
+            takedown=Takedown.read(world.list),
+            evaluation=world.sets,
         )
-    with pytest.raises(ConfigError, match="takedown: the statement is about the list with"):
-        world.check(world.statement, takedown=Takedown.read(listed(tmp_path / "t.parquet", {"x": [1]})))
+    with pytest.raises(
+        ConfigError, match="takedown: the statement is about the list with"
+    ):
+        world.check(
+            world.statement,
+            takedown=Takedown.read(listed(tmp_path / "t.parquet", {"x": [1]})),
+        )
     with pytest.raises(ConfigError, match="evaluation: the statement is about"):
         world.check(world.statement, evaluation={})
 
@@ -250,7 +318,9 @@ def refused(world: World, statement: bytes) -> None:
 
 
 def test_signatures_are_those_of_the_standard() -> None:
-    """RFC 8032, section 7.1, tests 1 and 2; then a scalar that is too large, and points that are none."""
+    """RFC 8032, section 7.1, tests 1 and 2; then a scalar that is too large, and
+    points that are none.
+    """
     for key, message, signature in (
         (
             "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a",
@@ -269,12 +339,20 @@ def test_signatures_are_those_of_the_standard() -> None:
         assert verified(*parts) and alone.signed(*parts)
         order = 2**252 + 27742317777372353535851937790883648493
         large = (int.from_bytes(parts[2][32:], "little") + order).to_bytes(32, "little")
-        for wrong in (parts[2][:32] + large, parts[2][:63] + b"\xff", b"\xff" * 32 + parts[2][32:], b""):
+        for wrong in (
+            parts[2][:32] + large,
+            parts[2][:63] + b"\xff",
+            b"\xff" * 32 + parts[2][32:],
+            b"",
+        ):
             assert not verified(parts[0], parts[1], wrong)
-        assert not verified(b"\x02" * 31, parts[1], parts[2]) and not verified(b"\xff" * 32, *parts[1:])
+        assert not verified(b"\x02" * 31, parts[1], parts[2]) and not verified(
+            b"\xff" * 32, *parts[1:]
+        )
 
 
-# All points of small order in their shortest encoding; the last is not one that an encoding may have (y >= p).
+# All points of small order in their shortest encoding; the last is not one that an
+# encoding may have (y >= p).
 SMALL_ORDER = [
     "0100000000000000000000000000000000000000000000000000000000000000",
     "ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
@@ -297,7 +375,9 @@ def signed_alone(*parts: bytes) -> bool:
 
 @pytest.mark.parametrize("key", SMALL_ORDER)
 def test_a_key_for_which_anybody_can_sign_is_refused(key: str) -> None:
-    """With the neutral point, and with others by chance, the equation holds for a signature that nobody made."""
+    """With the neutral point, and with others by chance, the equation holds for a
+    signature that nobody made.
+    """
     for number in range(16):
         message = b"any statement %d" % number
         for first in SMALL_ORDER:
@@ -318,11 +398,21 @@ def test_a_signature_that_begins_with_a_point_of_small_order_is_refused() -> Non
 def test_keys_are_named_and_never_given(
     world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    assert private_key(str(world.key))[1] == PUBLIC == public_key(str(world.key.with_name("key.pub.pem")))
+    assert (
+        private_key(str(world.key))[1]
+        == PUBLIC
+        == public_key(str(world.key.with_name("key.pub.pem")))
+    )
     monkeypatch.setenv("PROOF_KEY", world.key.read_text())
     assert private_key({"env": "PROOF_KEY"})[1] == PUBLIC == public_key(PUBLIC.hex())
-    (tmp_path / "none.pem").write_text("-----BEGIN PRIVATE KEY-----\nsecret\n-----END PRIVATE KEY-----\n")
-    for wrong in (str(tmp_path / "none.pem"), str(tmp_path / "nowhere"), {"env": "NOT_THERE"}):
+    (tmp_path / "none.pem").write_text(
+        "-----BEGIN PRIVATE KEY-----\nsecret\n-----END PRIVATE KEY-----\n"
+    )
+    for wrong in (
+        str(tmp_path / "none.pem"),
+        str(tmp_path / "nowhere"),
+        {"env": "NOT_THERE"},
+    ):
         with pytest.raises(ConfigError) as error:
             private_key(wrong)
         assert "secret" not in str(error.value)
@@ -331,36 +421,82 @@ def test_keys_are_named_and_never_given(
 
 
 def test_the_command_signs_and_checks(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    world: World,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("TOKENLAKE_STORE", str(world.store))
     plan = plan_of(world.open("plain", "train"), epochs=None)
     (tmp_path / "run" / "30" / "data").mkdir(parents=True)
-    (tmp_path / "run" / "30" / "data" / "metadata").write_text(json.dumps(state_at(plan, 30)))
+    (tmp_path / "run" / "30" / "data" / "metadata").write_text(
+        json.dumps(state_at(plan, 30))
+    )
     about = ("--takedown", str(world.list), "--evaluation", "held=plain@v1/validation")
     out = tmp_path / "statement.json"
-    assert main(["prove", str(tmp_path / "run"), "--key", str(world.key), *about, "-o", str(out)]) == 0
+    assert (
+        main(
+            [
+                "prove",
+                str(tmp_path / "run"),
+                "--key",
+                str(world.key),
+                *about,
+                "-o",
+                str(out),
+            ]
+        )
+        == 0
+    )
     shown = capsys.readouterr().out
-    assert "steps       0 to 29" in shown and "1.538" in shown and "3 documents, 3 of them stored" in shown
+    assert (
+        "steps       0 to 29" in shown
+        and "1.538" in shown
+        and "3 documents, 3 of them stored" in shown
+    )
     public = str(world.key.with_name("key.pub.pem"))
-    assert main(["prove", "--check", str(out), "--public-key", public, *about, "--json"]) == 0
+    assert (
+        main(["prove", "--check", str(out), "--public-key", public, *about, "--json"])
+        == 0
+    )
     assert json.loads(capsys.readouterr().out) == json.loads(out.read_bytes())
     arguments = [str(ALONE), str(out), PUBLIC.hex(), str(world.store), str(world.list)]
-    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and done.stdout.startswith("holds: steps [0, 30]"), done.stderr
+    done = subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0 and done.stdout.startswith("holds: steps [0, 30]"), (
+        done.stderr
+    )
     out.write_bytes(out.read_bytes().replace(b'"rows"', b'"Rows"', 1))
     assert main(["prove", "--check", str(out), "--public-key", public, *about]) == 3
     assert main(["prove", str(tmp_path / "run")]) == 2
     assert main(["prove", str(world.store), "--key", str(world.key)]) == 2
-    assert "contains no checkpoint with the state of a loader" in capsys.readouterr().err
+    assert (
+        "contains no checkpoint with the state of a loader" in capsys.readouterr().err
+    )
     assert main(["prove", "--check", str(out)]) == 2
 
 
 def test_the_verifier_stands_alone_in_125_lines() -> None:
     text = ALONE.read_text()
     tree = ast.parse(text)
-    lines = text.splitlines()[(ast.get_docstring(tree) and tree.body[0].end_lineno) or 0 :]
-    assert len([line for line in lines if line.strip() and not line.startswith("#")]) <= 125
-    imported = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
-    imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert {name.partition(".")[0] for name in imported} - sys.stdlib_module_names == {"numpy", "pyarrow"}
+    lines = text.splitlines()[
+        (ast.get_docstring(tree) and tree.body[0].end_lineno) or 0 :
+    ]
+    assert (
+        len([line for line in lines if line.strip() and not line.startswith("#")])
+        <= 125
+    )
+    imported = {
+        name.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for name in node.names
+    }
+    imported |= {
+        node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
+    }
+    assert {name.partition(".")[0] for name in imported} - sys.stdlib_module_names == {
+        "numpy",
+        "pyarrow",
+    }

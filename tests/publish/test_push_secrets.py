@@ -1,4 +1,6 @@
-"""Secrets never leave with a version: planted ones are found wherever they are, named by place and never shown."""
+"""Secrets never leave with a version: planted ones are found wherever they are,
+named by place and never shown.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,14 @@ PLANTED = {
     "Google OAuth token": "ya" + "29." + drawn(WORD, 40),
     "Google service account": '{"type": "service' + '_account", "project_id": "x"}',
     "private key": "-----BEGIN RSA " + "PRIVATE KEY-----\nMIIE",
-    "JSON web token": "ey" + "J" + drawn(WORD, 20) + ".ey" + "J" + drawn(WORD, 30) + "." + drawn(WORD, 40),
+    "JSON web token": "ey"
+    + "J"
+    + drawn(WORD, 20)
+    + ".ey"
+    + "J"
+    + drawn(WORD, 30)
+    + "."
+    + drawn(WORD, 40),
     "SendGrid key": "S" + "G." + drawn(WORD, 22) + "." + drawn(WORD, 43),
     "Twilio key": "S" + "K" + drawn("0123456789abcdef", 32),
     "DigitalOcean token": "do" + "p_v1_" + drawn("0123456789abcdef", 64),
@@ -63,9 +72,15 @@ PLANTED = {
     "Slack token": "xo" + "xb-" + drawn(string.digits, 12) + "-" + drawn(WORD, 24),
     "npm token": "np" + "m_" + drawn(WORD, 36),
     "PyPI token": "py" + "pi-AgEIcHlwaS5vcmc" + drawn(WORD, 60),
-    "Azure storage key": "Account" + "Key=" + base64.b64encode(RANDOM.randbytes(64)).decode(),
-    "signed URL": "https://x.example/a?X-Amz-" + "Signature=" + drawn("0123456789abcdef", 64),
-    "URL with a password": "postgres://writer:" + drawn(WORD, 12) + "@db.example/tokens",
+    "Azure storage key": "Account"
+    + "Key="
+    + base64.b64encode(RANDOM.randbytes(64)).decode(),
+    "signed URL": "https://x.example/a?X-Amz-"
+    + "Signature="
+    + drawn("0123456789abcdef", 64),
+    "URL with a password": "postgres://writer:"
+    + drawn(WORD, 12)
+    + "@db.example/tokens",
 }
 
 
@@ -73,7 +88,10 @@ PLANTED = {
 def store(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> Path:
     """``small`` v1 of one shard, with a secret in its one row of text."""
     return build(
-        tmp_path_factory.mktemp("secrets"), tokenizer_dir, "lake", f"A note: {PLANTED['GitHub token']} here."
+        tmp_path_factory.mktemp("secrets"),
+        tokenizer_dir,
+        "lake",
+        f"A note: {PLANTED['GitHub token']} here.",
     )
 
 
@@ -82,9 +100,16 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServe
     yield from writable_hub(monkeypatch, tmp_path)
 
 
-def kinds(text: str, path: str = "README.md", environment: dict[str, str] | None = None) -> list[str]:
+def kinds(
+    text: str, path: str = "README.md", environment: dict[str, str] | None = None
+) -> list[str]:
     data = text.encode()
-    return [f.kind for f in scan_texts([PublishedFile(path, len(data), "", data)], Detector(environment))]
+    return [
+        f.kind
+        for f in scan_texts(
+            [PublishedFile(path, len(data), "", data)], Detector(environment)
+        )
+    ]
 
 
 @pytest.mark.parametrize("kind", sorted(PLANTED))
@@ -96,7 +121,9 @@ def test_every_shape_is_found(kind: str, around: str) -> None:
 
 
 WORDS = sorted(
-    kind for kind in PLANTED if not {*PLANTED[kind]} & {" ", "/", "&"} and "://" not in PLANTED[kind]
+    kind
+    for kind in PLANTED
+    if not {*PLANTED[kind]} & {" ", "/", "&"} and "://" not in PLANTED[kind]
 )
 CUTS = {
     "a sum of literals": '"{}" + "{}"',
@@ -116,10 +143,15 @@ def test_secrets_in_pieces_are_found(cut: str) -> None:
         for place in (2, 9, 20):
             first, second = PLANTED[kind][:place], PLANTED[kind][place:]
             found = kinds(f"model: x\n{CUTS[cut].format(first, second)}\nend: y\n")
-            assert kind in [each.removesuffix(", in pieces") for each in found], (kind, place)
+            assert kind in [each.removesuffix(", in pieces") for each in found], (
+                kind,
+                place,
+            )
 
 
-@pytest.mark.parametrize("around", ["{}", "user:{}", "export KEY={}\n", "a longer text with {} in it"])
+@pytest.mark.parametrize(
+    "around", ["{}", "user:{}", "export KEY={}\n", "a longer text with {} in it"]
+)
 def test_secrets_in_base64_and_hexadecimal_digits_are_found(around: str) -> None:
     for kind in sorted(set(PLANTED) - {"Google service account"}):
         check_encodings(kind, around.format(PLANTED[kind]).encode())
@@ -138,7 +170,9 @@ def check_encodings(kind: str, data: bytes) -> None:
         data.hex(),
         data.hex().upper(),
     ):
-        assert [found for found in kinds(text) if found.startswith(f"{kind}, in ")], text
+        assert [found for found in kinds(text) if found.startswith(f"{kind}, in ")], (
+            text
+        )
 
 
 def test_a_private_key_on_one_line_is_found() -> None:
@@ -163,11 +197,35 @@ def test_values_of_this_process_are_found_in_base64() -> None:
 def test_lists_of_words_and_hashes_are_no_secrets_in_pieces() -> None:
     """A vocabulary has a word on each line, and some of them begin like credentials."""
     words = "\n".join(
-        ["hf_", "AKIA", "sk-", "npm_", "SG.", "gh", "p_", "the", "river", "rose", "by", "7"] * 50
+        [
+            "hf_",
+            "AKIA",
+            "sk-",
+            "npm_",
+            "SG.",
+            "gh",
+            "p_",
+            "the",
+            "river",
+            "rose",
+            "by",
+            "7",
+        ]
+        * 50
     )
-    hashes = "\n".join(hashlib.sha256(bytes([number])).hexdigest() for number in range(100))
-    vectors = "\n".join(base64.b64encode(RANDOM.randbytes(90)).decode() for _ in range(100))
-    for text in (words, hashes, vectors, json.dumps(words.split()), json.dumps(hashes.split())):
+    hashes = "\n".join(
+        hashlib.sha256(bytes([number])).hexdigest() for number in range(100)
+    )
+    vectors = "\n".join(
+        base64.b64encode(RANDOM.randbytes(90)).decode() for _ in range(100)
+    )
+    for text in (
+        words,
+        hashes,
+        vectors,
+        json.dumps(words.split()),
+        json.dumps(hashes.split()),
+    ):
         assert kinds(text, "tokenizer/vocab.txt") == []
 
 
@@ -183,7 +241,10 @@ def test_lists_of_words_and_hashes_are_no_secrets_in_pieces() -> None:
 def test_random_values_behind_telling_names_are_found(text: str) -> None:
     assert any(kind.startswith("value of ") for kind in kinds(text))
     if text.startswith("{"):
-        assert any(kind.startswith("value of ") for kind in kinds(text, "tokenizer/tokenizer_config.json"))
+        assert any(
+            kind.startswith("value of ")
+            for kind in kinds(text, "tokenizer/tokenizer_config.json")
+        )
 
 
 @pytest.mark.parametrize(
@@ -206,15 +267,22 @@ def test_what_only_looks_alike_is_not(text: str) -> None:
 
 @given(st.text(st.characters(codec="ascii", exclude_characters="/?:@=&"), max_size=200))
 def test_prose_without_shapes_is_left_alone_and_nothing_crashes(text: str) -> None:
-    if not any(hint in text for hint in ("_", "-", "AIza", "AKIA", "ASIA", "ABIA", "ACCA", "eyJ", "ya29")):
+    if not any(
+        hint in text
+        for hint in ("_", "-", "AIza", "AKIA", "ASIA", "ABIA", "ACCA", "eyJ", "ya29")
+    ):
         assert kinds(text) == []
     assert isinstance(kinds(text, "tokenizer/x.json"), list)
 
 
-def test_values_of_this_process_are_found_and_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_of_this_process_are_found_and_not_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("LAKE_KEY", "quite-ordinary-words")
     resolve_options({"secret": {"env": "LAKE_KEY"}})
-    assert kinds("it is quite-ordinary-words here") == ["a secret that this process uses"]
+    assert kinds("it is quite-ordinary-words here") == [
+        "a secret that this process uses"
+    ]
     environment = {
         "DB_PASSWORD": 'wo"rds only',
         "TOKENIZERS_PARALLELISM": "the lake is calm",
@@ -229,7 +297,10 @@ def test_values_of_this_process_are_found_and_not_told(monkeypatch: pytest.Monke
     assert kinds("hunter2hunter2", environment=environment) == [
         "the value of the environment variable DATABASE_URL"
     ]
-    assert kinds("the lake is calm, short, /home/somebody/key", environment=environment) == []
+    assert (
+        kinds("the lake is calm, short, /home/somebody/key", environment=environment)
+        == []
+    )
     assert "words" not in repr(Detector(environment))
 
 
@@ -242,13 +313,19 @@ def build(root: Path, tokenizer: Path, name: str, text: str) -> Path:
     return root / "store"
 
 
-def test_secrets_in_texts_refuse_the_push(server: HubServer, tmp_path: Path, tokenizer_dir: Path) -> None:
-    """In the name of an input, which the manifest and the ledger hold, and in a tokenizer's chat template."""
+def test_secrets_in_texts_refuse_the_push(
+    server: HubServer, tmp_path: Path, tokenizer_dir: Path
+) -> None:
+    """In the name of an input, which the manifest and the ledger hold, and in a
+    tokenizer's chat template.
+    """
     token, key = PLANTED["Hugging Face token"], PLANTED["Google API key"]
     tokenizer = tmp_path / "tokenizer"
     shutil.copytree(tokenizer_dir, tokenizer)
     config = json.loads((tokenizer / "tokenizer_config.json").read_text())
-    (tokenizer / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": f"{{# {key} #}}"}))
+    (tokenizer / "tokenizer_config.json").write_text(
+        json.dumps(config | {"chat_template": f"{{# {key} #}}"})
+    )
     store = build(tmp_path, tokenizer, token, "A lake holds water.")
     for dry_run in (True, False):
         with pytest.raises(ConfigError, match="nothing was pushed") as refused:
@@ -275,15 +352,23 @@ def test_secrets_in_rows_are_told_or_refused(
     told = capsys.readouterr()
     assert "warning: " in told.err and told.out.startswith("small v1 is at ")
     for text in (refused, told.err):
-        assert "data/" in text and "GitHub token" in text and PLANTED["GitHub token"] not in text
+        assert (
+            "data/" in text
+            and "GitHub token" in text
+            and PLANTED["GitHub token"] not in text
+        )
 
 
-def test_a_push_says_nothing_of_rows_that_it_was_told_not_to_look_at(store: Path, server: HubServer) -> None:
+def test_a_push_says_nothing_of_rows_that_it_was_told_not_to_look_at(
+    store: Path, server: HubServer
+) -> None:
     report = push_to_hub(store, REPO, name="small", scan_data=0, strict=True)
     assert report.findings == () and report.scanned_rows == 0
 
 
-def test_parquet_metadata_is_searched(store: Path, server: HubServer, tmp_path: Path) -> None:
+def test_parquet_metadata_is_searched(
+    store: Path, server: HubServer, tmp_path: Path
+) -> None:
     copy = copy_store(store, tmp_path / "store")
     manifest = Catalog(open_store(copy)).manifest("small", 1)
     shard, *others = manifest.files
@@ -291,11 +376,16 @@ def test_parquet_metadata_is_searched(store: Path, server: HubServer, tmp_path: 
     table = pq.read_table(path)
     secret = PLANTED["AWS access key"]
     with HashingFile(path) as sink:
-        pq.write_table(table.replace_schema_metadata({"written by": f"me, {secret}"}), sink)
+        pq.write_table(
+            table.replace_schema_metadata({"written by": f"me, {secret}"}), sink
+        )
     files = (replace(shard, bytes=sink.bytes, sha256=sink.sha256), *others)
-    (copy / "small" / "v1" / "manifest.json").write_bytes(replace(manifest, files=files).to_bytes())
+    (copy / "small" / "v1" / "manifest.json").write_bytes(
+        replace(manifest, files=files).to_bytes()
+    )
     with pytest.raises(
-        ConfigError, match=f"Parquet metadata holds .*\n  {shard.path}, metadata 'written by'"
+        ConfigError,
+        match=f"Parquet metadata holds .*\n  {shard.path}, metadata 'written by'",
     ) as no:
         push_to_hub(copy, REPO, name="small@v1")
     assert secret not in str(no.value)
@@ -303,7 +393,13 @@ def test_parquet_metadata_is_searched(store: Path, server: HubServer, tmp_path: 
 
 
 def test_the_allow_list() -> None:
-    kept = ["manifest.json", "README.md", "config.yaml", "tokenizer/code/tokenizer.json", "ledger/00001.json"]
+    kept = [
+        "manifest.json",
+        "README.md",
+        "config.yaml",
+        "tokenizer/code/tokenizer.json",
+        "ledger/00001.json",
+    ]
     kept.append("data/train-00000-00.parquet")
     left = [
         "claim.json",
@@ -318,7 +414,10 @@ def test_the_allow_list() -> None:
 
 
 def test_the_command(
-    store: Path, server: HubServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    store: Path,
+    server: HubServer,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("TOKENLAKE_STORE", str(store))
     command = ["push", "small@v1", "--repo", REPO, "--scan-data", "0"]
@@ -326,7 +425,11 @@ def test_the_command(
     assert "(private, main), which it would create, as v1: " in capsys.readouterr().out
     assert main([*command, "--json", "--message", "the first"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert (report["outcome"], report["tag"], report["private"]) == ("pushed", "v1", True)
+    assert (report["outcome"], report["tag"], report["private"]) == (
+        "pushed",
+        "v1",
+        True,
+    )
     assert server.repos[REPO].messages[report["commit"]] == "the first"
     assert main(command) == 0
     assert capsys.readouterr().out.endswith("already, as v1; nothing was sent\n")

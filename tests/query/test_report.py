@@ -1,4 +1,6 @@
-"""The report of real versions: what it says, what it reads, and that nothing in them becomes a part of the page."""
+"""The report of real versions: what it says, what it reads, and that nothing in them
+becomes a part of the page.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,17 @@ from tokenlake.query import (
 from tokenlake.runtime.loader.host_load import host_load
 from tokenlake.runtime.store import open_store
 
-SECTIONS = ["Audit", "Sources", "Lengths", "Rows", "Bad records", "Texts", "Loading", "Versions", "Lineage"]
+SECTIONS = [
+    "Audit",
+    "Sources",
+    "Lengths",
+    "Rows",
+    "Bad records",
+    "Texts",
+    "Loading",
+    "Versions",
+    "Lineage",
+]
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +65,9 @@ def _report(store: Path, name: str) -> Skeleton:
 def _links(found: Skeleton) -> list[str]:
     """The page's own contents name every section."""
     at = found.tags.index(("nav",))
-    many = sum(tag == ("a", "href") for tag in found.tags[at : found.tags.index(("/nav",))])
+    many = sum(
+        tag == ("a", "href") for tag in found.tags[at : found.tags.index(("/nav",))]
+    )
     begin = next(i for i, words in enumerate(found.words) if words == "Audit")
     return found.words[begin : begin + many]
 
@@ -74,7 +88,9 @@ def test_a_report_has_every_section(store: Path, tmp_path: Path) -> None:
         manifest.sha256,
     ):
         assert expected in words, expected
-    assert render_report(manifest, open_store(store)) == path.read_text(encoding="utf-8")
+    assert render_report(manifest, open_store(store)) == path.read_text(
+        encoding="utf-8"
+    )
 
 
 def test_a_manifest_alone_says_what_it_can(store: Path, tmp_path: Path) -> None:
@@ -89,15 +105,23 @@ def test_a_sample_of_everything_is_what_queries_say(store: Path) -> None:
     sample = sample_rows(catalog.store, manifest, {})
     pieces = 'from "small@v2/documents"'
     documents = f"select source, file, position, sum(length) as n {pieces} group by all"
-    rows = query(store, f"select source, list(n order by n) as n from ({documents}) group by 1").to_pylist()
+    rows = query(
+        store, f"select source, list(n order by n) as n from ({documents}) group by 1"
+    ).to_pylist()
     assert {name: sorted(ids.tolist()) for name, ids in sample.lengths.items()} == {
         row["source"]: row["n"] for row in rows
     }
-    per_row = "select count(*) as pieces, sum(length) as ids " + pieces + " group by split, shard, row"
+    per_row = (
+        "select count(*) as pieces, sum(length) as ids "
+        + pieces
+        + " group by split, shard, row"
+    )
     counted = query(
         store, f"select sum(pieces) as p, sum(ids) as i, count(*) as r from ({per_row})"
     ).to_pylist()
-    assert counted == [{"p": sample.segments.sum(), "i": sample.filled.sum(), "r": sample.rows}]
+    assert counted == [
+        {"p": sample.segments.sum(), "i": sample.filled.sum(), "r": sample.rows}
+    ]
     assert sample.groups == sample.of
     longest = query(store, f"select max(n) as n from ({documents})").to_pylist()
     assert sample.longest[0].ids == longest[0]["n"] >= sample.longest[-1].ids
@@ -124,7 +148,9 @@ def test_a_mixture_shows_what_was_asked_and_how_weights_move(mixtures: Path) -> 
     ):
         assert expected in words, expected
     documents = _report(mixtures, "loose")
-    assert "py (code)" in "".join(documents.words), "documents are named as the mixture names their sources"
+    assert "py (code)" in "".join(documents.words), (
+        "documents are named as the mixture names their sources"
+    )
     assert "Tokens per byte" in documents.words and "Rows" not in _links(documents)
     assert "The weights are the same at every step." in documents.words
 
@@ -138,10 +164,16 @@ def test_parents_that_are_gone_are_left_out(mixtures: Path, tmp_path: Path) -> N
 
 
 def _named(root: Path, tokenizer: Path, texts: Sequence[str]) -> str:
-    """The report of a version with these texts in its records, kept fields, bad records and names of files."""
+    """The report of a version with these texts in its records, kept fields, bad
+    records and names of files.
+    """
     folder = root / str(len(list(root.iterdir())))
     folder.mkdir()
-    records = [{"instruction": text, "output": f"{text} {n}"} for n in range(2) for text in texts]
+    records = [
+        {"instruction": text, "output": f"{text} {n}"}
+        for n in range(2)
+        for text in texts
+    ]
     bad = [{"instruction": None, "output": text} for text in texts[:4]]
     name = "".join(texts[:2]).replace("/", "-")
     (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, [*records, *bad])))
@@ -150,7 +182,11 @@ def _named(root: Path, tokenizer: Path, texts: Sequence[str]) -> str:
         "input_columns": ["instruction"],
         "label_column": "output",
     }
-    source: dict[str, Any] = {"name": "s", "tokenizer": str(tokenizer), "data_files": str(folder)}
+    source: dict[str, Any] = {
+        "name": "s",
+        "tokenizer": str(tokenizer),
+        "data_files": str(folder),
+    }
     config: Config = {
         "name": f"n{folder.name}",
         "datasets": [{**source, "prompt": prompt, "additional_fields": ["output"]}],
@@ -158,14 +194,24 @@ def _named(root: Path, tokenizer: Path, texts: Sequence[str]) -> str:
         "pack": {"enabled": False},
         "save": {"output_dir": str(root / "store")},
     }
-    return render_report(build_dataset(config, workers=1).manifest, open_store(root / "store"))
+    return render_report(
+        build_dataset(config, workers=1).manifest, open_store(root / "store")
+    )
 
 
-def test_nothing_in_a_version_becomes_a_part_of_the_page(tmp_path: Path, tokenizer_dir: Path) -> None:
-    texts = [text for text in EVIL if ("\x00" not in text and text.isascii()) or "\u202e" in text]
+def test_nothing_in_a_version_becomes_a_part_of_the_page(
+    tmp_path: Path, tokenizer_dir: Path
+) -> None:
+    texts = [
+        text
+        for text in EVIL
+        if ("\x00" not in text and text.isascii()) or "\u202e" in text
+    ]
     (tmp_path / "store").mkdir()
     found = Skeleton(_named(tmp_path, tokenizer_dir, texts))
-    plain = Skeleton(_named(tmp_path, tokenizer_dir, [f"plain {n} words" for n in range(len(texts))]))
+    plain = Skeleton(
+        _named(tmp_path, tokenizer_dir, [f"plain {n} words" for n in range(len(texts))])
+    )
     assert set(found.tags) == set(plain.tags)
     words = "".join(found.words)
     assert "\u202e" not in words and "\\u202e" in words
@@ -174,11 +220,19 @@ def test_nothing_in_a_version_becomes_a_part_of_the_page(tmp_path: Path, tokeniz
 
 
 @pytest.mark.parametrize("trainer", ["easydel", "trl"])
-def test_a_preference_counts_each_part_once(tmp_path: Path, tokenizer_dir: Path, trainer: str) -> None:
-    pairs = [{"prompt": f"p{n} ", "chosen": "yes " * (n + 1), "rejected": "no"} for n in range(9)]
+def test_a_preference_counts_each_part_once(
+    tmp_path: Path, tokenizer_dir: Path, trainer: str
+) -> None:
+    pairs = [
+        {"prompt": f"p{n} ", "chosen": "yes " * (n + 1), "rejected": "no"}
+        for n in range(9)
+    ]
     (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, pairs)))
     config = config_of(
-        tmp_path, tmp_path / "pairs.jsonl", tokenizer_dir, preference={"method": "dpo", "trainer": trainer}
+        tmp_path,
+        tmp_path / "pairs.jsonl",
+        tokenizer_dir,
+        preference={"method": "dpo", "trainer": trainer},
     )
     manifest = build_dataset(config, workers=1).manifest
     store = open_store(tmp_path / "store")
@@ -189,10 +243,18 @@ def test_a_preference_counts_each_part_once(tmp_path: Path, tokenizer_dir: Path,
     assert any(words.startswith("chosen  s  pairs.jsonl:") for words in found.words)
 
 
-def test_padding_of_a_document_is_not_counted(tmp_path: Path, tokenizer_dir: Path) -> None:
-    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": "word " * n}) for n in range(1, 9)))
+def test_padding_of_a_document_is_not_counted(
+    tmp_path: Path, tokenizer_dir: Path
+) -> None:
+    (tmp_path / "a.jsonl").write_text(
+        "\n".join(json.dumps({"text": "word " * n}) for n in range(1, 9))
+    )
     config = config_of(tmp_path, tmp_path / "a.jsonl", tokenizer_dir)
-    tokenizer = {"name_or_path": str(tokenizer_dir), "padding": "max_length", "max_length": 32}
+    tokenizer = {
+        "name_or_path": str(tokenizer_dir),
+        "padding": "max_length",
+        "max_length": 32,
+    }
     config["datasets"][0]["tokenizer"] = tokenizer
     manifest = build_dataset(config, workers=1).manifest
     store = open_store(tmp_path / "store")
@@ -222,7 +284,9 @@ def test_damage_is_an_error(store: Path, tmp_path: Path) -> None:
         _report(copy, "small")
 
 
-def test_a_copy_without_its_bad_records_counts_them(store: Path, tmp_path: Path) -> None:
+def test_a_copy_without_its_bad_records_counts_them(
+    store: Path, tmp_path: Path
+) -> None:
     copy = copy_store(store, tmp_path / "copy")
     for path in (copy / "small" / "v2" / "quarantine").iterdir():
         path.unlink()
@@ -230,17 +294,24 @@ def test_a_copy_without_its_bad_records_counts_them(store: Path, tmp_path: Path)
 
 
 def test_what_cannot_be_reported_says_so(store: Path, tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match=r"no dataset .smal. in .*; did you mean small"):
+    with pytest.raises(
+        NotFoundError, match=r"no dataset .smal. in .*; did you mean small"
+    ):
         tl.report(store / "smal", tmp_path / "a.html")
     with pytest.raises(ConfigError, match="the report cannot be written: No such file"):
-        tl.report(Catalog(open_store(store)).manifest("small", 1), tmp_path / "none" / "a.html")
+        tl.report(
+            Catalog(open_store(store)).manifest("small", 1),
+            tmp_path / "none" / "a.html",
+        )
 
 
 @pytest.mark.parametrize("split", ["train", "validation"])
 def test_a_host_reads_what_is_foreseen(store: Path, split: str) -> None:
     data = tl.open(store, "small", split=split)
     for hosts in (1, 4):
-        loader = tl.DataLoader(data, batch_size=4, host=(0, hosts), workers=0, prefetch=0)
+        loader = tl.DataLoader(
+            data, batch_size=4, host=(0, hosts), workers=0, prefetch=0
+        )
         delivered = sum(len(batch["input_ids"]) for batch in loader)
         foreseen, decoded = host_load(loader.plan, hosts), loader.decoded
         assert (foreseen.delivered, foreseen.groups, foreseen.decoded) == (
@@ -257,12 +328,19 @@ def test_only_the_first_steps_of_a_long_pass_are_looked_at(store: Path) -> None:
     assert (found.steps, found.delivered) == (3, 12)
     everything = host_load(plan, 1)
     assert everything.bytes == pytest.approx(
-        sum(shard.bytes for shard in plan.sources[0].manifest.files if shard.split == "train"), abs=9
+        sum(
+            shard.bytes
+            for shard in plan.sources[0].manifest.files
+            if shard.split == "train"
+        ),
+        abs=9,
     )
     assert np.sum(plan.sources[0].group_rows) == everything.decoded
 
 
-def test_the_figures_of_a_sample_say_so_at_the_figure(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_figures_of_a_sample_say_so_at_the_figure(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     exact = "".join(_report(store, "small").words)
     assert "estimated from" not in exact
     assert "Counted in all" in exact
@@ -273,10 +351,15 @@ def test_the_figures_of_a_sample_say_so_at_the_figure(store: Path, monkeypatch: 
     medians = [sentence for sentence in words if "median" in sentence]
     assert medians
     assert all("estimated from" in sentence for sentence in medians)
-    assert any("Longest documents of" in sentence and "sampled row" in sentence for sentence in words)
+    assert any(
+        "Longest documents of" in sentence and "sampled row" in sentence
+        for sentence in words
+    )
 
 
-def test_a_share_of_the_loss_is_marked_as_an_estimate_unless_all_rows_are_read() -> None:
+def test_a_share_of_the_loss_is_marked_as_an_estimate_unless_all_rows_are_read() -> (
+    None
+):
     exact = LossShare(loss_tokens=30, tokens=40, rows=7, all_rows=7)
     assert exact.in_words() == "75.00% of the tokens count toward the loss"
     sampled = LossShare(loss_tokens=30, tokens=40, rows=7, all_rows=7000)
@@ -298,4 +381,6 @@ def test_a_mixture_has_the_text_behind_its_tokens(mixtures: Path) -> None:
     assert [row[0] for row in table.rows] == list(manifest.mixture.sources)
     words = _report(mixtures, "loose").words
     assert "text of them, about" in words
-    assert "text bytes" not in words, "a mixture reads tokens, of which nobody counts bytes of text"
+    assert "text bytes" not in words, (
+        "a mixture reads tokens, of which nobody counts bytes of text"
+    )

@@ -1,4 +1,6 @@
-"""Pages of real stores: links, states, damage, what is written again, and what is never written over."""
+"""Pages of real stores: links, states, damage, what is written again, and what is
+never written over.
+"""
 
 from __future__ import annotations
 
@@ -58,13 +60,17 @@ class Links(HTMLParser):
 
 def broken_links(folder: Path) -> list[str]:
     """Links that lead to no page of the folder, or to no place in it."""
-    pages = {path.resolve(): Links(path) for path in folder.rglob("*.html") if path.is_file()}
+    pages = {
+        path.resolve(): Links(path) for path in folder.rglob("*.html") if path.is_file()
+    }
     broken: list[str] = []
     for path, page in pages.items():
         for link in page.links:
             place, anchor = urldefrag(link)
             target = path if place == "" else (path.parent / unquote(place)).resolve()
-            if target not in pages or (anchor and unquote(anchor) not in pages[target].ids):
+            if target not in pages or (
+                anchor and unquote(anchor) not in pages[target].ids
+            ):
                 broken.append(f"{path.name}: {link}")
     return broken
 
@@ -72,16 +78,25 @@ def broken_links(folder: Path) -> list[str]:
 def rows_of(page: Path) -> list[dict[str, Any]]:
     """The rows that a browser of rows holds."""
     text = page.read_text(encoding="utf-8")
-    data = re.findall(r'<script type="application/json" id="page-data">(.*?)</script>', text, re.DOTALL)
+    data = re.findall(
+        r'<script type="application/json" id="page-data">(.*?)</script>',
+        text,
+        re.DOTALL,
+    )
     return json.loads(data[0])["rows"]
 
 
 def identity_of_files(folder: Path) -> dict[str, int]:
     """Inode of each page: a page that is written again has another one."""
-    return {path.relative_to(folder).as_posix(): path.stat().st_ino for path in folder.rglob("v*.html")}
+    return {
+        path.relative_to(folder).as_posix(): path.stat().st_ino
+        for path in folder.rglob("v*.html")
+    }
 
 
-def test_every_version_has_pages_and_every_link_a_target(mixtures: Path, tmp_path: Path) -> None:
+def test_every_version_has_pages_and_every_link_a_target(
+    mixtures: Path, tmp_path: Path
+) -> None:
     report = tl.report_store(mixtures, tmp_path / "site")
     versions = list(tl.Catalog(open_store(mixtures)).committed_versions())
     assert (report.versions, report.written, report.removed, report.damaged) == (
@@ -93,20 +108,37 @@ def test_every_version_has_pages_and_every_link_a_target(mixtures: Path, tmp_pat
     assert report.index == tmp_path / "site" / "index.html"
     for layout in versions:
         for ending in (".html", "-rows.html"):
-            assert (tmp_path / "site" / "datasets" / layout.dataset / f"v{layout.version}{ending}").is_file()
+            assert (
+                tmp_path
+                / "site"
+                / "datasets"
+                / layout.dataset
+                / f"v{layout.version}{ending}"
+            ).is_file()
     assert broken_links(tmp_path / "site") == []
     assert not list((tmp_path / "site").glob(".tokenlake-*.tmp"))
 
 
-def test_the_browser_has_rows_of_all_splits_as_peek_shows_them(store: Path, tmp_path: Path) -> None:
+def test_the_browser_has_rows_of_all_splits_as_peek_shows_them(
+    store: Path, tmp_path: Path
+) -> None:
     tl.report_store(store, tmp_path / "site", sample_rows=16)
     manifest = tl.Catalog(open_store(store)).manifest("small", 2)
     rows = rows_of(tmp_path / "site" / "datasets" / "small" / "v2-rows.html")
     assert {row["split"] for row in rows} == set(manifest.splits)
     assert len(rows) == len({(row["split"], row["row"]) for row in rows}) <= 16
-    text = "".join(run for row in rows for document in row["documents"] for run, _ in document["runs"])
+    text = "".join(
+        run
+        for row in rows
+        for document in row["documents"]
+        for run, _ in document["runs"]
+    )
     assert "the river rose by" in text
-    assert any("river.txt:" in document["origin"] for row in rows for document in row["documents"])
+    assert any(
+        "river.txt:" in document["origin"]
+        for row in rows
+        for document in row["documents"]
+    )
 
 
 def test_a_small_version_is_shown_whole(store: Path, tmp_path: Path) -> None:
@@ -115,7 +147,9 @@ def test_a_small_version_is_shown_whole(store: Path, tmp_path: Path) -> None:
     assert len(rows) == tl.Catalog(open_store(store)).manifest("small", 1).totals.rows
 
 
-def test_only_pages_of_versions_that_changed_are_written_again(store: Path, tmp_path: Path) -> None:
+def test_only_pages_of_versions_that_changed_are_written_again(
+    store: Path, tmp_path: Path
+) -> None:
     copy = copy_store(store, tmp_path / "store")
     site = tmp_path / "site"
     tl.report_store(copy, site)
@@ -131,7 +165,10 @@ def test_only_pages_of_versions_that_changed_are_written_again(store: Path, tmp_
     # A page that was removed comes back alone, and another sample changes all of them.
     (site / "datasets" / "small" / "v1-rows.html").unlink()
     assert tl.report_store(copy, site).written == 1
-    assert identity_of_files(site)["datasets/small/v2.html"] == first["datasets/small/v2.html"]
+    assert (
+        identity_of_files(site)["datasets/small/v2.html"]
+        == first["datasets/small/v2.html"]
+    )
     assert tl.report_store(copy, site, sample_rows=8).written == 2
 
     # v2 shows its difference from v1, so that it changes when v1 goes.
@@ -159,8 +196,15 @@ def test_damage_is_shown_and_hides_nothing_else(store: Path, tmp_path: Path) -> 
     assert "state-unreadable" in index and "small/v1/manifest.json" in index
     assert "state-damaged" in index and "small@v2: data/" in index
     page = (site / "datasets" / "small" / "v2.html").read_text()
-    assert "Data of this version is damaged" in page and 'id="audit"' in page and 'id="lengths"' not in page
-    assert "to list all damage" in (site / "datasets" / "small" / "v2-rows.html").read_text()
+    assert (
+        "Data of this version is damaged" in page
+        and 'id="audit"' in page
+        and 'id="lengths"' not in page
+    )
+    assert (
+        "to list all damage"
+        in (site / "datasets" / "small" / "v2-rows.html").read_text()
+    )
 
     # The repaired version is read again, although its manifest is the same.
     for shard in shards:
@@ -169,13 +213,18 @@ def test_damage_is_shown_and_hides_nothing_else(store: Path, tmp_path: Path) -> 
     assert 'id="lengths"' in (site / "datasets" / "small" / "v2.html").read_text()
 
 
-def test_builds_that_failed_stopped_or_run_are_listed(store: Path, tmp_path: Path) -> None:
+def test_builds_that_failed_stopped_or_run_are_listed(
+    store: Path, tmp_path: Path
+) -> None:
     copy = copy_store(store, tmp_path / "store")
     catalog = tl.Catalog(open_store(copy))
     for name in ("failed", "cancelled", "idle", "running"):
         catalog.claim(name, "a" * 64, {})
     records = {
-        "failed": ("20260101T000000Z-aabbccdd-failed.json", {"error": "a.jsonl:17: <b>no object</b>"}),
+        "failed": (
+            "20260101T000000Z-aabbccdd-failed.json",
+            {"error": "a.jsonl:17: <b>no object</b>"},
+        ),
         "cancelled": ("20260101T000000Z-aabbccdd-cancelled.json", {}),
     }
     for name, (file_name, record) in records.items():
@@ -234,10 +283,17 @@ def test_exports_and_statements_are_in_the_lineage(store: Path, tmp_path: Path) 
     index = (site / "index.html").read_text()
     assert f"signed by {KEY.public_key().public_bytes_raw().hex()[:12]}" in index
 
-    statement.write_bytes(statement.read_bytes().replace(b'"steps":[0,', b'"steps":[1,'))
-    with pytest.raises(IntegrityError, match=r"run\.json: the signature does not match"):
+    statement.write_bytes(
+        statement.read_bytes().replace(b'"steps":[0,', b'"steps":[1,')
+    )
+    with pytest.raises(
+        IntegrityError, match=r"run\.json: the signature does not match"
+    ):
         tl.report_store(copy, site, include=[statement])
-    with pytest.raises(ConfigError, match="is neither the folder of an export nor the file of a statement"):
+    with pytest.raises(
+        ConfigError,
+        match="is neither the folder of an export nor the file of a statement",
+    ):
         tl.report_store(copy, site, include=[tmp_path / "nothing"])
 
 
@@ -245,14 +301,22 @@ def test_hostile_texts_stay_texts(tmp_path: Path, tokenizer_dir: Path) -> None:
     texts = [text for text in EVIL if "\x00" not in text and text.isprintable()]
     folder = tmp_path / "data"
     folder.mkdir()
-    records = [{"instruction": text, "output": f"{text} {number}"} for number, text in enumerate(texts * 2)]
+    records = [
+        {"instruction": text, "output": f"{text} {number}"}
+        for number, text in enumerate(texts * 2)
+    ]
     (folder / "<b>'\"&.jsonl").write_text("\n".join(map(json.dumps, records)))
     prompt = {
         "template": "{instruction}: {output}",
         "input_columns": ["instruction"],
         "label_column": "output",
     }
-    source = {"name": "s", "data_files": str(folder), "prompt": prompt, "additional_fields": ["output"]}
+    source = {
+        "name": "s",
+        "data_files": str(folder),
+        "prompt": prompt,
+        "additional_fields": ["output"],
+    }
     config: Config = {
         "name": "index.html",
         "datasets": [source],
@@ -268,7 +332,9 @@ def test_hostile_texts_stay_texts(tmp_path: Path, tokenizer_dir: Path) -> None:
             continue
         markup = page.read_text(encoding="utf-8")
         assert "alert(1)" not in re.sub(
-            r"\\u003cscript\\u003ealert\(1\)|&lt;script&gt;alert\(1\)|onerror=alert\(1\)", "", markup
+            r"\\u003cscript\\u003ealert\(1\)|&lt;script&gt;alert\(1\)|onerror=alert\(1\)",
+            "",
+            markup,
         )
         assert "<img" not in markup and "<b>'" not in markup
     rows = rows_of(site / "datasets" / "index.html" / "v1-rows.html")
@@ -282,7 +348,10 @@ def test_a_folder_with_other_files_is_left_alone(store: Path, tmp_path: Path) ->
     site = tmp_path / "site"
     site.mkdir()
     (site / "index.html").write_text("mine")
-    with pytest.raises(ConfigError, match="holds other files than the pages of a store; nothing was written"):
+    with pytest.raises(
+        ConfigError,
+        match="holds other files than the pages of a store; nothing was written",
+    ):
         tl.report_store(store, site)
     assert (site / "index.html").read_text() == "mine"
     with pytest.raises(ConfigError, match="cannot be read: Not a directory"):
@@ -293,9 +362,17 @@ def test_a_folder_with_other_files_is_left_alone(store: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "record", ["", "[]", '{"pages": []}', '{"pages": {"../../x@v1": "", "a": "", "small@v0": ""}}']
+    "record",
+    [
+        "",
+        "[]",
+        '{"pages": []}',
+        '{"pages": {"../../x@v1": "", "a": "", "small@v0": ""}}',
+    ],
 )
-def test_a_damaged_record_leads_nowhere(store: Path, tmp_path: Path, record: str) -> None:
+def test_a_damaged_record_leads_nowhere(
+    store: Path, tmp_path: Path, record: str
+) -> None:
     outside = tmp_path / "x" / "v1.html"
     outside.parent.mkdir()
     outside.write_text("mine")
@@ -313,8 +390,12 @@ def test_a_store_without_datasets_has_no_pages(tmp_path: Path) -> None:
     assert not (tmp_path / "site").exists()
 
 
-def test_a_call_that_was_interrupted_is_completed(mixtures: Path, tmp_path: Path) -> None:
-    """The first call ends after three pages of versions, as if it were killed; nothing but whole pages is left."""
+def test_a_call_that_was_interrupted_is_completed(
+    mixtures: Path, tmp_path: Path
+) -> None:
+    """The first call ends after three pages of versions, as if it were killed;
+    nothing but whole pages is left.
+    """
     site = tmp_path / "site"
 
     def interrupt(phase: str, done: int, total: int) -> None:
@@ -332,13 +413,16 @@ def test_a_call_that_was_interrupted_is_completed(mixtures: Path, tmp_path: Path
     assert broken_links(site) == []
 
 
-def test_pages_of_another_store_or_of_one_that_is_not_mounted_stay(store: Path, tmp_path: Path) -> None:
+def test_pages_of_another_store_or_of_one_that_is_not_mounted_stay(
+    store: Path, tmp_path: Path
+) -> None:
     copy = copy_store(store, tmp_path / "store")
     site = tmp_path / "site"
     tl.report_store(copy, site)
     pages = identity_of_files(site)
     with pytest.raises(
-        ConfigError, match=f"holds the pages of another store, {copy}; expected those of {store}"
+        ConfigError,
+        match=f"holds the pages of another store, {copy}; expected those of {store}",
     ):
         tl.report_store(store, site)
     copy.rename(tmp_path / "elsewhere")
@@ -352,10 +436,15 @@ def test_a_sample_has_no_negative_size(store: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="sample_rows: got -1"):
         tl.report_store(store, tmp_path / "site", sample_rows=-1)
     tl.report_store(store, tmp_path / "site", sample_rows=0)
-    assert "No rows were sampled." in (tmp_path / "site" / "datasets" / "small" / "v1-rows.html").read_text()
+    assert (
+        "No rows were sampled."
+        in (tmp_path / "site" / "datasets" / "small" / "v1-rows.html").read_text()
+    )
 
 
-def test_a_bucket_has_the_same_pages(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bucket_has_the_same_pages(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LAKE_KEY", S3_KEY)
     monkeypatch.setenv("LAKE_SECRET", SECRET)
     with bucket("s3") as served:
@@ -376,9 +465,14 @@ def test_a_bucket_has_the_same_pages(store: Path, tmp_path: Path, monkeypatch: p
     tl.report_store(store, tmp_path / "local")
     assert phases == {"reading manifests", "writing pages"}
     for path in (tmp_path / "local" / "datasets").rglob("*.html"):
-        assert path.read_bytes() == (tmp_path / "remote" / path.relative_to(tmp_path / "local")).read_bytes()
+        assert (
+            path.read_bytes()
+            == (tmp_path / "remote" / path.relative_to(tmp_path / "local")).read_bytes()
+        )
 
 
 def test_a_web_server_cannot_be_listed(tmp_path: Path) -> None:
-    with pytest.raises((ConfigError, StoreError), match="a web server does not list its files"):
+    with pytest.raises(
+        (ConfigError, StoreError), match="a web server does not list its files"
+    ):
         tl.report_store("http://127.0.0.1:9/store", tmp_path / "site")

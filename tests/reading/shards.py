@@ -26,10 +26,14 @@ OURS: dict[str, Any] = {
     "version": "2.6",
     "data_page_version": "1.0",
 }
-"""What shards are written with, but for the sizes of pages: see :func:`tokenlake.runtime.schema.open_writer`."""
+"""What shards are written with, but for the sizes of pages: see
+:func:`tokenlake.runtime.schema.open_writer`.
+"""
 
 
-def packed_rows(rows: int, length: int, *, seed: int = 0, loss_mask: bool = False) -> pa.Table:
+def packed_rows(
+    rows: int, length: int, *, seed: int = 0, loss_mask: bool = False
+) -> pa.Table:
     """Rows of some segments each, the last ones followed by padding here and there."""
     dice = np.random.default_rng(seed)
     lengths: list[list[int]] = []
@@ -37,11 +41,20 @@ def packed_rows(rows: int, length: int, *, seed: int = 0, loss_mask: bool = Fals
         cuts = np.unique(dice.integers(1, length + 1, dice.integers(1, 6)))
         lengths.append(np.diff(cuts, prepend=0).tolist())
     ids = (dice.zipf(1.3, (rows, length)) % 50_000).astype(np.int32)
-    documents = [[{"file": 1, "position": i, "start": 0} for i in range(len(row))] for row in lengths]
-    columns: dict[str, Any] = {"input_ids": list(ids), "segment_lengths": lengths, "documents": documents}
+    documents = [
+        [{"file": 1, "position": i, "start": 0} for i in range(len(row))]
+        for row in lengths
+    ]
+    columns: dict[str, Any] = {
+        "input_ids": list(ids),
+        "segment_lengths": lengths,
+        "documents": documents,
+    }
     if loss_mask:
         columns["loss_mask"] = list(dice.random((rows, length)) < 0.6)
-    return pa.Table.from_pydict(columns, schema=packed_schema(length, loss_mask=loss_mask))
+    return pa.Table.from_pydict(
+        columns, schema=packed_schema(length, loss_mask=loss_mask)
+    )
 
 
 def ours(table: pa.Table, group_rows: int) -> bytes:
@@ -81,7 +94,10 @@ def stored(root: Path, shards: Sequence[bytes], length: int) -> StoredRows:
     entries: list[ShardEntry] = []
     for unit, data in enumerate(shards):
         metadata = pq.read_metadata(io.BytesIO(data))
-        rows = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
+        rows = [
+            metadata.row_group(index).num_rows
+            for index in range(metadata.num_row_groups)
+        ]
         entries.append(
             ShardEntry(
                 path=f"data/train-{unit:05d}-00.parquet",
@@ -94,7 +110,9 @@ def stored(root: Path, shards: Sequence[bytes], length: int) -> StoredRows:
                 tokens=sum(rows) * length,
                 documents=sum(rows),
                 row_groups=tuple((np.cumsum(rows) - rows).tolist()),
-                logical=dict.fromkeys(metadata.schema.to_arrow_schema().names, "0" * 32),
+                logical=dict.fromkeys(
+                    metadata.schema.to_arrow_schema().names, "0" * 32
+                ),
             )
         )
         shard_path(root, unit).parent.mkdir(parents=True, exist_ok=True)
@@ -129,9 +147,17 @@ def groups_of(table: pa.Table, group_rows: int) -> list[pa.RecordBatch]:
     ]
 
 
-def assert_same(group: PackedGroup, batch: pa.RecordBatch, *, loss_mask: bool = False) -> None:
-    """Fail unless a decoded row group holds the rows of a batch, whatever is compared."""
-    ids, lengths, size = _flat(batch, "input_ids"), batch.column("segment_lengths"), group.length
+def assert_same(
+    group: PackedGroup, batch: pa.RecordBatch, *, loss_mask: bool = False
+) -> None:
+    """Fail unless a decoded row group holds the rows of a batch, whatever is
+    compared.
+    """
+    ids, lengths, size = (
+        _flat(batch, "input_ids"),
+        batch.column("segment_lengths"),
+        group.length,
+    )
     assert (group.rows, len(ids)) == (len(batch), len(batch) * size)
     assert group.data == group.ids.tobytes()
     assert np.array_equal(group.ids.reshape(-1), ids)

@@ -1,4 +1,6 @@
-"""A small real store of every kind of dataset, with several shards, splits and row groups; built in this process."""
+"""A small real store of every kind of dataset, with several shards, splits and row
+groups; built in this process.
+"""
 
 from __future__ import annotations
 
@@ -47,9 +49,11 @@ def lake_of(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 @functools.cache
 def build_lake(root: Path) -> Store:
-    """Build ``plain`` and ``learned`` (packed), ``texts``, ``answers``, ``left``, ``right`` (tokens) and ``judged``.
+    """Build ``plain`` and ``learned`` (packed), ``texts``, ``answers``, ``left``,
+    ``right`` (tokens) and ``judged``.
 
-    ``learned`` and ``answers`` have a loss mask, ``left`` and ``right`` padding. Row groups are of 200 ids.
+    ``learned`` and ``answers`` have a loss mask, ``left`` and ``right`` padding. Row
+    groups are of 200 ids.
     """
     tokenizer = root / "tokenizer"
     tokenizer.mkdir(parents=True)
@@ -57,10 +61,17 @@ def build_lake(root: Path) -> Store:
         (tokenizer / name).write_bytes(data)
     documents = write_jsonl(root / "notes.jsonl", notes(150))
     asked = [
-        {"question": "what is " * (i % 4) + str(i), "answer": f"it is {i} " * (i % 3 + 1)} for i in range(90)
+        {
+            "question": "what is " * (i % 4) + str(i),
+            "answer": f"it is {i} " * (i % 3 + 1),
+        }
+        for i in range(90)
     ]
     answers = write_jsonl(root / "asked.jsonl", asked)
-    judged = [{"prompt": f"say {i}", "chosen": f"yes {i}" * (i % 3 + 1), "rejected": "no"} for i in range(40)]
+    judged = [
+        {"prompt": f"say {i}", "chosen": f"yes {i}" * (i % 3 + 1), "rejected": "no"}
+        for i in range(40)
+    ]
     pairs = write_jsonl(root / "judged.jsonl", judged)
     pack = {"enabled": True, "seq_length": LENGTH}
     with small_row_groups():
@@ -69,16 +80,27 @@ def build_lake(root: Path) -> Store:
         _build(root, "texts", documents, additional_fields=["id", "text"])
         _build(root, "answers", answers, prompt=PROMPT)
         for side in ("left", "right"):
-            _build(root, side, documents, options={"padding": "longest", "padding_side": side})
+            _build(
+                root,
+                side,
+                documents,
+                options={"padding": "longest", "padding_side": side},
+            )
         _build(root, "judged", pairs, preference={"method": "dpo", "trainer": "trl"})
     return open_store(root / "store")
 
 
-def _build(root: Path, name: str, data: Path, *, pack: Row | None = None, **dataset: Any) -> None:
+def _build(
+    root: Path, name: str, data: Path, *, pack: Row | None = None, **dataset: Any
+) -> None:
     named = {"name_or_path": str(root / "tokenizer"), **dataset.pop("options", {})}
     config = settings(root, root / "tokenizer", data, **dataset)
     config["datasets"][0]["tokenizer"] = named
-    config |= {"name": name, "pack": pack or {"enabled": False}, "source": {"splits": SPLITS}}
+    config |= {
+        "name": name,
+        "pack": pack or {"enabled": False},
+        "source": {"splits": SPLITS},
+    }
     config["save"]["num_shards"] = 3
     build_here(config)
 
@@ -92,11 +114,17 @@ def table_of(store: Store, rows: StoredRows) -> pa.Table:
     """All rows, read without us."""
     prefix = f"{rows.manifest.dataset}/v{rows.manifest.version}"
     paths = [shard.path for shard in rows.manifest.files if shard.split == rows.split]
-    return pa.concat_tables(pq.read_table(store.local_path(f"{prefix}/{path}")) for path in paths)
+    return pa.concat_tables(
+        pq.read_table(store.local_path(f"{prefix}/{path}")) for path in paths
+    )
 
 
-def chosen_rows(sources: Sequence[StoredRows], number: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """`number` rows of the sources, any of them and some several times: (source, row of the split), int64 both."""
+def chosen_rows(
+    sources: Sequence[StoredRows], number: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """`number` rows of the sources, any of them and some several times: (source, row
+    of the split), int64 both.
+    """
     dice = np.random.default_rng(seed)
     source = dice.integers(0, len(sources), number)
     return source, dice.integers(0, np.array([rows.rows for rows in sources])[source])

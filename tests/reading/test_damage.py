@@ -1,4 +1,6 @@
-"""Damaged shards: whichever bit is flipped and wherever a file ends, an error or the right rows, never others."""
+"""Damaged shards: whichever bit is flipped and wherever a file ends, an error or the
+right rows, never others.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ _EXPECTED = groups_of(_TABLE, _GROUP)
 _OURS: dict[str, Callable[[], bytes]] = {
     "whole": lambda: ours(_TABLE, _GROUP),
     "indices": lambda: indexed(_TABLE, _GROUP),
-    "many pages": lambda: another(_TABLE, _GROUP, data_page_size=64, write_batch_size=16),
+    "many pages": lambda: another(
+        _TABLE, _GROUP, data_page_size=64, write_batch_size=16
+    ),
 }
 _OTHERS: dict[str, Callable[[], bytes]] = {
     "uncompressed": lambda: another(_TABLE, _GROUP, compression="none"),
@@ -47,7 +51,9 @@ _OTHERS: dict[str, Callable[[], bytes]] = {
 
 
 def _outcomes(root: Path, data: bytes, damaged: Iterable[bytes]) -> Counter[str]:
-    """Read each damaged form of a shard as its manifest describes the whole one; fail at any other row."""
+    """Read each damaged form of a shard as its manifest describes the whole one;
+    fail at any other row.
+    """
     first = stored(root, [data], _LENGTH)
     store: Store = open_store(root)
     found: Counter[str] = Counter()
@@ -74,25 +80,36 @@ def _flipped(data: bytes, number: int, seed: int) -> Iterable[bytes]:
 
 
 @pytest.mark.parametrize("name", _OURS)
-def test_any_flipped_bit_is_an_error_or_changes_nothing(tmp_path: Path, name: str) -> None:
+def test_any_flipped_bit_is_an_error_or_changes_nothing(
+    tmp_path: Path, name: str
+) -> None:
     data = _OURS[name]()
     found = _outcomes(tmp_path, data, _flipped(data, 400, seed=len(data)))
     assert found["error"] > 170
-    assert found["right"] > 200  # of the other row group, of columns that nobody asked for
+    # Of the other row group, of columns that nobody asked for.
+    assert found["right"] > 200
 
 
 @pytest.mark.parametrize("name", _OTHERS)
-def test_any_flipped_bit_is_an_error_or_changes_nothing_through_arrow(tmp_path: Path, name: str) -> None:
+def test_any_flipped_bit_is_an_error_or_changes_nothing_through_arrow(
+    tmp_path: Path, name: str
+) -> None:
     data = _OTHERS[name]()
     found = _outcomes(tmp_path, data, _flipped(data, 150, seed=len(data)))
     assert found["error"] > 70
     assert found["right"] > 70
 
 
-def test_a_flipped_bit_in_a_footer_is_an_error_or_changes_nothing(tmp_path: Path) -> None:
+def test_a_flipped_bit_in_a_footer_is_an_error_or_changes_nothing(
+    tmp_path: Path,
+) -> None:
     data = _OURS["whole"]()
     size = int.from_bytes(data[-8:-4], "little") + 8
-    found = _outcomes(tmp_path, data, (data[:-size] + each for each in _flipped(data[-size:], 300, seed=1)))
+    found = _outcomes(
+        tmp_path,
+        data,
+        (data[:-size] + each for each in _flipped(data[-size:], 300, seed=1)),
+    )
     assert found["error"] > 100
 
 
@@ -126,18 +143,26 @@ def test_every_bit_of_a_page_is_covered(tmp_path: Path) -> None:
 
 
 def test_segments_that_a_page_header_hides_are_missed(tmp_path: Path) -> None:
-    # One segment fewer than there are leaves all rows there are, the last of them shorter.
+    # One segment fewer than there are leaves all rows there are, the last of them
+    # shorter.
     table = packed_rows(5, 4, seed=1)
-    lengths = pa.array([[1], [1], [1], [1], [1, 1]], table.schema.field("segment_lengths").type)
+    lengths = pa.array(
+        [[1], [1], [1], [1], [1, 1]], table.schema.field("segment_lengths").type
+    )
     table = table.set_column(1, table.schema.field(1), lengths)
     data = another(table, 5, compression="none")
     rows = stored(tmp_path, [data], 4)
     begin = rows._open.of(0).footer.chunk(0, "segment_lengths").begin
     values = data.index(bytes([0x1C, 0x15, 6 << 1, 0x15, 0x00]), begin) + 2
-    shard_path(tmp_path).write_bytes(data[:values] + bytes([5 << 1]) + data[values + 1 :])
+    shard_path(tmp_path).write_bytes(
+        data[:values] + bytes([5 << 1]) + data[values + 1 :]
+    )
     with (
         StoredRows(open_store(tmp_path), rows.manifest, "train") as again,
-        pytest.raises(IntegrityError, match="its pages hold 1 values fewer than the 6 of the footer"),
+        pytest.raises(
+            IntegrityError,
+            match="its pages hold 1 values fewer than the 6 of the footer",
+        ),
     ):
         again.packed(0, loss_mask=False)
 
@@ -147,20 +172,27 @@ def test_a_row_group_that_the_footer_has_not_is_damage(tmp_path: Path) -> None:
     rows = stored(tmp_path, [ours(table, 5)], 4)
     entry: Any = rows.manifest.files[0]
     other = ours(table, 10)
-    shard_path(tmp_path).write_bytes(other[:4] + bytes(max(0, entry.bytes - len(other))) + other[4:])
+    shard_path(tmp_path).write_bytes(
+        other[:4] + bytes(max(0, entry.bytes - len(other))) + other[4:]
+    )
     with StoredRows(open_store(tmp_path), rows.manifest, "train") as again:
         for group in range(4):
             with pytest.raises(IntegrityError, match="row group"):
                 again.packed(group, loss_mask=False)
-        with pytest.raises(IntegrityError, match="it has 2 row groups; expected more than 2"):
+        with pytest.raises(
+            IntegrityError, match="it has 2 row groups; expected more than 2"
+        ):
             again.bytes_of(2)
 
 
-# What Arrow decodes is believed by Arrow: footers and headers of pages have no checksums.
+# What Arrow decodes is believed by Arrow: footers and headers of pages have no
+# checksums.
 
 
 def _texts(root: Path, lists: list[list[int]]) -> tuple[StoredRows, bytes]:
-    """Rows of many lengths, one row group; as other writers lay them, so that Arrow decodes them all the same."""
+    """Rows of many lengths, one row group; as other writers lay them, so that Arrow
+    decodes them all the same.
+    """
     table = pa.table(
         {
             "input_ids": lists,
@@ -194,14 +226,20 @@ def test_types_that_a_footer_changes_are_missed(tmp_path: Path) -> None:
     at = data.index(b"ARROW:schema")
     shard_path(tmp_path).write_bytes(data[:at] + b"ARROW.schema" + data[at + 12 :])
     rows.close()
-    with pytest.raises(IntegrityError, match="note is string; expected large_string, by the manifest"):
+    with pytest.raises(
+        IntegrityError, match="note is string; expected large_string, by the manifest"
+    ):
         rows.read(0)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_any_flipped_bit_of_whole_rows_is_an_error_or_changes_nothing(tmp_path: Path, seed: int) -> None:
+def test_any_flipped_bit_of_whole_rows_is_an_error_or_changes_nothing(
+    tmp_path: Path, seed: int
+) -> None:
     dice = random.Random(seed)
-    rows, data = _texts(tmp_path, [[dice.randrange(9)] * dice.randrange(5) for _ in range(20)])
+    rows, data = _texts(
+        tmp_path, [[dice.randrange(9)] * dice.randrange(5) for _ in range(20)]
+    )
     whole, wrong = rows.read(0), 0
     for each in _flipped(data, 300, seed):
         shard_path(tmp_path).write_bytes(each)
@@ -215,15 +253,23 @@ def test_any_flipped_bit_of_whole_rows_is_an_error_or_changes_nothing(tmp_path: 
     assert wrong > 150
 
 
-def test_counts_of_values_are_those_of_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of any nesting, nulls and empty lists included: a row group is read where our count is that of its writer."""
+def test_counts_of_values_are_those_of_parquet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of any nesting, nulls and empty lists included: a row group is read where our
+    count is that of its writer.
+    """
     item = pa.struct([("a", pa.int64()), ("b", pa.list_(pa.list_(pa.int8())))])
     table = pa.table(
         {
             "lists": pa.array([[1, 2], None, [], [3]], pa.list_(pa.int32())),
-            "nested": pa.array([[[1], []], [], None, [None, [2, 3]]], pa.list_(pa.large_list(pa.int8()))),
+            "nested": pa.array(
+                [[[1], []], [], None, [None, [2, 3]]],
+                pa.list_(pa.large_list(pa.int8())),
+            ),
             "structs": pa.array(
-                [[{"a": 1, "b": [[1], []]}, None], [], [{"a": None, "b": None}], None], pa.list_(item)
+                [[{"a": 1, "b": [[1], []]}, None], [], [{"a": None, "b": None}], None],
+                pa.list_(item),
             ),
             "fixed": pa.array([[1, 2], None, [5, 6], [7, 8]], pa.list_(pa.int32(), 2)),
             "text": ["a", None, "", "b"],

@@ -35,16 +35,24 @@ def _footer(data: bytes) -> bytes:
 
 
 def _file(footer: bytes, body: int = 0) -> _Bytes:
-    return _Bytes(b"PAR1" + bytes(body) + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+    return _Bytes(
+        b"PAR1" + bytes(body) + footer + len(footer).to_bytes(4, "little") + b"PAR1"
+    )
 
 
 def _check(data: bytes) -> Footer:
     """Compare with what Arrow reads."""
     found, metadata = Footer.read(_Bytes(data)), pq.read_metadata(io.BytesIO(data))
-    groups: list[Any] = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-    columns = [[group.column(leaf) for leaf in range(group.num_columns)] for group in groups]
+    groups: list[Any] = [
+        metadata.row_group(index) for index in range(metadata.num_row_groups)
+    ]
+    columns = [
+        [group.column(leaf) for leaf in range(group.num_columns)] for group in groups
+    ]
     assert found.rows.tolist() == [group.num_rows for group in groups]
-    assert found.sizes.tolist() == [sum(c.total_compressed_size for c in each) for each in columns]
+    assert found.sizes.tolist() == [
+        sum(c.total_compressed_size for c in each) for each in columns
+    ]
     for index, each in enumerate(columns):
         for column in each:
             name = column.path_in_schema.partition(".")[0]
@@ -53,13 +61,19 @@ def _check(data: bytes) -> Footer:
                     found.chunk(index, name),
                     column.dictionary_page_offset or column.data_page_offset,
                 )
-                assert chunk[:3] == (begin, column.total_compressed_size, column.num_values)
+                assert chunk[:3] == (
+                    begin,
+                    column.total_compressed_size,
+                    column.num_values,
+                )
     return found
 
 
 def test_footers_of_other_columns_are_read() -> None:
     schema = tokens_schema(
-        loss_mask=True, attention_mask=True, kept=[("text", pa.string()), ("x", pa.float64())]
+        loss_mask=True,
+        attention_mask=True,
+        kept=[("text", pa.string()), ("x", pa.float64())],
     )
     rows = {"input_ids": [1, 2], "attention_mask": [1, 1], "loss_mask": [True, False]}
     table = pa.Table.from_pylist(
@@ -68,22 +82,33 @@ def test_footers_of_other_columns_are_read() -> None:
     found = _check(ours(table, 7))
     assert found.rows.tolist() == [7, 7, 7, 7, 2]
     assert sorted(found.lists) == ["attention_mask", "input_ids", "loss_mask"]
-    assert _check(another(table, 7, write_statistics=True)).chunk(4, "loss_mask").kind == 0
     assert (
-        _check(another(table, 7, write_page_index=True, use_dictionary=True)).rows.tolist()
+        _check(another(table, 7, write_statistics=True)).chunk(4, "loss_mask").kind == 0
+    )
+    assert (
+        _check(
+            another(table, 7, write_page_index=True, use_dictionary=True)
+        ).rows.tolist()
         == found.rows.tolist()
     )
-    nested = pa.table({"a": [[{"b": [1], "c": {"d": 2}}]] * 9, "e": [{"f": "g"}] * 9, "h": [[1]] * 9})
+    nested = pa.table(
+        {"a": [[{"b": [1], "c": {"d": 2}}]] * 9, "e": [{"f": "g"}] * 9, "h": [[1]] * 9}
+    )
     assert sorted(_check(another(nested, 4)).lists) == ["h"]
 
 
 def test_what_a_list_holds_is_known_where_it_is_written_as_ours() -> None:
     table = packed_rows(12, 8, loss_mask=True)
     found = _check(ours(table, 5))
-    kinds = {name: found.chunk(2, name).kind for name in ("input_ids", "segment_lengths", "loss_mask")}
+    kinds = {
+        name: found.chunk(2, name).kind
+        for name in ("input_ids", "segment_lengths", "loss_mask")
+    }
     assert kinds == {"input_ids": 1, "segment_lengths": 1, "loss_mask": 0}
     assert "documents" not in found.lists
-    assert _check(another(table, 5, compression="snappy")).chunk(0, "input_ids").kind == -1
+    assert (
+        _check(another(table, 5, compression="snappy")).chunk(0, "input_ids").kind == -1
+    )
     nullable = pa.table({"input_ids": pa.array([[1], None], pa.list_(pa.int32()))})
     assert _check(another(nullable, 5)).chunk(0, "input_ids").kind == -1
 
@@ -144,7 +169,19 @@ def test_a_struct_that_cannot_be_is_refused(data: bytes, match: str) -> None:
 
 
 def _column(begin: int, size: int) -> dict[int, Any]:
-    return {2: 0, 3: {1: 1, 2: [0], 3: [b"a", b"list", b"b"], 4: 6, 5: 1, 6: size, 7: size, 9: begin}}
+    return {
+        2: 0,
+        3: {
+            1: 1,
+            2: [0],
+            3: [b"a", b"list", b"b"],
+            4: 6,
+            5: 1,
+            6: size,
+            7: size,
+            9: begin,
+        },
+    }
 
 
 _SCHEMA = [
@@ -174,17 +211,32 @@ def test_a_footer_by_hand_is_read() -> None:
     [
         (_Bytes(b""), "no Parquet magic"),
         (_Bytes(b"PAR1"), "no Parquet magic"),
-        (_Bytes(b"PAR1" + b"\xff\xff\xff\xff" + b"PAR1"), "a footer of 4294967303 bytes; the file has 12"),
+        (
+            _Bytes(b"PAR1" + b"\xff\xff\xff\xff" + b"PAR1"),
+            "a footer of 4294967303 bytes; the file has 12",
+        ),
         (_Bytes(b"PAR1\0" + bytes(4) + b"PARE"), "no Parquet magic"),
-        (_file(_said((4, 10), (15, 6)), 20), "a column chunk at byte 15; expected byte 14"),
+        (
+            _file(_said((4, 10), (15, 6)), 20),
+            "a column chunk at byte 15; expected byte 14",
+        ),
         (_file(_said((4, 10), (13, 6)), 20), "a column chunk at byte 13"),
         (_file(_said((5, 10)), 20), "a column chunk at byte 5; expected byte 4"),
         (_file(_said((4, -1)), 20), "a column chunk of -1 to -1 bytes"),
-        (_file(_said((4, 25)), 20), "a column chunk of 25 to 25 bytes; expected 0 to 24"),
-        (_file(_said((4, 15), (19, 10)), 20), "column chunks up to byte 29; the footer begins at 24"),
+        (
+            _file(_said((4, 25)), 20),
+            "a column chunk of 25 to 25 bytes; expected 0 to 24",
+        ),
+        (
+            _file(_said((4, 15), (19, 10)), 20),
+            "column chunks up to byte 29; the footer begins at 24",
+        ),
         (_file(thrift({1: 2})), "the footer is incomplete"),
         (
-            _file(_said((4, 10), schema=[{4: b"schema", 5: 9}, {3: 0, 4: b"a", 5: 2000}]), 20),
+            _file(
+                _said((4, 10), schema=[{4: b"schema", 5: 9}, {3: 0, 4: b"a", 5: 2000}]),
+                20,
+            ),
             "the footer is incomplete",
         ),
         (

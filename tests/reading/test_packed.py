@@ -1,4 +1,6 @@
-"""What a batch needs of a row group: ids by row, lengths of segments, which ids bear loss."""
+"""What a batch needs of a row group: ids by row, lengths of segments, which ids bear
+loss.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def _listed(group: PackedGroup) -> list[dict[str, Any]]:
     """A row group as `to_pylist` shows its columns."""
     rows: list[dict[str, Any]] = []
     assert group.segments is not None
-    for index, (view, lengths) in enumerate(zip(group.ids, group.segments.rows(), strict=True)):
+    for index, (view, lengths) in enumerate(
+        zip(group.ids, group.segments.rows(), strict=True)
+    ):
         row = {"input_ids": view.tolist(), "segment_lengths": lengths.tolist()}
         if group.learned is not None:
             row["loss_mask"] = group.learned[index].tolist()
@@ -55,16 +59,24 @@ def test_a_packed_group_cannot_be_written_to(lake: Store) -> None:
     group = rows_of(lake, "learned").packed(0, loss_mask=True)
     assert group.ids.dtype == np.int32
     assert group.segments is not None
-    assert (group.segments.ids.dtype, group.segments.offsets.dtype) == (np.int32, np.int64)
+    assert (group.segments.ids.dtype, group.segments.offsets.dtype) == (
+        np.int32,
+        np.int64,
+    )
     assert group.learned is not None
-    assert (group.learned.dtype, group.learned.shape) == (np.bool_, (group.rows, LENGTH))
+    assert (group.learned.dtype, group.learned.shape) == (
+        np.bool_,
+        (group.rows, LENGTH),
+    )
     assert group.nbytes >= group.rows * LENGTH * 5
     assert group.data.readonly
     assert not group.ids.flags.writeable
 
 
 def test_only_packed_datasets_have_them(lake: Store) -> None:
-    with pytest.raises(ConfigError, match="texts@v1/train is of kind tokens; expected packed"):
+    with pytest.raises(
+        ConfigError, match="texts@v1/train is of kind tokens; expected packed"
+    ):
         rows_of(lake, "texts").packed(0, loss_mask=False)
     with pytest.raises(ConfigError, match="plain@v1/train has row groups 0 to"):
         rows_of(lake, "plain").packed(-1, loss_mask=False)
@@ -82,10 +94,17 @@ def test_a_missing_file_is_damage(lake: Store, tmp_path: Path) -> None:
 # From a batch
 
 
-def _batch(ids: list[list[int]], lengths: list[list[int]], **masks: list[list[bool]]) -> pa.RecordBatch:
+def _batch(
+    ids: list[list[int]], lengths: list[list[int]], **masks: list[list[bool]]
+) -> pa.RecordBatch:
     schema = packed_schema(4, loss_mask=bool(masks))
     documents = [[{"file": 0, "position": 0, "start": 0}] * len(row) for row in lengths]
-    columns = {"input_ids": ids, "segment_lengths": lengths, "documents": documents, **masks}
+    columns = {
+        "input_ids": ids,
+        "segment_lengths": lengths,
+        "documents": documents,
+        **masks,
+    }
     return pa.RecordBatch.from_pydict(columns, schema=schema)
 
 
@@ -113,7 +132,9 @@ def test_a_slice_of_a_batch_is_viewed_where_it_lies() -> None:
         ([[4], [1], [2**31 - 1, 2**31 - 1, 3]], "segments of 4294967297 ids in a row"),
     ],
 )
-def test_lengths_that_no_row_can_have_are_refused(lengths: list[list[int]], match: str) -> None:
+def test_lengths_that_no_row_can_have_are_refused(
+    lengths: list[list[int]], match: str
+) -> None:
     with pytest.raises(ValueError, match=match):
         PackedGroup.of(_batch(_IDS, lengths), 4)
 
@@ -126,14 +147,18 @@ def test_columns_of_other_types_are_refused() -> None:
         "input_ids": pa.list_(pa.int32()),
         "segment_lengths": pa.list_(pa.int64()),
     }.items():
-        changed = good.set_column(good.schema.get_field_index(name), name, good.column(name).cast(kind))
+        changed = good.set_column(
+            good.schema.get_field_index(name), name, good.column(name).cast(kind)
+        )
         with pytest.raises(ValueError, match=f"{name} is .*; expected"):
             PackedGroup.of(changed, 4)
 
 
 def test_nulls_are_refused() -> None:
     lengths = pa.array([[4], None, [3]], pa.list_(pa.int32()))
-    ids = pa.array([[1, 2, 3, 4], [5, None, 7, 8], [9, 9, 9, 9]], pa.list_(pa.int32(), 4))
+    ids = pa.array(
+        [[1, 2, 3, 4], [5, None, 7, 8], [9, 9, 9, 9]], pa.list_(pa.int32(), 4)
+    )
     good = _batch(_IDS, _LENGTHS)
     for index, column in enumerate((ids, lengths)):
         with pytest.raises(ValueError, match=f"{good.schema.names[index]} has nulls"):

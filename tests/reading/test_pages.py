@@ -1,4 +1,6 @@
-"""Pages decoded without Arrow: the same rows as Arrow reads, whatever their shape; what is not ours is left to it."""
+"""Pages decoded without Arrow: the same rows as Arrow reads, whatever their shape;
+what is not ours is left to it.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.reading.shards import another, assert_same, groups_of, ours, packed_rows, shard_path, stored
-from tests.sources.parquet_by_hand import DATA_PAGE, DICTIONARY_PAGE, PLAIN, RLE, page, thrift, varint
+from tests.reading.shards import (
+    another,
+    assert_same,
+    groups_of,
+    ours,
+    packed_rows,
+    shard_path,
+    stored,
+)
+from tests.sources.parquet_by_hand import (
+    DATA_PAGE,
+    DICTIONARY_PAGE,
+    PLAIN,
+    RLE,
+    page,
+    thrift,
+    varint,
+)
 from tokenlake.errors import IntegrityError
 from tokenlake.runtime import packed_schema
 from tokenlake.runtime.parquet import PageHeader, parse_header
-from tokenlake.runtime.reading import SeenLevels, StoredRows, Unfamiliar, fixed_numbers, list_numbers
+from tokenlake.runtime.reading import (
+    SeenLevels,
+    StoredRows,
+    Unfamiliar,
+    fixed_numbers,
+    list_numbers,
+)
 from tokenlake.runtime.store import Store, open_store
 
 PLAIN_DICTIONARY = 2
@@ -28,13 +52,22 @@ PLAIN_DICTIONARY = 2
 
 # Headers
 
-_HEADER = bytes.fromhex("1500 1598 8a8001 159c ed1a 1582 a6e8 8d0e 1c 1580 8020 1500 1506 1506 1c00 00 00")
+_HEADER = bytes.fromhex(
+    "1500 1598 8a8001 159c ed1a 1582 a6e8 8d0e 1c 1580 8020 1500 1506 1506 1c00 00 00"
+)
 
 
 def test_a_header_says_where_the_body_is_how_large_and_what_its_checksum_is() -> None:
     found = parse_header(b"before" + _HEADER + b"body", 6)
     assert found == PageHeader(
-        False, 1049228, 262144, PLAIN, begin=6 + len(_HEADER), stored=219982, crc=0x70DD0981, ours=True
+        False,
+        1049228,
+        262144,
+        PLAIN,
+        begin=6 + len(_HEADER),
+        stored=219982,
+        crc=0x70DD0981,
+        ours=True,
     )
     without = _HEADER.replace(b"\x1c\x00\x00\x00", b"\x00\x00")
     assert parse_header(without) == found._replace(begin=len(without))
@@ -47,7 +80,8 @@ def test_a_header_says_where_the_body_is_how_large_and_what_its_checksum_is() ->
     [
         {1: DICTIONARY_PAGE, 2: 9, 3: 8, 7: {1: 1, 2: 0}},  # no checksum
         {1: DICTIONARY_PAGE, 2: 9, 3: 8, 4: 7, 7: {1: 1, 2: 0, 3: True}},  # sorted
-        {1: 3, 2: 9, 3: 8, 4: 7, 8: {1: 1, 2: 0, 3: 1, 4: 0, 5: 0, 6: 0}},  # a data page of version 2
+        # A data page of version 2.
+        {1: 3, 2: 9, 3: 8, 4: 7, 8: {1: 1, 2: 0, 3: 1, 4: 0, 5: 0, 6: 0}},
         {1: 0, 2: 9, 3: 8, 5: {1: 1, 2: 0, 3: 3, 4: 3}},  # no checksum
         {1: 0, 2: 9, 3: 8, 4: 7, 5: {1: 1, 2: PLAIN_DICTIONARY, 3: 3, 4: 3}},
         {1: 0, 2: 9, 3: 8, 4: 7, 5: {1: 1, 2: 0, 3: 4, 4: 3}},  # levels as bits alone
@@ -77,10 +111,19 @@ def _page(
 ) -> bytes:
     if definition is None:
         definition = varint(len(values) << 1) + b"\x01"
-    levels = b"".join(len(part).to_bytes(4, "little") + part for part in (repetition, definition))
+    levels = b"".join(
+        len(part).to_bytes(4, "little") + part for part in (repetition, definition)
+    )
     body = levels + np.array(values, "<i4").tobytes()
     packed: Any = pa.Codec("zstd").compress(body)
-    return page(DATA_PAGE, body, len(values), PLAIN, stored=stored or packed.to_pybytes(), size=size)
+    return page(
+        DATA_PAGE,
+        body,
+        len(values),
+        PLAIN,
+        stored=stored or packed.to_pybytes(),
+        size=size,
+    )
 
 
 def _fixed(*pages: bytes, rows: int = 2) -> list[list[int]]:
@@ -95,7 +138,9 @@ _FIRST, _SECOND = _page([1, 2, 3, 4], b"\x03\x06"), _page([5, 6], b"\x04\x01")
 
 
 def _begins(repetition: bytes, count: int) -> list[int]:
-    """The values at which lists begin, by the repetition levels of a page of `count` values."""
+    """The values at which lists begin, by the repetition levels of a page of `count`
+    values.
+    """
     numbers, offsets = list_numbers(memoryview(_page(range(count), repetition)), count)
     assert numbers.tolist() == list(range(count))
     assert offsets[-1] == count
@@ -120,9 +165,13 @@ def _runs(draw: st.DrawFn) -> tuple[list[int], bytes]:
 
 
 @given(_runs())
-def test_levels_are_decoded_however_they_are_split_into_runs(case: tuple[list[int], bytes]) -> None:
+def test_levels_are_decoded_however_they_are_split_into_runs(
+    case: tuple[list[int], bytes],
+) -> None:
     levels, data = case
-    assert _begins(data, len(levels)) == [at for at, level in enumerate(levels) if not level]
+    assert _begins(data, len(levels)) == [
+        at for at, level in enumerate(levels) if not level
+    ]
 
 
 @given(st.integers(1, 8), st.binary(min_size=1, max_size=1))
@@ -155,11 +204,16 @@ def test_levels_that_cannot_be_are_unfamiliar(data: bytes, count: int) -> None:
     assert _begins(one_list, count) == [0]
     for repetition, definition in ((data, None), (one_list, data)):
         with pytest.raises(Unfamiliar):
-            list_numbers(memoryview(_page(range(count), repetition, definition=definition)), count)
+            list_numbers(
+                memoryview(_page(range(count), repetition, definition=definition)),
+                count,
+            )
 
 
 def test_levels_of_rows_are_known_again_by_their_bytes_and_place() -> None:
-    """The second time levels that were right are not decoded; wrong ones are refused each time."""
+    """The second time levels that were right are not decoded; wrong ones are refused
+    each time.
+    """
     seen = SeenLevels(4)
     numbers = range(8)
     right, turned = b"\x03\xee", b"\x03\xdd"  # 0 1 1 1 0 1 1 1 and 1 0 1 1 1 0 1 1
@@ -167,12 +221,20 @@ def test_levels_of_rows_are_known_again_by_their_bytes_and_place() -> None:
         whole = fixed_numbers(memoryview(_page(numbers, right)), 2, 4, seen)
         assert whole.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
         with pytest.raises(Unfamiliar):  # the same bytes, of seven values
-            fixed_numbers(memoryview(_page(range(7), right, definition=b"\x10\x01")), 2, 4, seen)
+            fixed_numbers(
+                memoryview(_page(range(7), right, definition=b"\x10\x01")), 2, 4, seen
+            )
         with pytest.raises(Unfamiliar):  # the same bytes, one value later in a row
-            fixed_numbers(memoryview(_page([9], b"\x02\x00") + _page(numbers, right)), 3, 4, seen)
+            fixed_numbers(
+                memoryview(_page([9], b"\x02\x00") + _page(numbers, right)), 3, 4, seen
+            )
         with pytest.raises(Unfamiliar, match="4 values"):  # one of them null
-            fixed_numbers(memoryview(_page(numbers, right, definition=b"\x10\x00")), 2, 4, seen)
-    pages = _page(range(3), b"\x03\x06") + _page(numbers, turned) + _page([8], b"\x02\x01")
+            fixed_numbers(
+                memoryview(_page(numbers, right, definition=b"\x10\x00")), 2, 4, seen
+            )
+    pages = (
+        _page(range(3), b"\x03\x06") + _page(numbers, turned) + _page([8], b"\x02\x01")
+    )
     assert fixed_numbers(memoryview(pages), 3, 4, seen).shape == (3, 4)
 
 
@@ -186,7 +248,9 @@ def test_rows_of_one_length_are_put_together_from_pages() -> None:
 
 
 def test_lists_are_put_together_from_pages() -> None:
-    lengths, offsets = list_numbers(memoryview(_page([7, 8, 9], b"\x03\x02") + _page([5, 6], b"\x03\x01")), 5)
+    lengths, offsets = list_numbers(
+        memoryview(_page([7, 8, 9], b"\x03\x02") + _page([5, 6], b"\x03\x01")), 5
+    )
     assert (lengths.tolist(), offsets.tolist()) == ([7, 8, 9, 5, 6], [0, 2, 4, 5])
     with pytest.raises(Unfamiliar, match="begins before"):
         list_numbers(memoryview(_page([7, 8, 9], b"\x06\x01")), 3)
@@ -214,7 +278,9 @@ def test_lists_are_put_together_from_pages() -> None:
         ([page(DATA_PAGE, b"x", 2**31 - 1, PLAIN)], "a page of 2147483647 values"),
     ],
 )
-def test_pages_that_claim_what_cannot_be_are_damage(pages: list[bytes], match: str) -> None:
+def test_pages_that_claim_what_cannot_be_are_damage(
+    pages: list[bytes], match: str
+) -> None:
     with pytest.raises((ValueError, OSError), match=match):
         _fixed(*pages)
 
@@ -240,11 +306,16 @@ def test_pages_of_another_kind_are_unfamiliar(pages: list[bytes]) -> None:
 
 @pytest.mark.parametrize("loss_mask", [False, True])
 @pytest.mark.parametrize("length", [1, 7, 64, 2048, 5000])
-def test_shards_of_ours_hold_what_arrow_reads(tmp_path: Path, length: int, loss_mask: bool) -> None:
+def test_shards_of_ours_hold_what_arrow_reads(
+    tmp_path: Path, length: int, loss_mask: bool
+) -> None:
     number, group_rows = max(12, 3000 // length), max(5, 700 // length)
     table = packed_rows(number, length, seed=length, loss_mask=True)
-    small = {"data_page_size": 1000, "write_batch_size": 100}  # rows and lists straddle pages
-    rows = stored(tmp_path, [ours(table, group_rows), another(table, group_rows, **small)], length)
+    # Rows and lists straddle pages.
+    small = {"data_page_size": 1000, "write_batch_size": 100}
+    rows = stored(
+        tmp_path, [ours(table, group_rows), another(table, group_rows, **small)], length
+    )
     expected = groups_of(table, group_rows)
     assert len(rows.group_rows) == 2 * len(expected)
     for group in range(len(rows.group_rows)):
@@ -268,7 +339,12 @@ def _nullable(table: pa.Table) -> pa.Table:
         "segment_lengths": pa.list_(pa.int32()),
         "loss_mask": pa.list_(pa.bool_(), length.list_size),
     }
-    return pa.table({name: table.column(name).combine_chunks().cast(kind) for name, kind in kinds.items()})
+    return pa.table(
+        {
+            name: table.column(name).combine_chunks().cast(kind)
+            for name, kind in kinds.items()
+        }
+    )
 
 
 @pytest.mark.parametrize(
@@ -284,10 +360,14 @@ def _nullable(table: pa.Table) -> pa.Table:
         {"nullable": True},
     ],
 )
-def test_shards_of_other_writers_are_read_through_arrow(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_shards_of_other_writers_are_read_through_arrow(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
     table = packed_rows(40, 16, loss_mask=True)
     table = _nullable(table) if options.pop("nullable", False) else table
-    rows = stored(tmp_path, [ours(packed_rows(40, 16), 9), another(table, 9, **options)], 16)
+    rows = stored(
+        tmp_path, [ours(packed_rows(40, 16), 9), another(table, 9, **options)], 16
+    )
     for group, batch in enumerate(groups_of(table, 9)):
         assert rows.packed(group, loss_mask=True).rows == len(batch)
         assert_same(rows.packed(5 + group, loss_mask=True), batch, loss_mask=True)
@@ -305,9 +385,13 @@ def test_nulls_are_damage_and_never_numbers(tmp_path: Path) -> None:
     for name, cases in columns.items():
         for case in cases:
             place = table.schema.get_field_index(name)
-            changed = table.set_column(place, name, pa.array(case, table.schema.field(name).type))
+            changed = table.set_column(
+                place, name, pa.array(case, table.schema.field(name).type)
+            )
             rows = stored(tmp_path, [another(changed, 6)], 4)
-            with pytest.raises(IntegrityError, match=r"d@v1: data/train-00000-00.parquet: row group 0"):
+            with pytest.raises(
+                IntegrityError, match=r"d@v1: data/train-00000-00.parquet: row group 0"
+            ):
                 rows.packed(0, loss_mask=True)
 
 
@@ -317,13 +401,17 @@ def test_a_column_that_should_be_there_is_damage(tmp_path: Path) -> None:
         with pytest.raises(IntegrityError, match=f"no column {missing} of row group 0"):
             rows.packed(0, loss_mask=False)
     rows = stored(tmp_path, [ours(packed_rows(6, 4), 6)], 5)
-    with pytest.raises(IntegrityError, match="24 values of input_ids; expected 6 rows of 5"):
+    with pytest.raises(
+        IntegrityError, match="24 values of input_ids; expected 6 rows of 5"
+    ):
         rows.packed(0, loss_mask=False)
 
 
 def test_what_is_not_asked_for_is_not_read(tmp_path: Path) -> None:
     table = packed_rows(6, 4, loss_mask=True)
-    rows = stored(tmp_path, [ours(table, 6), ours(table.drop_columns(["segment_lengths"]), 6)], 4)
+    rows = stored(
+        tmp_path, [ours(table, 6), ours(table.drop_columns(["segment_lengths"]), 6)], 4
+    )
     for group in (0, 1):
         found = rows.packed(group, loss_mask=False, segments=False)
         assert (found.segments, found.learned) == (None, None)
@@ -332,9 +420,15 @@ def test_what_is_not_asked_for_is_not_read(tmp_path: Path) -> None:
 
 def test_segments_that_are_longer_than_a_row_are_damage(tmp_path: Path) -> None:
     table = packed_rows(3, 4)
-    column = pa.array([[4], [4, 1], [1]], packed_schema(4).field("segment_lengths").type)
-    rows = stored(tmp_path, [ours(table.set_column(1, table.schema.field(1), column), 3)], 4)
-    with pytest.raises(IntegrityError, match="row group 0 cannot be read: segments of 5 ids in a row"):
+    column = pa.array(
+        [[4], [4, 1], [1]], packed_schema(4).field("segment_lengths").type
+    )
+    rows = stored(
+        tmp_path, [ours(table.set_column(1, table.schema.field(1), column), 3)], 4
+    )
+    with pytest.raises(
+        IntegrityError, match="row group 0 cannot be read: segments of 5 ids in a row"
+    ):
         rows.packed(0, loss_mask=False)
 
 
@@ -378,7 +472,10 @@ def test_few_files_stay_open(tmp_path: Path) -> None:
 
 def test_threads_read_the_same_rows(tmp_path: Path) -> None:
     tables = [packed_rows(20, 64, seed=seed, loss_mask=True) for seed in range(3)]
-    shards = [ours(tables[0], 5), another(tables[1], 5, data_page_size=500, write_batch_size=50)]
+    shards = [
+        ours(tables[0], 5),
+        another(tables[1], 5, data_page_size=500, write_batch_size=50),
+    ]
     rows = stored(tmp_path, [*shards, another(tables[2], 5, compression="none")], 64)
     expected = [batch for table in tables for batch in groups_of(table, 5)]
     asked = np.random.default_rng(0).integers(0, len(expected), 300).tolist()
@@ -389,7 +486,9 @@ def test_threads_read_the_same_rows(tmp_path: Path) -> None:
     assert rows.through_arrow == ("data/train-00002-00.parquet",)
 
 
-def test_a_file_that_is_cut_or_written_over_while_it_is_open_is_damage(tmp_path: Path) -> None:
+def test_a_file_that_is_cut_or_written_over_while_it_is_open_is_damage(
+    tmp_path: Path,
+) -> None:
     table = packed_rows(40, 64)
     rows, path = stored(tmp_path, [ours(table, 10)], 64), shard_path(tmp_path)
     whole = path.read_bytes()
@@ -403,8 +502,11 @@ def test_a_file_that_is_cut_or_written_over_while_it_is_open_is_damage(tmp_path:
     assert_same(rows.packed(3, loss_mask=False), groups_of(table, 10)[3])
 
 
-def test_a_file_that_is_replaced_is_read_anew_when_it_is_opened_again(tmp_path: Path) -> None:
-    # Of one size, but their columns lie elsewhere: the second is the first with its row groups in another order.
+def test_a_file_that_is_replaced_is_read_anew_when_it_is_opened_again(
+    tmp_path: Path,
+) -> None:
+    # Of one size, but their columns lie elsewhere: the second is the first with its row
+    # groups in another order.
     table = packed_rows(40, 64)
     turned = pa.concat_tables([table[20:], table[:20]])
     rows, path = stored(tmp_path, [ours(table, 20)], 64), shard_path(tmp_path)
@@ -413,7 +515,8 @@ def test_a_file_that_is_replaced_is_read_anew_when_it_is_opened_again(tmp_path: 
     assert len(other) == path.stat().st_size
     path.with_suffix(".new").write_bytes(other)
     path.with_suffix(".new").rename(path)
-    assert_same(rows.packed(1, loss_mask=False), groups_of(table, 20)[1])  # it is still open
+    # It is still open.
+    assert_same(rows.packed(1, loss_mask=False), groups_of(table, 20)[1])
     rows.close()
     assert_same(rows.packed(1, loss_mask=False), groups_of(turned, 20)[1])
 
@@ -421,10 +524,16 @@ def test_a_file_that_is_replaced_is_read_anew_when_it_is_opened_again(tmp_path: 
 # Memory that is used again: see test_blocks.py
 
 
-def test_rows_that_are_held_stay_what_they_are_while_others_are_decoded(tmp_path: Path) -> None:
+def test_rows_that_are_held_stay_what_they_are_while_others_are_decoded(
+    tmp_path: Path,
+) -> None:
     table = packed_rows(60, 64)
     rows, batches = stored(tmp_path, [ours(table, 4)], 64), groups_of(table, 4)
     held = [rows.packed(group, loss_mask=False).ids[1] for group in range(15)]
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda group: rows.packed(group % 15, loss_mask=False), range(200)))
-    assert [view.tolist() for view in held] == [batch.column("input_ids")[1].as_py() for batch in batches]
+        list(
+            pool.map(lambda group: rows.packed(group % 15, loss_mask=False), range(200))
+        )
+    assert [view.tolist() for view in held] == [
+        batch.column("input_ids")[1].as_py() for batch in batches
+    ]

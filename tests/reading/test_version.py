@@ -1,4 +1,6 @@
-"""Rows of a stored version by row group: as written, or an error that names what is damaged."""
+"""Rows of a stored version by row group: as written, or an error that names what is
+damaged.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def damaged(lake: Store, tmp_path: Path) -> Store:
 
 @pytest.mark.parametrize("split", ["train", "validation"])
 @pytest.mark.parametrize("name", NAMES)
-def test_row_groups_hold_the_rows_as_they_were_written(lake: Store, name: str, split: str) -> None:
+def test_row_groups_hold_the_rows_as_they_were_written(
+    lake: Store, name: str, split: str
+) -> None:
     with rows_of(lake, name, split) as rows:
         batches = [rows.read(group) for group in range(len(rows.group_rows))]
         assert [len(batch) for batch in batches] == rows.group_rows.tolist()
@@ -50,27 +54,43 @@ def test_row_groups_are_numbered_over_the_shards_of_the_split(lake: Store) -> No
     places = [rows.shard_of(group) for group in range(len(rows.group_rows))]
     assert len({entry.path for entry, _ in places}) == 3
     shards = [entry for entry in rows.manifest.files if entry.split == "train"]
-    assert places == [(entry, index) for entry in shards for index in range(len(entry.row_groups))]
+    assert places == [
+        (entry, index) for entry in shards for index in range(len(entry.row_groups))
+    ]
     firsts = [rows.row_of(group) for group in range(len(rows.group_rows))]
     assert firsts == (np.cumsum(rows.group_rows) - rows.group_rows).tolist()
     group, inside = rows.group_of(np.arange(rows.rows))
-    assert group.tolist() == np.repeat(np.arange(len(rows.group_rows)), rows.group_rows).tolist()
+    assert (
+        group.tolist()
+        == np.repeat(np.arange(len(rows.group_rows)), rows.group_rows).tolist()
+    )
     assert (np.array(firsts)[group] + inside).tolist() == list(range(rows.rows))
 
 
-@pytest.mark.parametrize(("start", "stop"), [(0, 1000), (3, 4), (5, 30), (6, 6), (40, 10_000)])
-def test_a_range_of_rows_is_that_of_its_row_groups(lake: Store, start: int, stop: int) -> None:
+@pytest.mark.parametrize(
+    ("start", "stop"), [(0, 1000), (3, 4), (5, 30), (6, 6), (40, 10_000)]
+)
+def test_a_range_of_rows_is_that_of_its_row_groups(
+    lake: Store, start: int, stop: int
+) -> None:
     rows = rows_of(lake, "plain")
     found = [
-        rows.row_of(group) + row for group, low, high in rows.ranges(start, stop) for row in range(low, high)
+        rows.row_of(group) + row
+        for group, low, high in rows.ranges(start, stop)
+        for row in range(low, high)
     ]
     assert found == list(range(rows.rows))[start:stop]
 
 
-def test_what_begins_where_is_known_without_opening_a_file(lake: Store, damaged: Store) -> None:
+def test_what_begins_where_is_known_without_opening_a_file(
+    lake: Store, damaged: Store
+) -> None:
     for path in Path(damaged.url).rglob("*.parquet"):
         path.unlink()
-    assert rows_of(damaged, "plain").group_rows.tolist() == rows_of(lake, "plain").group_rows.tolist()
+    assert (
+        rows_of(damaged, "plain").group_rows.tolist()
+        == rows_of(lake, "plain").group_rows.tolist()
+    )
 
 
 def test_bytes_of_row_groups_are_those_of_the_footers(lake: Store) -> None:
@@ -80,7 +100,12 @@ def test_bytes_of_row_groups_are_those_of_the_footers(lake: Store) -> None:
         metadata = pq.read_metadata(lake.local_path(f"learned/v1/{entry.path}"))
         for index in range(metadata.num_row_groups):
             group = metadata.row_group(index)
-            expected.append(sum(group.column(i).total_compressed_size for i in range(group.num_columns)))
+            expected.append(
+                sum(
+                    group.column(i).total_compressed_size
+                    for i in range(group.num_columns)
+                )
+            )
     assert [rows.bytes_of(group) for group in range(len(rows.group_rows))] == expected
 
 
@@ -96,14 +121,20 @@ def test_a_loss_mask_is_known_from_the_manifest(lake: Store) -> None:
 
 
 def test_what_is_not_there_is_refused(lake: Store) -> None:
-    with pytest.raises(ConfigError, match=r"plain@v1 has no split 'test'; expected one of train, validation"):
+    with pytest.raises(
+        ConfigError,
+        match=r"plain@v1 has no split 'test'; expected one of train, validation",
+    ):
         open_rows(lake, "plain", 1, "test")
     with pytest.raises(NotFoundError, match="plain@v7"):
         open_rows(lake, "plain", 7, "train")
     rows = open_rows(lake, "judged", 1, "validation")
     assert rows.name == "judged@v1/validation"
     for group in (-1, 3):
-        with pytest.raises(ConfigError, match=f"judged@v1/validation has row groups 0 to 2, not {group}"):
+        with pytest.raises(
+            ConfigError,
+            match=f"judged@v1/validation has row groups 0 to 2, not {group}",
+        ):
             rows.read(group)
     with pytest.raises(ConfigError, match="has rows 0 to 4, not 0 to 5"):
         rows.group_of(np.array([0, 5]))
@@ -121,7 +152,9 @@ def _flip(path: Path, group: int, column: int) -> None:
 
 
 @pytest.mark.parametrize("column", [0, 1, 2])
-def test_a_flipped_bit_is_an_error_that_names_file_and_row_group(damaged: Store, column: int) -> None:
+def test_a_flipped_bit_is_an_error_that_names_file_and_row_group(
+    damaged: Store, column: int
+) -> None:
     rows = rows_of(damaged, "plain")
     entry, index = rows.shard_of(12)
     assert index == 2
@@ -138,7 +171,10 @@ def test_a_missing_file_is_damage(damaged: Store) -> None:
     rows = rows_of(damaged, "texts")
     entry, _ = rows.shard_of(0)
     damaged.local_path(f"texts/v1/{entry.path}").unlink()
-    with pytest.raises(IntegrityError, match=rf"texts@v1: {entry.path} is missing\. Run `tokenlake verify"):
+    with pytest.raises(
+        IntegrityError,
+        match=rf"texts@v1: {entry.path} is missing\. Run `tokenlake verify",
+    ):
         rows.read(0)
     with pytest.raises(IntegrityError, match="is missing"):
         rows.bytes_of(0)
@@ -151,7 +187,9 @@ def test_a_cut_file_and_another_in_its_place_are_damage(damaged: Store) -> None:
     path = damaged.local_path(f"texts/v1/{entry.path}")
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
-    with pytest.raises(IntegrityError, match=f"has {entry.bytes - 1} bytes; expected {entry.bytes}"):
+    with pytest.raises(
+        IntegrityError, match=f"has {entry.bytes - 1} bytes; expected {entry.bytes}"
+    ):
         rows.read(0)
     path.write_bytes(whole[:-4] + b"RAP1")
     with pytest.raises(IntegrityError, match=r"row group 0 cannot be read: .*magic"):
@@ -171,7 +209,10 @@ def test_rows_that_are_not_what_the_manifest_says_are_damage(
     lake: Store, change: dict[str, object], match: str
 ) -> None:
     manifest = rows_of(lake, "answers").manifest
-    files = tuple(replace(entry, **change) if entry.split == "train" else entry for entry in manifest.files)
+    files = tuple(
+        replace(entry, **change) if entry.split == "train" else entry
+        for entry in manifest.files
+    )
     rows = StoredRows(lake, replace(manifest, files=files), "train")
     with pytest.raises(IntegrityError, match=match):
         rows.read(0)
@@ -237,4 +278,6 @@ def test_threads_read_the_same_rows(lake: Store) -> None:
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(rows.read, asked))
     rows.close()
-    assert all(batch.equals(alone[group]) for group, batch in zip(asked, found, strict=True))
+    assert all(
+        batch.equals(alone[group]) for group, batch in zip(asked, found, strict=True)
+    )

@@ -1,4 +1,6 @@
-"""Croissant metadata: the keys that version 1.0 wants, references that lead somewhere, hashes that are the files'."""
+"""Croissant metadata: the keys that version 1.0 wants, references that lead
+somewhere, hashes that are the files'.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,14 @@ from tokenlake.etl.reports import RowFiles, metadata
 
 REQUIRED = {
     "sc:Dataset": {"@context", "conformsTo", "name", "description"},
-    "cr:FileObject": {"@id", "name", "contentUrl", "contentSize", "encodingFormat", "sha256"},
+    "cr:FileObject": {
+        "@id",
+        "name",
+        "contentUrl",
+        "contentSize",
+        "encodingFormat",
+        "sha256",
+    },
     "cr:FileSet": {"@id", "name", "encodingFormat", "includes"},
     "cr:RecordSet": {"@id", "name", "field"},
     "cr:Field": {"@id", "name", "dataType", "source"},
@@ -37,7 +46,9 @@ def nodes(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def check(found: dict[str, Any]) -> None:
-    """The structure of Croissant 1.0: required keys, unique ids, references to what is there."""
+    """The structure of Croissant 1.0: required keys, unique ids, references to what
+    is there.
+    """
     assert found["conformsTo"] == "http://mlcommons.org/croissant/1.0"
     listed = list(nodes(found))
     for node in listed:
@@ -51,20 +62,27 @@ def check(found: dict[str, Any]) -> None:
         assert field["source"]["fileSet"]["@id"] in sets and field["dataType"] in TYPES
 
 
-def test_show_prints_it_of_a_version(tokenizer_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_prints_it_of_a_version(
+    tokenizer_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     store = shared_store(tokenizer_dir)
     assert main(["show", "small@v1", "--croissant", "--store", str(store)]) == 0
     found = json.loads(capsys.readouterr().out)
     check(found)
     folder = store / "small" / "v1"
-    objects = [each for each in found["distribution"] if each["@type"] == "cr:FileObject"]
+    objects = [
+        each for each in found["distribution"] if each["@type"] == "cr:FileObject"
+    ]
     assert found["name"] == "small" and found["version"] == "1.0.0" and objects
     for each in objects:
         data = (folder / each["contentUrl"]).read_bytes()
         assert each["sha256"] == hashlib.sha256(data).hexdigest()
         assert each["contentSize"] == f"{len(data)} B"
     fields = {each["name"]: each for each in found["recordSet"][0]["field"]}
-    assert fields["input_ids"]["dataType"] == "sc:Integer" and fields["input_ids"]["repeated"]
+    assert (
+        fields["input_ids"]["dataType"] == "sc:Integer"
+        and fields["input_ids"]["repeated"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,7 +98,9 @@ def test_show_prints_it_of_a_version(tokenizer_dir: Path, capsys: pytest.Capture
         ("dictionary<values=string, indices=int32, ordered=0>", None),
     ],
 )
-def test_an_arrow_type_has_its_word_or_is_left_out(told: str, expected: tuple[str, bool] | None) -> None:
+def test_an_arrow_type_has_its_word_or_is_left_out(
+    told: str, expected: tuple[str, bool] | None
+) -> None:
     file = FlatFile(path="a.jsonl", split="train", bytes=1, sha256="0" * 64, rows=1)
     found = metadata("x", "y", [RowFiles("f/", "jsonl", {"c": told}, [file])])
     check(found)

@@ -20,7 +20,13 @@ from tests.store.support import shared_store
 from tokenlake import Catalog, Manifest
 from tokenlake.base import file_id
 from tokenlake.base.markup import code_span, one_line
-from tokenlake.etl.reports import dataset, equations, remarks, render_card, sources_table
+from tokenlake.etl.reports import (
+    dataset,
+    equations,
+    remarks,
+    render_card,
+    sources_table,
+)
 from tokenlake.runtime.store import Account, InputFileEntry, ShardEntry, open_store
 
 datasets: Any = lazily("datasets")
@@ -63,7 +69,11 @@ def _shard(split: str, unit: int) -> ShardEntry:
 def _manifest(*splits: str) -> Manifest:
     path = "a|b.txt"
     entry = InputFileEntry(
-        source="s", path=path, size=5, token="sha256:" + "0" * 64, file_id=file_id("s", path)
+        source="s",
+        path=path,
+        size=5,
+        token="sha256:" + "0" * 64,
+        file_id=file_id("s", path),
     )
     return Manifest(
         kind="packed",
@@ -73,7 +83,12 @@ def _manifest(*splits: str) -> Manifest:
         seq_length=128,
         config={},
         tokenizer={
-            "s": {"name": "gpt2", "vocab_size": 50257, "eos_id": 0, "files": {"tokenizer.json": "ef" * 32}}
+            "s": {
+                "name": "gpt2",
+                "vocab_size": 50257,
+                "eos_id": 0,
+                "files": {"tokenizer.json": "ef" * 32},
+            }
         },
         files=tuple(_shard(split, unit) for unit, split in enumerate(splits)),
         other_files={},
@@ -115,13 +130,19 @@ def test_tables_of_a_manifest() -> None:
         "sequences": "8 x 128, 97.56% full",
         "stored": "1.37 KiB in 2 shards, 11.2 bits per token",
     }
-    assert [row["split"] for row in dataset.splits_table(manifest).records()] == ["train", "validation"]
+    assert [row["split"] for row in dataset.splits_table(manifest).records()] == [
+        "train",
+        "validation",
+    ]
     assert dataset.inputs_table(manifest).records() == [
         {"source": "s", "files": 1, "bytes": 5, "example": "a|b.txt"}
     ]
     assert sources_table(manifest.accounts).records()[0]["quarantined"] == 1
     assert dataset.tokenizers_table(manifest).records()[0]["name"] == "gpt2"
-    assert dict(dataset.lineage_table(manifest).rows)["produced by"] == "pyarrow 26.0, tokenlake 0.1.0"
+    assert (
+        dict(dataset.lineage_table(manifest).rows)["produced by"]
+        == "pyarrow 26.0, tokenlake 0.1.0"
+    )
 
 
 def test_the_cards_header_globs_each_split() -> None:
@@ -142,7 +163,12 @@ def test_a_split_whose_name_starts_another_is_listed_by_file() -> None:
     [config] = _header(render_card(manifest))["configs"]
     for entry in config["data_files"]:
         paths = [entry["path"]] if isinstance(entry["path"], str) else entry["path"]
-        found = {s.path for s in manifest.files for path in paths if fnmatch.fnmatch(s.path, path)}
+        found = {
+            s.path
+            for s in manifest.files
+            for path in paths
+            if fnmatch.fnmatch(s.path, path)
+        }
         assert found == {s.path for s in manifest.files if s.split == entry["split"]}
 
 
@@ -162,27 +188,45 @@ HOSTILE = [
     "\x1b[2J\u2028\u202e",
     "\ud800",
 ]
-_MARKUP = {"html_block", "html_inline", "link_open", "image", "em_open", "strong_open", "heading_open"}
+_MARKUP = {
+    "html_block",
+    "html_inline",
+    "link_open",
+    "image",
+    "em_open",
+    "strong_open",
+    "heading_open",
+}
 
 
 def _tokens(card: str) -> list[tuple[str, str]]:
-    """What a reader of Markdown takes for markup in a card, and the code that it shows."""
+    """What a reader of Markdown takes for markup in a card, and the code that it
+    shows.
+    """
     parser = MarkdownIt("commonmark", {"html": True}).enable("table")
     text = card.split("\n---\n", 1)[1]  # behind the header of YAML
-    inline = [token for block in parser.parse(text) for token in (block, *(block.children or ()))]
+    inline = [
+        token
+        for block in parser.parse(text)
+        for token in (block, *(block.children or ()))
+    ]
     return [(token.type, token.content) for token in inline if token.type in _MARKUP]
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=ascii)
 def test_names_of_the_data_are_no_markup_in_a_card(text: str) -> None:
-    """Names of kept fields, reasons of an account and names of tokenizers come from files and configurations."""
+    """Names of kept fields, reasons of an account and names of tokenizers come from
+    files and configurations.
+    """
     plain = replace(_manifest("train"), kind="tokens", seq_length=None)
 
     def card(text: str) -> str:
         account = replace(ACCOUNT, normalized={text: 4}, filtered={"empty": 1, text: 2})
         tokenizer = {"s": {**plain.tokenizer["s"], "name": text}}
         config = {"build": {"kept": [[text, "string"]]}, "card": {"license": text}}
-        changed = replace(plain, accounts={"s": account}, tokenizer=tokenizer, config=config)
+        changed = replace(
+            plain, accounts={"s": account}, tokenizer=tokenizer, config=config
+        )
         return render_card(changed)
 
     assert _tokens(card(text)) == _tokens(card("plain"))
@@ -195,7 +239,11 @@ def test_names_of_the_data_are_no_markup_in_a_card(text: str) -> None:
 
 @given(st.text())
 def test_a_code_span_shows_its_text_and_nothing_else(text: str) -> None:
-    [block] = [token for token in MarkdownIt("commonmark").parse(code_span(text)) if token.type == "inline"]
+    [block] = [
+        token
+        for token in MarkdownIt("commonmark").parse(code_span(text))
+        if token.type == "inline"
+    ]
     [span] = block.children or []
     assert span.type == "code_inline"
     assert span.content.strip() == one_line(text).strip()
@@ -217,7 +265,9 @@ def test_the_card_of_a_real_version_says_how_to_read_it(
     manifest = Catalog(open_store(store)).manifest("small", 2)
     folder = store / "small" / "v2"
     text = (folder / "README.md").read_text()
-    text = text.replace("path/to/store", str(store)).replace("path/to/this/folder", str(folder))
+    text = text.replace("path/to/store", str(store)).replace(
+        "path/to/this/folder", str(folder)
+    )
     blocks = dict.fromkeys(("python", "sql", "sh"), "")
     for kind, block in re.findall(r"```(\w+)\n(.*?)```", text, re.DOTALL):
         blocks[kind] += block
@@ -225,8 +275,14 @@ def test_the_card_of_a_real_version_says_how_to_read_it(
     assert blocks["sh"] == "tokenlake peek small@v2 -n 3\ntokenlake verify small@v2\n"
     space: dict[str, Any] = {}
     exec(blocks["python"], space)
-    assert all(len(next(iter(space[name]))["input_ids"]) == 8 for name in ("for_jax", "for_torch"))
-    assert space["pl"].read_parquet(folder / "data/train-*.parquet").height == space["data"].rows.rows
+    assert all(
+        len(next(iter(space[name]))["input_ids"]) == 8
+        for name in ("for_jax", "for_torch")
+    )
+    assert (
+        space["pl"].read_parquet(folder / "data/train-*.parquet").height
+        == space["data"].rows.rows
+    )
     assert space["rows"].collect().height == manifest.totals.rows
     loaded = datasets.load_dataset(str(folder))
     assert {name: rows.num_rows for name, rows in loaded.items()} == {

@@ -11,12 +11,34 @@ from hypothesis import strategies as st
 
 from tokenlake.base.markup import tag
 from tokenlake.etl.reports import Table, label, number, to_html
-from tokenlake.etl.reports.html import areas, bars, coloured, doubling, flow, folded, legend, page, stack
+from tokenlake.etl.reports.html import (
+    areas,
+    bars,
+    coloured,
+    doubling,
+    flow,
+    folded,
+    legend,
+    page,
+    stack,
+)
 from tokenlake.runtime.store import Account
 
 EVIL: Final = (
-    *("<script>alert(1)</script>", "</style><img src=x onerror=alert(1)>", "\" onload='x' x=\""),
-    *("'><svg/onload=x>", "<!-- -->", "]]>", "&lt;b&gt;", "\u202eevil\u202c", "\x00\x1b[2J\x9b", "\ud800"),
+    *(
+        "<script>alert(1)</script>",
+        "</style><img src=x onerror=alert(1)>",
+        "\" onload='x' x=\"",
+    ),
+    *(
+        "'><svg/onload=x>",
+        "<!-- -->",
+        "]]>",
+        "&lt;b&gt;",
+        "\u202eevil\u202c",
+        "\x00\x1b[2J\x9b",
+        "\ud800",
+    ),
     *("</pre></details>", "\r\n\t"),
 )
 HOSTILE = st.one_of(
@@ -62,10 +84,22 @@ def everything(text: str) -> str:
     """A page that shows a text in each place where one may come from data."""
     pieces = coloured({text: 1, f"{text} ": 2}, {text: text})
     reasons = {text: 3}
-    account = Account(rows_read=5, kept=2, quarantined=reasons, documents=2, tokens=4, content_packed=4)
+    account = Account(
+        rows_read=5,
+        kept=2,
+        quarantined=reasons,
+        documents=2,
+        tokens=4,
+        content_packed=4,
+    )
     table = Table((label("key", text), number("n", text)), ((text, 1),), f"of {text}")
     parts = [
-        *(tag("p", text, title=text, class_=text), folded(text, text), to_html(table), flow(account)),
+        *(
+            tag("p", text, title=text, class_=text),
+            folded(text, text),
+            to_html(table),
+            flow(account),
+        ),
         *(stack(pieces), legend(pieces, 3), bars([(text, 2)])),
         areas([(0, {text: 0.5, "other": 0.5}), (9, {text: 0.1, "other": 0.9})], text),
     ]
@@ -79,7 +113,11 @@ def test_no_text_becomes_a_tag(text: str) -> None:
     everything(text).encode()  # half a surrogate pair would not go into a file
 
 
-@given(text=st.text(st.characters(exclude_categories=("Cc", "Cs", "Cf")), min_size=1, max_size=30))
+@given(
+    text=st.text(
+        st.characters(exclude_categories=("Cc", "Cs", "Cf")), min_size=1, max_size=30
+    )
+)
 def test_a_text_is_read_as_it_was_written(text: str) -> None:
     assert "".join(Skeleton(tag("p", text).text).words) == text
 
@@ -96,22 +134,35 @@ def test_only_what_is_markup_stays_markup() -> None:
 
 def test_a_page_loads_and_runs_nothing() -> None:
     whole = everything("harmless")
-    assert "default-src &#x27;none&#x27;; style-src &#x27;unsafe-inline&#x27;; img-src data:" in whole
+    assert (
+        "default-src &#x27;none&#x27;; style-src &#x27;unsafe-inline&#x27;; img-src data:"
+        in whole
+    )
     tags = Skeleton(whole).tags
-    assert not {"script", "link", "img", "iframe", "form", "object", "base"} & {name for name, *_ in tags}
+    assert not {"script", "link", "img", "iframe", "form", "object", "base"} & {
+        name for name, *_ in tags
+    }
     assert not any(
-        attribute.startswith("on") or attribute == "src" for _, *rest in tags for attribute in rest
+        attribute.startswith("on") or attribute == "src"
+        for _, *rest in tags
+        for attribute in rest
     )
     assert "url(" not in whole and "@import" not in whole
 
 
-@given(lengths=st.dictionaries(st.integers(1, 1 << 40), st.integers(1, 1000), max_size=20))
+@given(
+    lengths=st.dictionaries(st.integers(1, 1 << 40), st.integers(1, 1000), max_size=20)
+)
 def test_ranges_that_double_count_everything_once(lengths: dict[int, int]) -> None:
     found = doubling(lengths.items())
     assert sum(many for _, many in found) == sum(lengths.values())
     for name, _ in found:
         low, _, high = name.replace(",", "").partition("-")
-        within = sum(many for length, many in lengths.items() if int(low) <= length <= int(high or low))
+        within = sum(
+            many
+            for length, many in lengths.items()
+            if int(low) <= length <= int(high or low)
+        )
         assert (name, within) in found
 
 
@@ -121,13 +172,20 @@ def test_an_account_of_nothing_has_an_empty_flow() -> None:
 
 @pytest.mark.parametrize("seq_length", [None, 8])
 def test_the_flow_says_each_count(seq_length: int | None) -> None:
-    packed: dict[str, Any] = {"sequences": 2, "slots": 16, "eos": 3, "pad": 4} if seq_length else {}
+    packed: dict[str, Any] = (
+        {"sequences": 2, "slots": 16, "eos": 3, "pad": 4} if seq_length else {}
+    )
     account = Account(
         rows_read=9, filtered={"empty": 4}, quarantined={"null_text": 2}, kept=3, documents=3,
         tokens=12, content_packed=9, dropped={"too_long": 3}, **packed,
     )  # fmt: skip
     account.check(seq_length)
     told = "".join(Skeleton(flow(account).text).words)
-    for words in ("rows read 9", "filtered: empty 4", "quarantined: null_text 2", "dropped: too_long 3"):
+    for words in (
+        "rows read 9",
+        "filtered: empty 4",
+        "quarantined: null_text 2",
+        "dropped: too_long 3",
+    ):
         assert words in told
     assert ("padding 4" in told) == (seq_length is not None)

@@ -50,7 +50,9 @@ def request(
         ("/pages/a%20b.js", "text/javascript; charset=utf-8", "'é'".encode()),
     ],
 )
-def test_a_file_is_sent_with_its_type(url: str, path: str, content_type: str, body: bytes) -> None:
+def test_a_file_is_sent_with_its_type(
+    url: str, path: str, content_type: str, body: bytes
+) -> None:
     status, headers, received = request(url, path)
     assert (status, headers["Content-Type"], received) == (200, content_type, body)
     assert headers["X-Content-Type-Options"] == "nosniff"
@@ -65,8 +67,21 @@ def test_head_sends_no_body(url: str) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        *("/missing.html", "/pages", "/pages/", "/../secret.txt", "/%2e%2e/secret.txt", "//secret.txt"),
-        *("/pages/..%2f..%2fsecret.txt", "/link.txt", "/.record.json", "/a%00b", "/" + "a" * 5000),
+        *(
+            "/missing.html",
+            "/pages",
+            "/pages/",
+            "/../secret.txt",
+            "/%2e%2e/secret.txt",
+            "//secret.txt",
+        ),
+        *(
+            "/pages/..%2f..%2fsecret.txt",
+            "/link.txt",
+            "/.record.json",
+            "/a%00b",
+            "/" + "a" * 5000,
+        ),
     ],
 )
 def test_nothing_outside_the_folder_is_sent(url: str, path: str) -> None:
@@ -75,7 +90,9 @@ def test_nothing_outside_the_folder_is_sent(url: str, path: str) -> None:
     assert b"secret" not in received
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1", "127.0.0.1:1", "localhost"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:80", "127.0.0.1", "127.0.0.1:1", "localhost"]
+)
 def test_a_foreign_host_gets_nothing(url: str, host: str) -> None:
     status, _, received = request(url, "/", host=host)
     assert status == 403
@@ -95,7 +112,9 @@ def test_a_port_in_use_is_named(url: str, tmp_path: Path) -> None:
     port = urlsplit(url).port
     assert port is not None
     with (
-        pytest.raises(ConfigError, match=rf"--port {port}: the port is in use .* `--port 0`"),
+        pytest.raises(
+            ConfigError, match=rf"--port {port}: the port is in use .* `--port 0`"
+        ),
         serve_folder(tmp_path, port),
     ):
         pass
@@ -103,7 +122,10 @@ def test_a_port_in_use_is_named(url: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("port", [-1, 65_536])
 def test_a_port_has_sixteen_bits(tmp_path: Path, port: int) -> None:
-    with pytest.raises(ConfigError, match="expected a number from 0 to 65535"), serve_folder(tmp_path, port):
+    with (
+        pytest.raises(ConfigError, match="expected a number from 0 to 65535"),
+        serve_folder(tmp_path, port),
+    ):
         pass
 
 

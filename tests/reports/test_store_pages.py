@@ -1,4 +1,6 @@
-"""Pages of a store from their contents: escapes, the graph and its layout, and the policy of pages with scripts."""
+"""Pages of a store from their contents: escapes, the graph and its layout, and the
+policy of pages with scripts.
+"""
 
 from __future__ import annotations
 
@@ -41,11 +43,14 @@ def seal(name: VersionName) -> str:
     return hashlib.sha256(str(name).encode()).hexdigest()
 
 
-def version(dataset: str, number: int, *parents: VersionName, **fields: object) -> VersionSummary:
+def version(
+    dataset: str, number: int, *parents: VersionName, **fields: object
+) -> VersionSummary:
     """A committed version with one input file, or made from other versions."""
     name = VersionName(dataset, number)
     origins = [
-        Parent(dataset=parent.dataset, version=parent.version, sha256=seal(parent)) for parent in parents
+        Parent(dataset=parent.dataset, version=parent.version, sha256=seal(parent))
+        for parent in parents
     ]
     values: dict[str, object] = {
         "name": name,
@@ -73,10 +78,14 @@ def lines_of(graph: LineageGraph) -> dict[str, int]:
 
 
 def every_page(text: str) -> list[str]:
-    """The three pages of a store that has a text in each place where one may come from data."""
+    """The three pages of a store that has a text in each place where one may come
+    from data.
+    """
     name = VersionName("code", 1)
     committed = version("code", 1, tags=(text,), inputs=(InputSet(text, 2, 10, text),))
-    failed = VersionSummary(name=VersionName("code", 2), state="failed", error=text, units=3)
+    failed = VersionSummary(
+        name=VersionName("code", 2), state="failed", error=text, units=3
+    )
     contents = StoreContents(
         text,
         (committed, failed),
@@ -111,10 +120,17 @@ def test_no_text_becomes_a_part_of_a_page(text: str) -> None:
 @pytest.mark.parametrize("text", EVIL)
 def test_rows_are_read_as_they_are_and_cannot_end_their_element(text: str) -> None:
     page = every_page(text)[2]
-    data = re.findall(r'<script type="application/json" id="page-data">(.*?)</script>', page, re.DOTALL)
+    data = re.findall(
+        r'<script type="application/json" id="page-data">(.*?)</script>',
+        page,
+        re.DOTALL,
+    )
     assert len(data) == 1
     assert not set(data[0]) & set("<>&\u202e\x00\x1b")
-    assert json.loads(data[0])["rows"][0]["documents"][0]["runs"] == [[text, True], [text, False]]
+    assert json.loads(data[0])["rows"][0]["documents"][0]["runs"] == [
+        [text, True],
+        [text, False],
+    ]
 
 
 def test_a_page_runs_its_own_script_alone() -> None:
@@ -122,12 +138,15 @@ def test_a_page_runs_its_own_script_alone() -> None:
         scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
         assert len(scripts) == 1
         digest = base64.b64encode(hashlib.sha256(scripts[0].encode()).digest()).decode()
-        policy = unescape(re.findall(r'Content-Security-Policy" content="(.*?)"', page)[0])
+        policy = unescape(
+            re.findall(r'Content-Security-Policy" content="(.*?)"', page)[0]
+        )
         assert policy.split("; ")[0] == "default-src 'none'"
         assert policy.split("; ")[-1] == f"script-src 'sha256-{digest}'"
         # Scripts set texts as text, and reach for nothing.
         assert not re.search(
-            r"innerHTML|outerHTML|insertAdjacent|document\.write|eval|fetch|XMLHttp|import\(", scripts[0]
+            r"innerHTML|outerHTML|insertAdjacent|document\.write|eval|fetch|XMLHttp|import\(",
+            scripts[0],
         )
         assert "url(" not in page and "@import" not in page and "http://" not in page
 
@@ -138,7 +157,9 @@ def test_a_page_runs_its_own_script_alone() -> None:
 def test_the_index_lists_versions_newest_first_and_folds_old_ones() -> None:
     versions = [version("code", number) for number in range(1, 15)]
     words = Skeleton(render_index(store_of(*versions), 0, "tokenlake")).words
-    assert [word for word in words if re.fullmatch(r"v\d+", word)] == [f"v{n}" for n in range(14, 0, -1)]
+    assert [word for word in words if re.fullmatch(r"v\d+", word)] == [
+        f"v{n}" for n in range(14, 0, -1)
+    ]
     assert "4 older versions" in words
     assert "1970-01-01 00:00 UTC" in words
 
@@ -146,10 +167,17 @@ def test_the_index_lists_versions_newest_first_and_folds_old_ones() -> None:
 def test_builds_and_damage_come_first_with_their_errors() -> None:
     states = ("running", "idle", "failed", "cancelled", "unreadable", "damaged")
     versions = [
-        VersionSummary(name=VersionName(f"d-{state}", 1), state=state, error=f"{state} because", units=7)
+        VersionSummary(
+            name=VersionName(f"d-{state}", 1),
+            state=state,
+            error=f"{state} because",
+            units=7,
+        )
         for state in states
     ]
-    page = "".join(Skeleton(render_index(store_of(version("code", 1), *versions), 0, "")).words)
+    page = "".join(
+        Skeleton(render_index(store_of(version("code", 1), *versions), 0, "")).words
+    )
     assert page.index("failed because") < page.index("code 1 version")
     for state in states:
         assert f"d-{state}@v1 {state}" in page and f"{state} because" in page
@@ -166,14 +194,20 @@ def test_an_empty_store_has_pages() -> None:
 
 
 def test_the_graph_leads_from_inputs_to_statements() -> None:
-    code, web, pile = VersionName("code", 1), VersionName("web", 1), VersionName("pile", 1)
+    code, web, pile = (
+        VersionName("code", 1),
+        VersionName("web", 1),
+        VersionName("pile", 1),
+    )
     graph = build_graph(
         store_of(
             version("code", 1),
             version("web", 1),
             version("pile", 1, code, web),
             exports=(ExportSummary("out/pile", seal(pile), "jsonl, none", 1, 9),),
-            statements=(StatementSummary("run.json", "ab", (0, 10), (seal(pile), seal(code))),),
+            statements=(
+                StatementSummary("run.json", "ab", (0, 10), (seal(pile), seal(code))),
+            ),
         )
     )
     assert set(graph.arrows) == {
@@ -186,21 +220,31 @@ def test_the_graph_leads_from_inputs_to_statements() -> None:
         ("code@v1", "statement:run.json"),
     }
     columns = lines_of(graph)
-    assert (columns["input:s:code@v1"], columns["code@v1"], columns["pile@v1"]) == (0, 1, 2)
+    assert (columns["input:s:code@v1"], columns["code@v1"], columns["pile@v1"]) == (
+        0,
+        1,
+        2,
+    )
     assert columns["export:out/pile"] == columns["statement:run.json"] == 3
 
 
 def test_versions_that_read_the_same_files_share_them() -> None:
     same = (InputSet("s", 3, 30, "digest"),)
-    graph = build_graph(store_of(version("a", 1, inputs=same), version("b", 1, inputs=same)))
+    graph = build_graph(
+        store_of(version("a", 1, inputs=same), version("b", 1, inputs=same))
+    )
     assert set(graph.arrows) == {("input:s:digest", "a@v1"), ("input:s:digest", "b@v1")}
 
 
 def test_a_parent_that_is_gone_has_a_line() -> None:
     graph = build_graph(store_of(version("pile", 1, VersionName("gone", 4))))
     assert graph.arrows == (("gone@v4", "pile@v1"),)
-    absent = [line for box in graph.boxes for line in box.lines if line.kind == "absent"]
-    assert [(line.title, line.label, line.detail) for line in absent] == [("gone", "v4", "not in this store")]
+    absent = [
+        line for box in graph.boxes for line in box.lines if line.kind == "absent"
+    ]
+    assert [(line.title, line.label, line.detail) for line in absent] == [
+        ("gone", "v4", "not in this store")
+    ]
 
 
 def test_old_versions_share_a_line_unless_a_shown_one_was_made_from_them() -> None:
@@ -211,14 +255,21 @@ def test_old_versions_share_a_line_unless_a_shown_one_was_made_from_them() -> No
     assert [key for key in lines if key.startswith("code@v")] == [
         f"code@v{n}" for n in (20, 19, 18, 17, 16, 15, 2)
     ]
-    labels = [line.label for box in graph.boxes for line in box.lines if line.key == "code@older"]
+    labels = [
+        line.label
+        for box in graph.boxes
+        for line in box.lines
+        if line.key == "code@older"
+    ]
     assert labels == ["13 older versions"]
     assert graph.folded == 13
 
 
 @st.composite
 def stores(draw: st.DrawFn) -> StoreContents:
-    """A store of up to 60 versions, each of which is made from any versions that were made before it."""
+    """A store of up to 60 versions, each of which is made from any versions that
+    were made before it.
+    """
     count = draw(st.integers(0, 60))
     names: list[VersionName] = []
     versions: list[VersionSummary] = []
@@ -226,7 +277,11 @@ def stores(draw: st.DrawFn) -> StoreContents:
     for _ in range(count):
         dataset = draw(st.sampled_from(["a", "b", "c", "d"]))
         numbers[dataset] = numbers.get(dataset, 0) + 1
-        parents = draw(st.lists(st.sampled_from(names), max_size=3, unique=True)) if names else []
+        parents = (
+            draw(st.lists(st.sampled_from(names), max_size=3, unique=True))
+            if names
+            else []
+        )
         names.append(VersionName(dataset, numbers[dataset]))
         versions.append(version(dataset, numbers[dataset], *parents))
     return store_of(*sorted(versions, key=lambda summary: summary.name))
@@ -267,9 +322,13 @@ def test_lineage_longer_than_pythons_stack_is_drawn() -> None:
 def test_two_hundred_versions_make_a_graph_of_a_few_screens() -> None:
     versions: list[VersionSummary] = []
     for number in range(1, 26):
-        origins = [VersionName(dataset, number) for dataset in ("code", "web", "books", "math")]
+        origins = [
+            VersionName(dataset, number) for dataset in ("code", "web", "books", "math")
+        ]
         versions += [version(origin.dataset, number) for origin in origins]
-        versions += [version(f"{name}-mix", number, *origins) for name in ("a", "b", "c", "d")]
+        versions += [
+            version(f"{name}-mix", number, *origins) for name in ("a", "b", "c", "d")
+        ]
     assert len(versions) == 200
     graph = build_graph(store_of(*versions))
     placed = place_boxes(graph)
@@ -280,4 +339,7 @@ def test_two_hundred_versions_make_a_graph_of_a_few_screens() -> None:
 def test_links_of_the_graph_are_pages() -> None:
     graph = build_graph(store_of(version("code", 1), version("index.html", 1)))
     links = {line.link for box in graph.boxes for line in box.lines if line.link}
-    assert links == {version_page(VersionName("code", 1)), "datasets/index.html/v1.html"}
+    assert links == {
+        version_page(VersionName("code", 1)),
+        "datasets/index.html/v1.html",
+    }

@@ -1,4 +1,6 @@
-"""A small real store with mixtures in it, for tests of what reads stores; built once for all of them."""
+"""A small real store with mixtures in it, for tests of what reads stores; built once
+for all of them.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,21 @@ SEQ_LENGTH = 64
 
 
 def settings(root: Path, tokenizer: Path) -> dict[str, Any]:
-    """Two small sources of text, their files written below `root`, and a packed mixture of their documents."""
+    """Two small sources of text, their files written below `root`, and a packed
+    mixture of their documents.
+    """
     for name, many in (("code", 30), ("web", 90)):
         texts = [
-            json.dumps({"text": f"{name} {i} " + "flows to the sea. " * (i % 7 + 1)}) for i in range(many)
+            json.dumps({"text": f"{name} {i} " + "flows to the sea. " * (i % 7 + 1)})
+            for i in range(many)
         ]
         (root / f"{name}.jsonl").write_text("\n".join(texts) + "\n")
     return {
         "name": "pile",
-        "datasets": [{"name": name, "data_files": str(root / f"{name}.jsonl")} for name in ("code", "web")],
+        "datasets": [
+            {"name": name, "data_files": str(root / f"{name}.jsonl")}
+            for name in ("code", "web")
+        ],
         "default_tokenizer": str(tokenizer),
         "mix": {
             "weights": {"code": 0.5, "web": 0.5},
@@ -39,7 +47,8 @@ def settings(root: Path, tokenizer: Path) -> dict[str, Any]:
 
 
 def build_mixtures(root: Path, tokenizer: Path) -> Path:
-    """Build ``pile`` (packed documents), ``loose`` (documents under other names) and ``rows`` (packed rows).
+    """Build ``pile`` (packed documents), ``loose`` (documents under other names) and
+    ``rows`` (packed rows).
 
     Returns:
         The store.
@@ -62,8 +71,11 @@ def _of_stored(chosen: dict[str, Any]) -> Iterator[dict[str, Any]]:
     names = {"py": "pile.code.tokens", "docs": "pile.web.tokens"}
     yield {
         "name": "loose",
-        "datasets": [{"name": name, "dataset": dataset} for name, dataset in names.items()],
-        "mix": chosen["mix"] | {"weights": {"py": 0.25, "docs": 0.75}, "weights_by": "tokens"},
+        "datasets": [
+            {"name": name, "dataset": dataset} for name, dataset in names.items()
+        ],
+        "mix": chosen["mix"]
+        | {"weights": {"py": 0.25, "docs": 0.75}, "weights_by": "tokens"},
     }
     for name in ("code", "web"):
         source = {"name": name, "dataset": f"pile.{name}.tokens"}
@@ -74,7 +86,9 @@ def _of_stored(chosen: dict[str, Any]) -> Iterator[dict[str, Any]]:
     ]
     yield {
         "name": "rows",
-        "datasets": [{"name": name, "dataset": f"{name}-rows@v1"} for name in ("code", "web")],
+        "datasets": [
+            {"name": name, "dataset": f"{name}-rows@v1"} for name in ("code", "web")
+        ],
         "mix": {
             "weight_schedule": points,
             "weight_schedule_type": "linear",

@@ -1,4 +1,6 @@
-"""Sources to mix, and the walk through a mixture slot by slot that everything else must equal."""
+"""Sources to mix, and the walk through a mixture slot by slot that everything else
+must equal.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from tokenlake.runtime.mixing import constant, counts_of, key_of, shuffled
 
 
 def rows_of(name: str, sizes: Sequence[int]) -> dict[str, list[Row]]:
-    """Return shards of rows {"id": "a0"}, {"id": "a1"}, ..., which go on through all shards."""
+    """Return shards of rows {"id": "a0"}, {"id": "a1"}, ..., which go on through all
+    shards.
+    """
     ids = iter(range(sum(sizes)))
     return {
         f"{name}.{place}": [{"id": f"{name}{next(ids)}"} for _ in range(size)]
@@ -61,12 +65,16 @@ def walk(
     seed: int = 0,
     most: int = 1000,
 ) -> list[tuple[str, int]]:
-    """Return (source, how many of its rows came before), a slot after the other, as the stop strategy says."""
+    """Return (source, how many of its rows came before), a slot after the other, as
+    the stop strategy says.
+    """
     scheduler = weights if isinstance(weights, WeightScheduler) else constant(weights)
     drawn = dict.fromkeys(sizes, 0)
     out: list[tuple[str, int]] = []
     for name in _slots(scheduler, block_size, seed):
-        if len(out) == most or (stop == "all_exhausted" and all(drawn[n] == sizes[n] for n in sizes)):
+        if len(out) == most or (
+            stop == "all_exhausted" and all(drawn[n] == sizes[n] for n in sizes)
+        ):
             break
         if stop != "restart" and drawn[name] == sizes[name]:
             if stop == "first_exhausted":
@@ -80,10 +88,15 @@ def walk(
 def _slots(scheduler: WeightScheduler, block_size: int, seed: int) -> Iterator[str]:
     counts, block = counts_of(scheduler, block_size=block_size), 0
     while True:
-        before, after = counts.draws_before(block * block_size), counts.draws_before((block + 1) * block_size)
+        before, after = (
+            counts.draws_before(block * block_size),
+            counts.draws_before((block + 1) * block_size),
+        )
         each = np.array(after) - np.array(before)
         slots = np.empty(block_size, np.int64)
-        slots[shuffled(block_size, key_of(seed, 0, block))] = np.repeat(np.arange(len(each)), each)
+        slots[shuffled(block_size, key_of(seed, 0, block))] = np.repeat(
+            np.arange(len(each)), each
+        )
         for place in slots.tolist():
             yield scheduler.names[place]
         block += 1

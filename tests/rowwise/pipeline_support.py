@@ -37,7 +37,10 @@ def gpt() -> LoadedTokenizer:
 
 
 def texts(count: int, word: str = "word") -> list[Row]:
-    return [{"text": f"{word} number {i} " + "and more " * (i % 7), "id": i} for i in range(count)]
+    return [
+        {"text": f"{word} number {i} " + "and more " * (i % 7), "id": i}
+        for i in range(count)
+    ]
 
 
 def write_jsonl(path: Path, rows: Iterable[Row]) -> Path:
@@ -48,7 +51,10 @@ def write_jsonl(path: Path, rows: Iterable[Row]) -> Path:
 
 def tokens(lengths: Iterable[int], **more: Any) -> Plain:
     """Rows of ids: document d holds d * 100, d * 100 + 1, ..."""
-    rows = [{"input_ids": [100 * d + i for i in range(n)], **more} for d, n in enumerate(lengths, start=1)]
+    rows = [
+        {"input_ids": [100 * d + i for i in range(n)], **more}
+        for d, n in enumerate(lengths, start=1)
+    ]
     return Plain({"a": rows})
 
 
@@ -89,7 +95,9 @@ class Endless(ShardedDataSource):
 
 
 OTHERS: set[threading.Thread] = set()
-"""Threads of tests before this one, which `conftest` notes: what they left alive, such as a loader of a fixture."""
+"""Threads of tests before this one, which `conftest` notes: what they left alive,
+such as a loader of a fixture.
+"""
 
 
 def prefetching_threads() -> list[threading.Thread]:
@@ -109,4 +117,8 @@ def require_no_threads() -> None:
 def printed(name: str) -> dict[str, str]:
     """Return the snippets of a document by their headings, as they are printed."""
     text = (Path(__file__).parent / "snippets" / name).read_text()
-    return dict(re.findall(r"^## (\w+)\n\n```python\n(.*?)\n```$", text, re.MULTILINE | re.DOTALL))
+    return dict(
+        re.findall(
+            r"^## (\w+)\n\n```python\n(.*?)\n```$", text, re.MULTILINE | re.DOTALL
+        )
+    )

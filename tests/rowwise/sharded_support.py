@@ -29,7 +29,9 @@ class Plain(ShardedDataSource):
 
 @final
 class Known(ShardedDataSource):
-    """A source that knows how many rows it has, and leaves out those without fields: their numbers are gaps."""
+    """A source that knows how many rows it has, and leaves out those without fields:
+    their numbers are gaps.
+    """
 
     def __init__(self, shards: Mapping[str, Sequence[Row]]) -> None:
         self._plain, self._shards = Plain(shards), shards
@@ -47,7 +49,9 @@ class Known(ShardedDataSource):
 
     def open_shard_numbered(self, shard_name: str, row: int = 0) -> Numbered:
         return (
-            (number, value) for number, value in self._plain.open_shard_numbered(shard_name, row) if value
+            (number, value)
+            for number, value in self._plain.open_shard_numbered(shard_name, row)
+            if value
         )
 
     def get_shard_info(self, shard_name: str) -> ShardInfo:
@@ -59,18 +63,27 @@ def check_flat(directory: Path) -> None:
     """Compare the files of a flat directory with its manifest."""
     for file in FlatManifest.of(directory).files:
         data = (directory / file.path).read_bytes()
-        assert (len(data), hashlib.sha256(data).hexdigest()) == (file.bytes, file.sha256)
+        assert (len(data), hashlib.sha256(data).hexdigest()) == (
+            file.bytes,
+            file.sha256,
+        )
 
 
 def counted(**sizes: int) -> dict[str, list[Row]]:
-    """Return shards of rows {"id": 0}, {"id": 1}, ..., which go on through all shards."""
+    """Return shards of rows {"id": 0}, {"id": 1}, ..., which go on through all
+    shards.
+    """
     ids = iter(range(sum(sizes.values())))
-    return {name: [{"id": next(ids)} for _ in range(size)] for name, size in sizes.items()}
+    return {
+        name: [{"id": next(ids)} for _ in range(size)] for name, size in sizes.items()
+    }
 
 
 def ids(rows: Iterator[Row]) -> list[Any]:
     return [row["id"] for row in rows]
 
 
-def numbered(source: ShardedDataSource, name: str, row: int = 0) -> list[tuple[int, Row]]:
+def numbered(
+    source: ShardedDataSource, name: str, row: int = 0
+) -> list[tuple[int, Row]]:
     return list(source.open_shard_numbered(name, row))

@@ -1,4 +1,6 @@
-"""A source of rows as a dataset of PyTorch and of Hugging Face, and its rows cut, passed over and shuffled."""
+"""A source of rows as a dataset of PyTorch and of Hugging Face, and its rows cut,
+passed over and shuffled.
+"""
 
 from __future__ import annotations
 
@@ -48,14 +50,18 @@ def mixed() -> ShardedDataSource:
 def test_a_loader_of_pytorch_takes_a_source(workers: int):
     rows = [{"input_ids": [n, n + 1], "text": str(n), "weight": 0.5} for n in range(6)]
     loader = torch.utils.data.DataLoader(
-        Plain({"a": rows[:4], "b": rows[4:]}).to_torch(), batch_size=2, num_workers=workers
+        Plain({"a": rows[:4], "b": rows[4:]}).to_torch(),
+        batch_size=2,
+        num_workers=workers,
     )
     batches = list(loader)
     assert all(batch["input_ids"].dtype == torch.int64 for batch in batches)
-    assert sorted(chain.from_iterable(batch["input_ids"].tolist() for batch in batches)) == [
-        row["input_ids"] for row in rows
-    ]
-    assert sorted(chain.from_iterable(batch["text"] for batch in batches)) == list("012345")
+    assert sorted(
+        chain.from_iterable(batch["input_ids"].tolist() for batch in batches)
+    ) == [row["input_ids"] for row in rows]
+    assert sorted(chain.from_iterable(batch["text"] for batch in batches)) == list(
+        "012345"
+    )
 
 
 @given(sizes=st.lists(st.integers(0, 6), max_size=5), ranks=st.integers(1, 3))
@@ -80,16 +86,26 @@ def test_a_loop_of_pytorch_resumes_exactly(make: Any, host: tuple[int, int]):
         again.load_state_dict(stream.state_dict())
         assert begun + list(again) == whole
         assert list(again) == whole  # the loop after it is a whole one
-    with pytest.raises(ConfigError, match="resume with the same number of processes and workers"):
-        iter(make().to_torch(host=(0, 9))).load_state_dict(iter(make().to_torch(host=host)).state_dict())
+    with pytest.raises(
+        ConfigError, match="resume with the same number of processes and workers"
+    ):
+        iter(make().to_torch(host=(0, 9))).load_state_dict(
+            iter(make().to_torch(host=host)).state_dict()
+        )
 
 
 @promise(125)
 def test_a_stateful_loader_resumes_its_workers():
     def loader() -> Any:
-        return stateful.StatefulDataLoader(source().to_torch(), batch_size=2, num_workers=2)
+        return stateful.StatefulDataLoader(
+            source().to_torch(), batch_size=2, num_workers=2
+        )
 
-    whole, first, second = [batch["id"].tolist() for batch in loader()], loader(), loader()
+    whole, first, second = (
+        [batch["id"].tolist() for batch in loader()],
+        loader(),
+        loader(),
+    )
     batches = iter(first)
     begun = [next(batches)["id"].tolist() for _ in range(4)]
     second.load_state_dict(first.state_dict())
@@ -105,13 +121,15 @@ def test_a_source_is_a_dataset_of_hugging_face():
     assert rows.num_shards == 4
     assert rows.take(2).column_names in (None, ["id"])
     assert sorted(ids(rows.shuffle(seed=1, buffer_size=4))) == list(range(21))
-    assert sorted(chain(*(ids(dealing.split_dataset_by_node(rows, rank, 2)) for rank in range(2)))) == list(
-        range(21)
-    )
+    assert sorted(
+        chain(*(ids(dealing.split_dataset_by_node(rows, rank, 2)) for rank in range(2)))
+    ) == list(range(21))
     finer = mixed().to_hf(num_shards=3)
     assert sorted(ids(finer)) == sorted(ids(mixed()))
     assert sorted(
-        chain(*(ids(dealing.split_dataset_by_node(finer, rank, 3)) for rank in range(3)))
+        chain(
+            *(ids(dealing.split_dataset_by_node(finer, rank, 3)) for rank in range(3))
+        )
     ) == sorted(ids(mixed()))
 
 
@@ -126,11 +144,15 @@ def test_a_dataset_of_hugging_face_resumes_exactly():
 
 @promise(205)
 def test_what_a_mixture_returns_has_the_methods_of_a_dataset():
-    rows = tl.block_mixture_interleave({"a": [{"id": n} for n in range(9)], "b": [{"id": 9}]}, block_size=2)
+    rows = tl.block_mixture_interleave(
+        {"a": [{"id": n} for n in range(9)], "b": [{"id": 9}]}, block_size=2
+    )
     assert rows.column_names == ["id", "__source__"]
     drawn = [row["id"] for row in rows.take(12)]
     assert [row["id"] for row in rows.skip(4).take(8)] == drawn[4:]
-    assert sorted(row["id"] for row in rows.take(12).shuffle(seed=3, buffer_size=5)) == sorted(drawn)
+    assert sorted(
+        row["id"] for row in rows.take(12).shuffle(seed=3, buffer_size=5)
+    ) == sorted(drawn)
     assert len(list(rows.take(4).to_hf())) == 4
 
 
@@ -138,7 +160,11 @@ def test_what_a_mixture_returns_has_the_methods_of_a_dataset():
 @settings(max_examples=20)
 def test_rows_are_taken_and_passed_over(skipped: int, taken: int):
     whole = [row for name in source().shard_names for row in numbered(source(), name)]
-    for rows in (source(), Known(counted(a=7, b=0, c=5, d=9)), source().filter(lambda _: True)):
+    for rows in (
+        source(),
+        Known(counted(a=7, b=0, c=5, d=9)),
+        source().filter(lambda _: True),
+    ):
         made = rows.skip(skipped).take(taken)
         found = [row for name in made.shard_names for row in numbered(made, name)]
         assert found == whole[skipped : skipped + taken]
@@ -154,9 +180,13 @@ def test_a_shuffle_is_a_permutation_that_the_seed_decides():
     assert sorted(order) == list(range(21))
     assert order != list(range(21))
     assert (
-        order == ids(source().shuffle(seed=5, buffer_size=3)) != ids(source().shuffle(seed=6, buffer_size=3))
+        order
+        == ids(source().shuffle(seed=5, buffer_size=3))
+        != ids(source().shuffle(seed=6, buffer_size=3))
     )
     for name in rows.shard_names:
-        assert numbered(rows, name, 0)[2:] == numbered(rows, name, min(2, len(numbered(rows, name))))
+        assert numbered(rows, name, 0)[2:] == numbered(
+            rows, name, min(2, len(numbered(rows, name)))
+        )
     with pytest.raises(ConfigError, match="buffer_size: got 0"):
         source().shuffle(buffer_size=0)

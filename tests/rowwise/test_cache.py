@@ -1,4 +1,6 @@
-"""Tokens that are kept on disk: made once, the same rows either way, and never those of something else."""
+"""Tokens that are kept on disk: made once, the same rows either way, and never those
+of something else.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ from tokenlake.rowwise.cached_tokens import CachedShardedSource
 
 
 class Gaps(ShardedDataSource):
-    """Rows of tokens in two shards, with gaps in their numbers; counts what is drawn, and may break."""
+    """Rows of tokens in two shards, with gaps in their numbers; counts what is
+    drawn, and may break.
+    """
 
     def __init__(self, rows: int = 50, breaks: int | None = None) -> None:
         self.rows, self.breaks, self.drawn = rows, breaks, 0
@@ -53,7 +57,12 @@ class Gaps(ShardedDataSource):
             ids = np.arange(number, number + 1 + number % 5, dtype=np.int32)
             yield (
                 number,
-                {"input_ids": ids, "loss_mask": ids % 2 == 0, "tags": {"n": [number]}, "s": shard_name},
+                {
+                    "input_ids": ids,
+                    "loss_mask": ids % 2 == 0,
+                    "tags": {"n": [number]},
+                    "s": shard_name,
+                },
             )
 
 
@@ -63,7 +72,8 @@ def kept_in(folder: Path, source: ShardedDataSource) -> CachedShardedSource:
 
 def plain(rows: Any) -> list[Any]:
     return [
-        (n, {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in row.items()}) for n, row in rows
+        (n, {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in row.items()})
+        for n, row in rows
     ]
 
 
@@ -75,9 +85,20 @@ def test_rows_are_read_once_and_are_the_same_afterwards(tmp_path: Path):
     again = {name: list(source.open_shard_numbered(name)) for name in "ab"}
     assert inner.drawn == 100
     for name in "ab":
-        assert plain(first[name]) == plain(again[name]) == plain(Gaps().open_shard_numbered(name))
-    kinds = {key: getattr(value, "dtype", None) for key, value in again["a"][4][1].items()}
-    assert kinds == {"input_ids": np.int32, "loss_mask": np.bool_, "tags": None, "s": None}
+        assert (
+            plain(first[name])
+            == plain(again[name])
+            == plain(Gaps().open_shard_numbered(name))
+        )
+    kinds = {
+        key: getattr(value, "dtype", None) for key, value in again["a"][4][1].items()
+    }
+    assert kinds == {
+        "input_ids": np.int32,
+        "loss_mask": np.bool_,
+        "tags": None,
+        "s": None,
+    }
 
 
 def test_any_row_can_be_opened_before_and_after(tmp_path: Path):
@@ -112,8 +133,12 @@ def test_where_nothing_can_be_written_rows_come_all_the_same(tmp_path: Path):
 
 
 def test_what_json_does_not_have_is_an_error(tmp_path: Path):
-    source = kept_in(tmp_path / "kept", Plain({"a": [{"input_ids": [1], "x": object()}]}))
-    with pytest.raises(ConfigError, match="a kept field contains a value that JSON does not support"):
+    source = kept_in(
+        tmp_path / "kept", Plain({"a": [{"input_ids": [1], "x": object()}]})
+    )
+    with pytest.raises(
+        ConfigError, match="a kept field contains a value that JSON does not support"
+    ):
         list(source)
     assert list(tmp_path.rglob("*.entry")) == []
 
@@ -167,7 +192,9 @@ def ids(config: dict[str, Any], *stages: str, **more: Any) -> list[list[int]]:
 
 
 @promise(49)
-def test_a_second_run_does_not_tokenize_again(config: dict[str, Any], encoded: list[int], tmp_path: Path):
+def test_a_second_run_does_not_tokenize_again(
+    config: dict[str, Any], encoded: list[int], tmp_path: Path
+):
     first = ids(config)
     assert sum(encoded) == 40
     assert ids(config) == first
@@ -180,12 +207,23 @@ def test_a_second_run_does_not_tokenize_again(config: dict[str, Any], encoded: l
     "change",
     [
         {"tokenize": {"cache_tokenized": True, "max_length": 5}},
-        {"tokenize": {"cache_tokenized": True, "max_length": 12, "remove_columns": ["text"]}},
+        {
+            "tokenize": {
+                "cache_tokenized": True,
+                "max_length": 12,
+                "remove_columns": ["text"],
+            }
+        },
         {"pack": {"enabled": True, "seq_length": 32}},
     ],
 )
-def test_other_settings_are_other_tokens(config: dict[str, Any], encoded: list[int], change: dict[str, Any]):
-    expected = ids(config | change, tokenize=(config | change)["tokenize"] | {"cache_tokenized": False})
+def test_other_settings_are_other_tokens(
+    config: dict[str, Any], encoded: list[int], change: dict[str, Any]
+):
+    expected = ids(
+        config | change,
+        tokenize=(config | change)["tokenize"] | {"cache_tokenized": False},
+    )
     ids(config)
     before = sum(encoded)
     assert ids(config | change) == expected
@@ -203,7 +241,9 @@ def test_a_changed_file_is_tokenized_again(config: dict[str, Any], encoded: list
 
 
 @promise(32, 34)
-def test_a_cache_path_is_where_a_dataset_is_kept(config: dict[str, Any], encoded: list[int], tmp_path: Path):
+def test_a_cache_path_is_where_a_dataset_is_kept(
+    config: dict[str, Any], encoded: list[int], tmp_path: Path
+):
     dataset = config["datasets"][0] | {"cache_path": str(tmp_path / "own")}
     for _ in range(2):
         ids(config, datasets=[dataset], tokenize={})
@@ -214,7 +254,9 @@ def test_a_cache_path_is_where_a_dataset_is_kept(config: dict[str, Any], encoded
     assert sum(encoded) == 120
 
 
-def test_what_a_lambda_makes_is_not_kept(config: dict[str, Any], encoded: list[int], tmp_path: Path):
+def test_what_a_lambda_makes_is_not_kept(
+    config: dict[str, Any], encoded: list[int], tmp_path: Path
+):
     dataset = config["datasets"][0] | {
         "format_callback": lambda row: row,
         "cache_path": str(tmp_path / "own"),
@@ -243,30 +285,55 @@ def test_the_section_says_where_tokens_are_kept(
     assert first == again
     assert sum(encoded) == 40  # the second epoch hits
     ids(config)
-    assert sum(encoded) == (80 if kind == "memory" else 40)  # a second run hits what is on disk
+    # A second run hits what is on disk.
+    assert sum(encoded) == (80 if kind == "memory" else 40)
     assert (tmp_path / "own").exists() == (kind != "memory")
-    assert pipeline.get_context().cache_manager.stats["memory"]["hits"] == (0 if kind == "disk" else 2)
-    assert ids(config, cache={"enabled": False}, tokenize={"cache_tokenized": True, "max_length": 12})
+    assert pipeline.get_context().cache_manager.stats["memory"]["hits"] == (
+        0 if kind == "disk" else 2
+    )
+    assert ids(
+        config,
+        cache={"enabled": False},
+        tokenize={"cache_tokenized": True, "max_length": 12},
+    )
     assert sum(encoded) == (120 if kind == "memory" else 80)
 
 
 @promise(158, 236)
 def test_kept_tokens_expire_and_have_a_size_limit(
-    config: dict[str, Any], encoded: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: dict[str, Any],
+    encoded: list[int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     kept = tmp_path / "own"
     first = ids(config, cache={"disk_cache_expiry": 3600, "cache_dir": str(kept)})
-    assert ids(config, cache={"disk_cache_expiry": 3600, "cache_dir": str(kept)}) == first
+    assert (
+        ids(config, cache={"disk_cache_expiry": 3600, "cache_dir": str(kept)}) == first
+    )
     assert sum(encoded) == 40
     monkeypatch.setattr(
-        TreeCacheManager, "__init__", partialmethod(TreeCacheManager.__init__, clock=lambda: 5e9)
+        TreeCacheManager,
+        "__init__",
+        partialmethod(TreeCacheManager.__init__, clock=lambda: 5e9),
     )
-    assert ids(config, cache={"disk_cache_expiry": 3600, "cache_dir": str(kept)}) == first
+    assert (
+        ids(config, cache={"disk_cache_expiry": 3600, "cache_dir": str(kept)}) == first
+    )
     assert sum(encoded) == 80
-    assert ids(config, cache={"disk_cache_expiry": None, "cache_dir": str(tmp_path / "b")}) == first
+    assert (
+        ids(config, cache={"disk_cache_expiry": None, "cache_dir": str(tmp_path / "b")})
+        == first
+    )
     encoded.clear()
-    assert ids(config, cache={"disk_cache_bytes": 100, "cache_dir": str(tmp_path / "c")}) == first
-    assert ids(config, cache={"disk_cache_bytes": 100, "cache_dir": str(tmp_path / "c")}) == first
+    assert (
+        ids(config, cache={"disk_cache_bytes": 100, "cache_dir": str(tmp_path / "c")})
+        == first
+    )
+    assert (
+        ids(config, cache={"disk_cache_bytes": 100, "cache_dir": str(tmp_path / "c")})
+        == first
+    )
     assert sum(encoded) == 80
     assert not (tmp_path / "c").exists()  # no entry is that small
 
@@ -280,7 +347,9 @@ def test_kept_tokens_are_compressed(
     for codec in ("none", compression):
         section = {"compression": codec, "cache_dir": str(tmp_path / codec)}
         assert ids(config, cache=section) == ids(config, cache=section)
-        sizes.append(sum(entry.stat().st_size for entry in (tmp_path / codec).iterdir()))
+        sizes.append(
+            sum(entry.stat().st_size for entry in (tmp_path / codec).iterdir())
+        )
     assert sum(encoded) == 80
     assert sizes[1] < sizes[0]
 
@@ -301,15 +370,25 @@ def test_hash_fn_says_what_makes_an_input_the_same(
         ):
             change()
             encoded.clear()
-            ids(config, cache=section, datasets=[{"name": "a", "data_files": str(moved)}])
+            ids(
+                config,
+                cache=section,
+                datasets=[{"name": "a", "data_files": str(moved)}],
+            )
             hits.setdefault(kind, []).append(not encoded)
         moved.rename(path)
         path.write_text(path.read_text().replace("turn", "word"))
-    assert hits == {"content": [True, False], "path": [False, False], "combined": [False, False]}
+    assert hits == {
+        "content": [True, False],
+        "path": [False, False],
+        "combined": [False, False],
+    }
 
 
 @promise(237)
-def test_a_cache_that_is_off_keeps_nothing(config: dict[str, Any], encoded: list[int], tmp_path: Path):
+def test_a_cache_that_is_off_keeps_nothing(
+    config: dict[str, Any], encoded: list[int], tmp_path: Path
+):
     section = tl.CacheStageConfig(enabled=False, cache_dir=str(tmp_path / "own"))
     for _ in range(2):
         ids(config, cache=section)
@@ -352,7 +431,8 @@ def test_what_a_stage_of_ones_own_makes_is_not_kept(config: dict[str, Any]):
 
         def process(self, data: Any, context: Any) -> Any:
             return {
-                key: source.map(lambda row: {"text": row["text"].upper()}) for key, source in data.items()
+                key: source.map(lambda row: {"text": row["text"].upper()})
+                for key, source in data.items()
             }
 
     with pytest.raises(ConfigError, match="a custom stage produces them"):
@@ -369,7 +449,9 @@ def test_a_lost_chunk_is_the_sources_and_the_next_reading_keeps_all_again(
     assert len(list(tmp_path.iterdir())) == 8 + 1
     inner.drawn = 0
     for row in (0, 1, 20, 21, 22, 147):
-        assert plain(source.open_shard_numbered("a", row)) == [each for each in expected if each[0] >= row]
+        assert plain(source.open_shard_numbered("a", row)) == [
+            each for each in expected if each[0] >= row
+        ]
     assert inner.drawn == 0
     DiskCache(tmp_path).invalidate("0/#3")
     assert plain(source.open_shard_numbered("a")) == expected

@@ -14,7 +14,12 @@ from tests.seeds import promise
 from tests.sources.support import inputs, read, texts
 from tokenlake import DatasetConfig, create_source
 from tokenlake.easydel import TextShardedSource
-from tokenlake.errors import ConfigError, DamagedFileError, NotAvailableError, SourceNotFoundError
+from tokenlake.errors import (
+    ConfigError,
+    DamagedFileError,
+    NotAvailableError,
+    SourceNotFoundError,
+)
 from tokenlake.rowwise import JsonShardedSource, ParquetShardedSource, expand_data_files
 
 
@@ -29,10 +34,17 @@ def folder(tmp_path) -> Path:
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("a.jsonl", JsonShardedSource), ("b.parquet", ParquetShardedSource), ("c.txt", TextShardedSource)],
+    [
+        ("a.jsonl", JsonShardedSource),
+        ("b.parquet", ParquetShardedSource),
+        ("c.txt", TextShardedSource),
+    ],
 )
 def test_the_class_is_that_of_the_format(folder, name, kind):
-    for config in ({"data_files": str(folder / name)}, DatasetConfig(data_files=str(folder / name))):
+    for config in (
+        {"data_files": str(folder / name)},
+        DatasetConfig(data_files=str(folder / name)),
+    ):
         source = create_source(config)
         assert type(source) is kind
         assert source.shard_names == (name,)
@@ -40,7 +52,9 @@ def test_the_class_is_that_of_the_format(folder, name, kind):
 
 @promise(25, 244)
 @pytest.mark.parametrize("name", ["a.json", "a.jsonl", "a.json.gz", "a.data"])
-@pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf", b"\n" * 5000], ids=["", "mark", "blank lines"])
+@pytest.mark.parametrize(
+    "start", [b"", b"\xef\xbb\xbf", b"\n" * 5000], ids=["", "mark", "blank lines"]
+)
 def test_type_json_reads_lines_and_arrays(tmp_path, name, start):
     """Whatever the name says: the beginning of a file tells, on every road."""
     objects = [{"text": f"t{place}", "meta": {"x": "{\n"}} for place in range(300)]
@@ -71,9 +85,16 @@ def test_a_file_of_type_json_that_is_neither_is_damaged(tmp_path):
 
 @promise(26)
 def test_text_goes_into_the_content_field(folder):
-    config = {"data_files": f"{folder}/c.txt", "text_mode": "document", "content_field": "body"}
+    config = {
+        "data_files": f"{folder}/c.txt",
+        "text_mode": "document",
+        "content_field": "body",
+    }
     assert list(create_source(config)) == [{"body": "one\ntwo\n"}]
-    assert list(create_source({"data_files": f"{folder}/c.txt"})) == [{"text": "one"}, {"text": "two"}]
+    assert list(create_source({"data_files": f"{folder}/c.txt"})) == [
+        {"text": "one"},
+        {"text": "two"},
+    ]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +113,9 @@ def test_text_goes_into_the_content_field(folder):
         ({"type": "parqet"}, ConfigError),
     ],
 )
-def test_options_that_rows_do_not_follow_are_errors_that_name_them(folder, option, error):
+def test_options_that_rows_do_not_follow_are_errors_that_name_them(
+    folder, option, error
+):
     with pytest.raises(error, match=next(iter(option))):
         create_source({"data_files": f"{folder}/b.parquet", **option})
 
@@ -111,10 +134,18 @@ def test_patterns_become_files_in_the_order_of_the_entries(folder):
     (folder / "sub").mkdir()
     for name in ("1.jsonl", "2.jsonl", "x.bin", ".hidden.jsonl"):
         (folder / "sub" / name).write_text("{}\n")
-    assert expand_data_files(f"{folder}/sub/[0-9].jsonl") == [f"{folder}/sub/{n}.jsonl" for n in (1, 2)]
-    assert expand_data_files(folder / "sub") == [f"{folder}/sub/{n}.jsonl" for n in (1, 2)]
+    assert expand_data_files(f"{folder}/sub/[0-9].jsonl") == [
+        f"{folder}/sub/{n}.jsonl" for n in (1, 2)
+    ]
+    assert expand_data_files(folder / "sub") == [
+        f"{folder}/sub/{n}.jsonl" for n in (1, 2)
+    ]
     both = expand_data_files([f"{folder}/sub/2.jsonl", f"{folder}/**/*.jsonl"])
-    assert both == [f"{folder}/sub/2.jsonl", f"{folder}/a.jsonl", f"{folder}/sub/1.jsonl"]
+    assert both == [
+        f"{folder}/sub/2.jsonl",
+        f"{folder}/a.jsonl",
+        f"{folder}/sub/1.jsonl",
+    ]
     assert expand_data_files(f"{folder}/sub/x.bin") == [f"{folder}/sub/x.bin"]
 
 
@@ -131,12 +162,18 @@ def test_ranges_and_lists_name_files(folder):
     assert expand_data_files(f"{folder}/part-{{08..11}}.jsonl") == [
         f"{folder}/part-{number:02}.jsonl" for number in range(8, 12)
     ]
-    assert [row["id"] for row in create_source({"data_files": f"{folder}/part-0{{1..3}}.jsonl"})] == [1, 2, 3]
+    assert [
+        row["id"]
+        for row in create_source({"data_files": f"{folder}/part-0{{1..3}}.jsonl"})
+    ] == [1, 2, 3]
     both = create_source({"data_files": f"{folder}/{{a.jsonl,b.parquet}}"})
     assert both.shard_names == ("a.jsonl", "b.parquet")
     with pytest.raises(SourceNotFoundError, match=r"part-12\.jsonl"):
         create_source({"data_files": f"{folder}/part-{{10..12}}.jsonl"})
-    for wrong, why in (("{3..1}", "decreases"), ("{0..9999999}", "more than 1000000 names")):
+    for wrong, why in (
+        ("{3..1}", "decreases"),
+        ("{0..9999999}", "more than 1000000 names"),
+    ):
         with pytest.raises(ConfigError, match=why):
             expand_data_files(f"{folder}/{wrong}.jsonl")
     (folder / "{0..1}.jsonl").write_text('{"id":7}\n')

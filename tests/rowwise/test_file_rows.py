@@ -1,4 +1,6 @@
-"""Where rows start: the index of line files agrees with the readers, and is never trusted when it should not be."""
+"""Where rows start: the index of line files agrees with the readers, and is never
+trusted when it should not be.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,24 @@ MODULE = "tokenlake.rowwise.file_rows"
 LINES = st.lists(
     st.sampled_from(
         [
-            *(b"", b"\r", b"\r\r", b" ", b" \t ", b" \r", b"x", b'{"text":"a"}', b' {"text":"b"}\r'),
-            *(b'{"text":"' + b"long" * 20 + b'"}', b'{"text":', b" " * 90, b"a\xff", b"null"),
+            *(
+                b"",
+                b"\r",
+                b"\r\r",
+                b" ",
+                b" \t ",
+                b" \r",
+                b"x",
+                b'{"text":"a"}',
+                b' {"text":"b"}\r',
+            ),
+            *(
+                b'{"text":"' + b"long" * 20 + b'"}',
+                b'{"text":',
+                b" " * 90,
+                b"a\xff",
+                b"null",
+            ),
             *(b"\xef\xbb\xbf", b"\0"),
         ]
     ),
@@ -52,7 +70,9 @@ def row_places(file: InputFile) -> list[int]:
 
 
 def indexed(file: InputFile, indexes: RowIndexes, row: int = 1 << 60) -> Any:
-    """Return the index of a file, continued up to a row, by default to the end of the file."""
+    """Return the index of a file, continued up to a row, by default to the end of
+    the file.
+    """
     with opened(file) as data:
         return indexes.up_to(data, row)
 
@@ -65,20 +85,33 @@ def first_byte(file: InputFile, row: int, indexes: RowIndexes) -> int:
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "text"])
-@given(lines=LINES, bom=st.booleans(), ended=st.booleans(), step=st.sampled_from([8, 64, 1 << 20]))
+@given(
+    lines=LINES,
+    bom=st.booleans(),
+    ended=st.booleans(),
+    step=st.sampled_from([8, 64, 1 << 20]),
+)
 @example(lines=[], bom=True, ended=False, step=8)
 @example(lines=[b""], bom=True, ended=True, step=8)
 @example(lines=[b"\r"], bom=False, ended=False, step=8)
 @settings(max_examples=30)
-def test_the_index_finds_every_row_where_the_readers_see_one(kind, lines, bom, ended, step):
+def test_the_index_finds_every_row_where_the_readers_see_one(
+    kind, lines, bom, ended, step
+):
     data = b"\xef\xbb\xbf" * bom + b"\n".join(lines) + b"\n" * ended
     with tempfile.TemporaryDirectory() as folder, patch(f"{MODULE}._STEP", step):
         file = listed(folder, kind, data)
         indexes = RowIndexes(folder)
         index = indexed(file, indexes)
         places = row_places(file)
-        assert [first_byte(file, row, indexes) for row in range(1, index.count)] == places[1:]
-        assert (index.count, index.complete, index.end) == (len(places), True, len(data))
+        assert [
+            first_byte(file, row, indexes) for row in range(1, index.count)
+        ] == places[1:]
+        assert (index.count, index.complete, index.end) == (
+            len(places),
+            True,
+            len(data),
+        )
 
 
 @given(lines=LINES, stops=st.lists(st.integers(0, 12), max_size=3).map(sorted))
@@ -101,9 +134,13 @@ def test_a_scan_goes_no_further_than_it_is_asked_to(tmp_path):
     assert index.end <= 1 << 20
 
 
-def test_a_blank_line_longer_than_a_step_is_blank_and_a_long_record_is_a_row(tmp_path, kind):
+def test_a_blank_line_longer_than_a_step_is_blank_and_a_long_record_is_a_row(
+    tmp_path, kind
+):
     blank = b" " * (3 << 20)
-    file = listed(str(tmp_path), kind, b"a\n" + blank + b"\n" + b"b" * (3 << 20) + b"\nc\n")
+    file = listed(
+        str(tmp_path), kind, b"a\n" + blank + b"\n" + b"b" * (3 << 20) + b"\nc\n"
+    )
     index = indexed(file, RowIndexes(tmp_path))
     assert index.count == len(row_places(file)) == (3 if kind == "jsonl" else 4)
 
@@ -113,14 +150,20 @@ def test_a_blank_line_longer_than_a_step_is_blank_and_a_long_record_is_a_row(tmp
 
 @pytest.fixture
 def old(tmp_path, kind, monkeypatch) -> InputFile:
-    """Return a file that counts as changed long enough ago for its state to be trusted."""
+    """Return a file that counts as changed long enough ago for its state to be
+    trusted.
+    """
     monkeypatch.setattr(f"{MODULE}._RACY_NS", 0)
     monkeypatch.setattr(f"{MODULE}._STEP", 1 << 10)
     return listed(str(tmp_path), kind, b"row\n\n" * 1000)
 
 
 def same(left: Any, right: Any) -> bool:
-    numbers = (left.count, left.end, left.complete) == (right.count, right.end, right.complete)
+    numbers = (left.count, left.end, left.complete) == (
+        right.count,
+        right.end,
+        right.complete,
+    )
     return (
         numbers
         and left.rows.tolist() == right.rows.tolist()
@@ -186,7 +229,10 @@ def test_row_groups_without_rows_are_passed_over(tmp_path):
     with pq.ParquetWriter(path, table.schema) as writer:
         for part in (table[:0], table[:1], table[:0], table[1:], table[:0]):
             writer.write_table(part)
-    starts = [next(iter(seek(one(path), row, RowIndexes(tmp_path))[0])).start for row in (0, 1)]
+    starts = [
+        next(iter(seek(one(path), row, RowIndexes(tmp_path))[0])).start
+        for row in (0, 1)
+    ]
     assert starts == [1, 3]
 
 

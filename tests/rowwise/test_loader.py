@@ -1,4 +1,6 @@
-"""AsyncDataLoader: rows to batches, prepared ahead, in order, and with nothing left behind."""
+"""AsyncDataLoader: rows to batches, prepared ahead, in order, and with nothing left
+behind.
+"""
 
 from __future__ import annotations
 
@@ -46,12 +48,19 @@ def ids_of(batches: Any) -> list[list[int]]:
 @promise(85)
 @settings(max_examples=25)
 @given(
-    st.integers(0, 23), st.integers(1, 7), st.booleans(), st.booleans(), st.integers(1, 4), st.integers(1, 5)
+    st.integers(0, 23),
+    st.integers(1, 7),
+    st.booleans(),
+    st.booleans(),
+    st.integers(1, 4),
+    st.integers(1, 5),
 )
 def test_batches_are_the_rows_in_order_however_they_are_prefetched(
     rows: int, size: int, drop_last: bool, prefetch: bool, workers: int, ahead: int
 ):
-    loader = AsyncDataLoader(numbered(rows), size, prefetch, workers, ahead, drop_last=drop_last)
+    loader = AsyncDataLoader(
+        numbered(rows), size, prefetch, workers, ahead, drop_last=drop_last
+    )
     expected = [list(range(at, min(at + size, rows))) for at in range(0, rows, size)]
     if drop_last and rows % size:
         del expected[-1]
@@ -60,22 +69,37 @@ def test_batches_are_the_rows_in_order_however_they_are_prefetched(
 
 
 def test_arrays_keep_their_type_and_texts_and_ragged_fields_stay_lists():
-    ids, small, wide = np.arange(2, dtype=np.int32), np.float16(1), np.zeros((2, 3), np.int8)
+    ids, small, wide = (
+        np.arange(2, dtype=np.int32),
+        np.float16(1),
+        np.zeros((2, 3), np.int8),
+    )
     arrays = {"input_ids": ids, "weight": small, "x": wide}
-    rows = [{**arrays, "text": "a", "tags": [1], "n": 1}, {**arrays, "text": "b", "tags": [1, 2], "n": 2}]
+    rows = [
+        {**arrays, "text": "a", "tags": [1], "n": 1},
+        {**arrays, "text": "b", "tags": [1, 2], "n": 2},
+    ]
     (batch,) = AsyncDataLoader(Plain({"a": rows}), 2)
     assert {name: (str(batch[name].dtype), batch[name].shape) for name in arrays} == {
         "input_ids": ("int32", (2, 2)),
         "weight": ("float16", (2,)),
         "x": ("int8", (2, 2, 3)),
     }
-    assert (batch["text"], batch["tags"], batch["n"].tolist()) == (["a", "b"], [[1], [1, 2]], [1, 2])
+    assert (batch["text"], batch["tags"], batch["n"].tolist()) == (
+        ["a", "b"],
+        [[1], [1, 2]],
+        [1, 2],
+    )
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_rows_of_different_lengths_are_filled_up(side: Any):
     rows = [
-        {"input_ids": [1, 2, 3], "labels": [-100, 2, 3], "loss_mask": [False, True, True]},
+        {
+            "input_ids": [1, 2, 3],
+            "labels": [-100, 2, 3],
+            "loss_mask": [False, True, True],
+        },
         {"input_ids": [4], "labels": [4], "loss_mask": [True]},
     ]
     (batch,) = AsyncDataLoader(Plain({"a": rows}), 2, pad_token_id=9, padding_side=side)
@@ -110,7 +134,9 @@ def test_a_shuffle_is_a_function_of_seed_and_epoch():
 
 def shuffled_ids(count: int, buffer_size: int, seed: int) -> list[int]:
     """Return the ids of rows in the order in which a loader delivers them."""
-    loader = AsyncDataLoader(numbered(count), 1, False, shuffle_buffer_size=buffer_size, seed=seed)
+    loader = AsyncDataLoader(
+        numbered(count), 1, False, shuffle_buffer_size=buffer_size, seed=seed
+    )
     return list(chain.from_iterable(ids_of(loader)))
 
 
@@ -119,7 +145,9 @@ def test_the_shuffled_order_is_pinned():
 
 
 @given(st.integers(0, 50), st.integers(1, 60), st.integers(0, 2**32 - 1))
-def test_a_shuffle_loses_nothing_and_holds_no_more_than_its_buffer(count: int, size: int, seed: int):
+def test_a_shuffle_loses_nothing_and_holds_no_more_than_its_buffer(
+    count: int, size: int, seed: int
+):
     order = shuffled_ids(count, size, seed)
     assert sorted(order) == list(range(count))
     assert all(item <= place + size for place, item in enumerate(order))
@@ -133,7 +161,9 @@ def test_an_error_of_the_source_comes_in_its_place(prefetch: bool):
 
     seen = []
     with pytest.raises(SourceError, match="the disk is gone"):
-        seen.extend(batch["id"].tolist() for batch in AsyncDataLoader(rows(), 2, prefetch))
+        seen.extend(
+            batch["id"].tolist() for batch in AsyncDataLoader(rows(), 2, prefetch)
+        )
     assert seen == [[0, 1], [2, 3]]
     require_no_threads()
 
@@ -174,7 +204,10 @@ def test_memory_is_bounded_however_long_the_source_is():
 @promise(261)
 def test_batches_can_be_awaited():
     async def collect() -> list[list[int]]:
-        return [batch["id"].tolist() async for batch in AsyncDataLoader(numbered(7), 3, drop_last=False)]
+        return [
+            batch["id"].tolist()
+            async for batch in AsyncDataLoader(numbered(7), 3, drop_last=False)
+        ]
 
     assert asyncio.run(collect()) == [[0, 1, 2], [3, 4, 5], [6]]
     require_no_threads()
@@ -188,7 +221,9 @@ def test_batches_are_awaited_by_their_numbers():
     async def run() -> None:
         first = await loader.aget(0)
         assert first["id"].tolist() == [0, 1, 2] and not loader.is_exhausted
-        with pytest.raises(ConfigError, match="aget: got 2, must be 1, the next one, or 0"):
+        with pytest.raises(
+            ConfigError, match="aget: got 2, must be 1, the next one, or 0"
+        ):
             await loader.aget(2)
         assert (await loader.aget(1))["id"].tolist() == [3, 4, 5]
         with pytest.raises(IndexError, match="the epoch has 2 batches"):
@@ -199,7 +234,9 @@ def test_batches_are_awaited_by_their_numbers():
         assert ids_of(await loader.abatch(range(2))) == [[0, 1, 2], [3, 4, 5]]
 
     asyncio.run(run())
-    assert loader.get(0)["id"].tolist() == [0, 1, 2] and loader.get(1)["id"].tolist() == [3, 4, 5]
+    assert loader.get(0)["id"].tolist() == [0, 1, 2] and loader.get(1)[
+        "id"
+    ].tolist() == [3, 4, 5]
     assert len(list(loader)) == 2 and loader.is_exhausted
     assert isinstance(loader, tl.AsyncDataset)
 
@@ -290,12 +327,19 @@ class Twice(tl.ExpandTransform):
 SOURCES: dict[str, Any] = {
     "shards": lambda: Plain(counted(a=9, b=0, c=14)),
     "gaps": lambda: Known(
-        {"a": [{"id": 0}, {}, {}, {"id": 1}], "b": [{}, *({"id": i} for i in range(2, 17))]}
+        {
+            "a": [{"id": 0}, {}, {}, {"id": 1}],
+            "b": [{}, *({"id": i} for i in range(2, 17))],
+        }
     ),
     "filtered": lambda: Plain(counted(a=9, b=14)).filter(lambda row: row["id"] % 3),
     "several rows for one": lambda: Plain(counted(a=7, b=6)).transform(Twice()),
     "mixture": lambda: tl.MixedShardedSource(
-        {"x": Plain(counted(a=9)), "y": Plain(counted(b=8))}, {"x": 0.5, "y": 0.5}, 4, 1, "all_exhausted"
+        {"x": Plain(counted(a=9)), "y": Plain(counted(b=8))},
+        {"x": 0.5, "y": 0.5},
+        4,
+        1,
+        "all_exhausted",
     ),
     "rows in memory": lambda: [{"id": i} for i in range(19)],
 }
@@ -315,7 +359,12 @@ def test_a_state_goes_on_exactly(
 ):
     def loader() -> AsyncDataLoader:
         return AsyncDataLoader(
-            SOURCES[name](), size, prefetch, shuffle_buffer_size=buffer, drop_last=drop_last, seed=5
+            SOURCES[name](),
+            size,
+            prefetch,
+            shuffle_buffer_size=buffer,
+            drop_last=drop_last,
+            seed=5,
         )
 
     whole = loader()
@@ -336,7 +385,9 @@ def test_a_state_goes_on_exactly(
 
 
 class Seeking(ShardedDataSource):
-    """Numbered rows that can be opened anywhere, and a count of those that were drawn."""
+    """Numbered rows that can be opened anywhere, and a count of those that were
+    drawn.
+    """
 
     def __init__(self, rows: int) -> None:
         self.rows, self.drawn = rows, 0
@@ -348,14 +399,18 @@ class Seeking(ShardedDataSource):
     def open_shard(self, shard_name: str) -> Iterator[dict[str, Any]]:
         return (row for _, row in self.open_shard_numbered(shard_name))
 
-    def open_shard_numbered(self, shard_name: str, row: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
+    def open_shard_numbered(
+        self, shard_name: str, row: int = 0
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
         for number in range(row, self.rows):
             self.drawn += 1
             yield number, {"id": number}
 
 
 @pytest.mark.parametrize(("buffer", "most"), [(None, 1), (20, 400)])
-def test_a_source_that_seeks_is_read_from_the_oldest_row_that_is_still_to_come(buffer: int | None, most: int):
+def test_a_source_that_seeks_is_read_from_the_oldest_row_that_is_still_to_come(
+    buffer: int | None, most: int
+):
     source = Seeking(5000)
     loader = AsyncDataLoader(source, 10, False, shuffle_buffer_size=buffer)
     begun = iter(loader)
@@ -374,8 +429,11 @@ def test_a_state_counts_what_was_delivered_and_not_what_was_prepared():
     next(batches)
     time.sleep(0.05)
     assert loader.state_dict()["rows"] == 2
-    other = iter(loader)  # a second iteration is the next epoch, and takes the place of the first
-    with pytest.raises(ConfigError, match=r"replaced after row 2 of epoch 0: .* one iterator at a time"):
+    # A second iteration is the next epoch, and takes the place of the first.
+    other = iter(loader)
+    with pytest.raises(
+        ConfigError, match=r"replaced after row 2 of epoch 0: .* one iterator at a time"
+    ):
         next(batches)
     assert (loader.state_dict()["epoch"], loader.state_dict()["rows"]) == (1, 0)
     next(other)
@@ -420,21 +478,30 @@ def test_a_state_that_does_not_fit_itself_is_refused(change: dict[str, Any]):
     next(batches)
     state = loader.state_dict()
     fresh = AsyncDataLoader(Known(counted(a=20, b=20)), 2)
-    fresh.load_state_dict({**state, "rows": np.int64(4), "place": tuple(map(np.int64, state["place"]))})
+    fresh.load_state_dict(
+        {**state, "rows": np.int64(4), "place": tuple(map(np.int64, state["place"]))}
+    )
     assert json.dumps(fresh.state_dict()) == json.dumps(state)
     with pytest.raises(ConfigError, match="state"):
         fresh.load_state_dict({**state, **change})
     for key in state:
         with pytest.raises(ConfigError, match="state"):
-            fresh.load_state_dict({name: value for name, value in state.items() if name != key})
+            fresh.load_state_dict(
+                {name: value for name, value in state.items() if name != key}
+            )
     assert json.dumps(fresh.state_dict()) == json.dumps(state)
     loader.close()
 
 
 def test_a_state_of_another_run_is_refused():
     state = AsyncDataLoader(numbered(4), 2, seed=1).state_dict()
-    with pytest.raises(ConfigError, match=r"seed is 1 there and 2 here; shuffle_buffer_size is None there"):
-        AsyncDataLoader(numbered(4), 2, seed=2, shuffle_buffer_size=3).load_state_dict(state)
+    with pytest.raises(
+        ConfigError,
+        match=r"seed is 1 there and 2 here; shuffle_buffer_size is None there",
+    ):
+        AsyncDataLoader(numbered(4), 2, seed=2, shuffle_buffer_size=3).load_state_dict(
+            state
+        )
     with pytest.raises(ConfigError, match="shards is 1 there and 2 here"):
         AsyncDataLoader(Known(counted(a=1, b=1)), 2, seed=1).load_state_dict(state)
     with pytest.raises(ConfigError, match="not a state of a loader of rows"):
@@ -510,22 +577,30 @@ def test_batches_on_devices(learned: tl.Dataset, prefetch: bool):
 
 def test_what_no_device_holds_is_refused_by_name():
     for rows in ([{"text": "a"}], [{"id": 1}]):
-        with pytest.raises(ConfigError, match=rf"the field '{next(iter(rows[0]))}' is .*drop_fields"):
+        with pytest.raises(
+            ConfigError, match=rf"the field '{next(iter(rows[0]))}' is .*drop_fields"
+        ):
             list(AsyncDataLoader(Plain({"a": rows}), 1, prefetch_to_device=True))
     with pytest.raises(ConfigError, match="drop_last"):
         AsyncDataLoader(numbered(3), 2, drop_last=False, prefetch_to_device=True)
 
 
 @promise(189)
-def test_rows_of_a_flat_directory_are_filled_up_with_its_tokenizers_padding(tmp_path: Path):
+def test_rows_of_a_flat_directory_are_filled_up_with_its_tokenizers_padding(
+    tmp_path: Path,
+):
     files = written(byte_level(), tmp_path / "tokenizer")
     (tmp_path / "a.txt").write_text("one two three")
     (tmp_path / "b.txt").write_text("four")
-    tl.tokenize_and_save(str(tmp_path / "*.txt"), files, tmp_path / "tokenized", workers=1)
+    tl.tokenize_and_save(
+        str(tmp_path / "*.txt"), files, tmp_path / "tokenized", workers=1
+    )
     source = tl.ParquetShardedSource(tmp_path / "tokenized" / "*.parquet")
     assert source.pad_token_id == gpt().pad_id
     rows = [row["input_ids"] for row in source]
     (batch,) = AsyncDataLoader(source, batch_size=2)
     width = max(map(len, rows))
-    assert batch["input_ids"].tolist() == [ids + [gpt().pad_id] * (width - len(ids)) for ids in rows]
+    assert batch["input_ids"].tolist() == [
+        ids + [gpt().pad_id] * (width - len(ids)) for ids in rows
+    ]
     assert batch["attention_mask"].sum() == sum(map(len, rows))

@@ -19,13 +19,20 @@ datasets: Any = lazily("datasets")
 
 
 @pytest.fixture(autouse=True)
-def no_progress(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
+def no_progress(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache")
+    )
     datasets.disable_progress_bars()
 
 
 def rows(count: int) -> list[dict[str, Any]]:
-    return [{"id": n, "text": f"text {n}", "meta": {"tags": [str(n), "x"]}} for n in range(count)]
+    return [
+        {"id": n, "text": f"text {n}", "meta": {"tags": [str(n), "x"]}}
+        for n in range(count)
+    ]
 
 
 def made(count: int = 100) -> Any:
@@ -35,9 +42,13 @@ def made(count: int = 100) -> Any:
 def recipe(count: int = 100, shards: int = 4) -> Any:
     def generate(parts: list[int]) -> Iterator[dict[str, Any]]:
         for part in parts:
-            yield from rows(count)[part * count // shards : (part + 1) * count // shards]
+            yield from rows(count)[
+                part * count // shards : (part + 1) * count // shards
+            ]
 
-    return datasets.IterableDataset.from_generator(generate, gen_kwargs={"parts": list(range(shards))})
+    return datasets.IterableDataset.from_generator(
+        generate, gen_kwargs={"parts": list(range(shards))}
+    )
 
 
 VIEWS = {
@@ -48,7 +59,9 @@ VIEWS = {
     "mapped": lambda data: data.map(lambda row: {"text": row["text"].upper()}),
     "sliced twice": lambda data: data.select(range(50, 90)).select(range(10, 20)),
     "fewer columns": lambda data: data.with_format(None, columns=["text"]),
-    "transformed": lambda data: data.with_transform(lambda batch: {"both": [f"{t}!" for t in batch["text"]]}),
+    "transformed": lambda data: data.with_transform(
+        lambda batch: {"both": [f"{t}!" for t in batch["text"]]}
+    ),
     "arrow": lambda data: data.with_format("arrow"),
     "empty": lambda data: data.select([]),
 }
@@ -64,15 +77,31 @@ def test_rows_are_those_of_the_dataset_in_its_order(view: str) -> None:
     assert len(source) == source.get_shard_info("dataset").rows == len(expected)
     for row in {0, len(expected) // 2, len(expected)}:
         assert list(source.open_shard_at_row("dataset", row)) == expected[row:]
-        assert list(source.open_shard_numbered("dataset", row)) == list(enumerate(expected))[row:]
+        assert (
+            list(source.open_shard_numbered("dataset", row))
+            == list(enumerate(expected))[row:]
+        )
 
 
-@pytest.mark.parametrize(("count", "shards"), [(0, 1), (0, 3), (1, 1), (1, 8), (7, 3), (1500, 1), (1500, 8)])
+@pytest.mark.parametrize(
+    ("count", "shards"), [(0, 1), (0, 3), (1, 1), (1, 8), (7, 3), (1500, 1), (1500, 8)]
+)
 def test_shards_are_contiguous_and_hold_every_row_once(count: int, shards: int) -> None:
-    source = wrap_hf_dataset(made(count) if count else made(1).select([]), "web", num_shards=shards)
-    assert source.num_shards() == len(source.shard_names) == len(set(source.shard_names)) == shards
+    source = wrap_hf_dataset(
+        made(count) if count else made(1).select([]), "web", num_shards=shards
+    )
+    assert (
+        source.num_shards()
+        == len(source.shard_names)
+        == len(set(source.shard_names))
+        == shards
+    )
     per_shard = [list(source.open_shard(name)) for name in source.shard_names]
-    assert [row for part in per_shard for row in part] == rows(count) == list(source.iter_shards())
+    assert (
+        [row for part in per_shard for row in part]
+        == rows(count)
+        == list(source.iter_shards())
+    )
     assert [len(part) for part in per_shard] == [
         source.get_shard_info(name).rows for name in source.shard_names
     ]
@@ -82,7 +111,9 @@ def test_shards_are_contiguous_and_hold_every_row_once(count: int, shards: int) 
 
 def test_a_seek_converts_only_what_is_near() -> None:
     texts = ["x" * 200] * 200_000
-    source = wrap_hf_dataset(datasets.Dataset.from_dict({"text": texts}).select(np.arange(199_999, -1, -1)))
+    source = wrap_hf_dataset(
+        datasets.Dataset.from_dict({"text": texts}).select(np.arange(199_999, -1, -1))
+    )
     next(source.open_shard_at_row("dataset", 5))
     begin = time.process_time()
     for row in range(0, 200_000, 4000):
@@ -99,7 +130,9 @@ def test_an_iterable_is_read_in_its_order_and_has_no_length() -> None:
         len(source)
     assert source
     two = [source.open_shard("stream"), source.open_shard_at_row("stream", 50)]
-    assert [[row["id"] for row in pair] for pair in islice(zip(*two, strict=False), 3)] == [
+    assert [
+        [row["id"] for row in pair] for pair in islice(zip(*two, strict=False), 3)
+    ] == [
         [0, 50],
         [1, 51],
         [2, 52],
@@ -125,7 +158,8 @@ def test_a_seek_in_an_iterable_is_exact(view: str) -> None:
     for row in (0, 1, 2, 19, len(whole) - 1, len(whole)):
         assert list(source.open_shard_at_row("dataset", row)) == whole[row:]
     with pytest.raises(
-        ConfigError, match=rf"row {len(whole) + 1} is beyond its end; it has {len(whole)} rows"
+        ConfigError,
+        match=rf"row {len(whole) + 1} is beyond its end; it has {len(whole)} rows",
     ):
         list(source.open_shard_at_row("dataset", len(whole) + 1))
 
@@ -133,16 +167,22 @@ def test_a_seek_in_an_iterable_is_exact(view: str) -> None:
 def test_an_iterable_can_be_read_by_its_own_shards() -> None:
     source = wrap_hf_dataset(recipe(), num_shards=2)
     assert source.num_shards() == 2
-    assert [len(list(source.open_shard(name))) for name in source.shard_names] == [50, 50]
+    assert [len(list(source.open_shard(name))) for name in source.shard_names] == [
+        50,
+        50,
+    ]
     assert list(source) == rows(100)
-    with pytest.raises(ConfigError, match=r"num_shards: got 5, but this IterableDataset has 4"):
+    with pytest.raises(
+        ConfigError, match=r"num_shards: got 5, but this IterableDataset has 4"
+    ):
         wrap_hf_dataset(recipe(), num_shards=5)
 
 
 def test_a_dict_of_splits_is_an_error_that_names_them() -> None:
     data = datasets.DatasetDict({"train": made(2), "test": made(1)})
     with pytest.raises(
-        ConfigError, match=r"DatasetDict, .* per split \(train, test\); .*datasets\['train'\]"
+        ConfigError,
+        match=r"DatasetDict, .* per split \(train, test\); .*datasets\['train'\]",
     ) as got:
         wrap_hf_dataset(data)
     assert got.value.details["splits"] == ["train", "test"]

@@ -1,4 +1,6 @@
-"""Rows of files at a URL, of datasets on the Hub and of `datasets` objects: the same contract as local files."""
+"""Rows of files at a URL, of datasets on the Hub and of `datasets` objects: the same
+contract as local files.
+"""
 
 from __future__ import annotations
 
@@ -51,13 +53,17 @@ def server() -> Iterator[HttpServer]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"), [(ParquetShardedSource, "a.parquet"), (JsonShardedSource, "b.jsonl")]
+    ("kind", "name"),
+    [(ParquetShardedSource, "a.parquet"), (JsonShardedSource, "b.jsonl")],
 )
 def test_a_file_at_a_url_opens_at_every_row(server, kind, name):
     source = kind(f"{server.url}/set/{name}")
     assert source.shard_names == (name,)
     info = source.get_shard_info(name)
-    assert (info.url, info.bytes) == (f"{server.url}/set/{name}", len(server.files[f"set/{name}"]))
+    assert (info.url, info.bytes) == (
+        f"{server.url}/set/{name}",
+        len(server.files[f"set/{name}"]),
+    )
     for row in (0, 1, 5, 8, 9):
         assert numbered(source, name, row) == list(enumerate(ROWS))[row:]
     with pytest.raises(ConfigError, match="it has 9 rows"):
@@ -80,14 +86,23 @@ def dataset(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServ
     """A Hub on loopback with one dataset of two splits."""
     import huggingface_hub.constants as constants
 
-    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+    for name in (
+        "HF_HUB_OFFLINE",
+        "TRANSFORMERS_OFFLINE",
+        "HF_TOKEN",
+        "HUGGING_FACE_HUB_TOKEN",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
     with hub() as running:
         monkeypatch.setenv("HF_ENDPOINT", running.endpoint)
         running.repo(
-            "org/data", {"data/train-0.parquet": parquet(), "data/test-0.parquet": parquet(ROWS[:3])}
+            "org/data",
+            {
+                "data/train-0.parquet": parquet(),
+                "data/test-0.parquet": parquet(ROWS[:3]),
+            },
         )
         yield running
 
@@ -99,14 +114,18 @@ def test_a_dataset_of_the_hub_streams_one_split(dataset):
     assert len(HuggingFaceShardedSource("org/data")) == 9
     (name,) = source.shard_names
     assert numbered(source, name, 2) == [(2, ROWS[2])]
-    configured = create_source({"data_files": "org/data", "type": "hf", "split": "test", "num_rows": 2})
+    configured = create_source(
+        {"data_files": "org/data", "type": "hf", "split": "test", "num_rows": 2}
+    )
     assert type(configured) is HuggingFaceShardedSource
     assert list(configured) == ROWS[:2]
 
 
 @promise(238)
 def test_a_dataset_of_the_hub_may_be_downloaded_first(dataset, tmp_path):
-    source = HuggingFaceShardedSource("org/data", streaming=False, cache_dir=str(tmp_path / "cache"))
+    source = HuggingFaceShardedSource(
+        "org/data", streaming=False, cache_dir=str(tmp_path / "cache")
+    )
     dataset.repos.clear()
     assert list(source.open_shard_at_row(source.shard_names[0], 4)) == ROWS[4:]
     assert any((tmp_path / "cache").rglob("*.parquet"))
@@ -114,9 +133,13 @@ def test_a_dataset_of_the_hub_may_be_downloaded_first(dataset, tmp_path):
 
 @promise(243)
 def test_a_range_names_the_files_of_a_web_server(server):
-    server.files |= {f"part-{number}.jsonl": lines([{"id": number}]) for number in range(4)}
+    server.files |= {
+        f"part-{number}.jsonl": lines([{"id": number}]) for number in range(4)
+    }
     pattern = f"{server.url}/part-{{0..3}}.jsonl"
-    assert expand_data_files(pattern) == [f"{server.url}/part-{number}.jsonl" for number in range(4)]
+    assert expand_data_files(pattern) == [
+        f"{server.url}/part-{number}.jsonl" for number in range(4)
+    ]
     assert [row["id"] for row in JsonShardedSource(pattern)] == [0, 1, 2, 3]
     with pytest.raises(SourceNotFoundError, match="part-4"):
         JsonShardedSource(f"{server.url}/part-{{3..4}}.jsonl")
@@ -134,7 +157,11 @@ def test_an_id_of_the_hub_needs_no_type(dataset, tmp_path, monkeypatch):
     found = create_source({"data_files": "org/data", "split": "test"})
     assert type(found) is HuggingFaceShardedSource
     assert list(found) == ROWS[:3]
-    rows = tl.create_pipeline([{"data_files": "org/data", "split": "test"}]).source().build()
+    rows = (
+        tl.create_pipeline([{"data_files": "org/data", "split": "test"}])
+        .source()
+        .build()
+    )
     assert list(rows) == ROWS[:3]
     (tmp_path / "org" / "data").mkdir(parents=True)
     (tmp_path / "org" / "data" / "a.jsonl").write_text('{"id":1}\n')
@@ -147,7 +174,8 @@ def test_a_mistyped_path_is_an_error_with_near_matches(dataset, tmp_path, monkey
     (tmp_path / "texts" / "english").mkdir(parents=True)
     dataset.repos["texts/a"] = dataset.repos["org/data"]
     for wrong in ("texts/a.jsonl", "texts/a/b", "./texts/a"):
-        with pytest.raises(SourceNotFoundError) as caught:  # what cannot be an id is not asked for
+        # What cannot be an id is not asked for.
+        with pytest.raises(SourceNotFoundError) as caught:
             create_source({"data_files": wrong})
         assert "It is not a readable dataset" not in str(caught.value)
     with pytest.raises(
@@ -159,7 +187,10 @@ def test_a_mistyped_path_is_an_error_with_near_matches(dataset, tmp_path, monkey
 
 @promise(246)
 def test_section_source_says_whether_to_stream_and_refuses_what_does_not_act(dataset):
-    config = {"datasets": [{"data_files": "org/data", "split": "test"}], "source": {"streaming": False}}
+    config = {
+        "datasets": [{"data_files": "org/data", "split": "test"}],
+        "source": {"streaming": False},
+    }
     source = tl.Pipeline.from_config(config).source().get_data()["dataset_0"]
     dataset.repos.clear()
     assert list(source) == ROWS[:3]

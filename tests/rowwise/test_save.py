@@ -1,4 +1,6 @@
-"""save_dataset, save_iterator and create_writer: what is saved reads back equal, in order, or nothing is there."""
+"""save_dataset, save_iterator and create_writer: what is saved reads back equal, in
+order, or nothing is there.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,16 @@ from tokenlake.rowwise import (
 )
 
 Row = dict[str, Any]
-READERS = {"parquet": ParquetShardedSource, "arrow": ArrowShardedSource, "jsonl": JsonShardedSource}
+READERS = {
+    "parquet": ParquetShardedSource,
+    "arrow": ArrowShardedSource,
+    "jsonl": JsonShardedSource,
+}
 FORMS = [
-    *(("parquet", compression) for compression in (None, "none", "gzip", "lz4", "zstd")),
+    *(
+        ("parquet", compression)
+        for compression in (None, "none", "gzip", "lz4", "zstd")
+    ),
     *(("arrow", compression) for compression in (None, "none", "lz4", "zstd")),
     *(("jsonl", compression) for compression in (None, "none", "gzip", "lz4", "zstd")),
 ]
@@ -79,14 +88,20 @@ def numbers(count: int) -> list[Row]:
 @settings(max_examples=20)
 @given(tables(), st.sampled_from(FORMS), st.none() | st.integers(1, 5), st.booleans())
 @promise(71, 72, 73)
-def test_what_is_saved_reads_back_equal_in_order(tmp_path_factory, rows, form, num_shards, counted):
+def test_what_is_saved_reads_back_equal_in_order(
+    tmp_path_factory, rows, form, num_shards, counted
+):
     folder = tmp_path_factory.mktemp("saved") / "out"
     format, compression = form
     source = rows if counted else iter(rows)
-    stats = save_dataset(source, folder, format, num_shards=num_shards, compression=compression)
+    stats = save_dataset(
+        source, folder, format, num_shards=num_shards, compression=compression
+    )
     assert stats.num_examples == len(rows)
     assert stats.num_shards == len(stats.output_paths) == (num_shards or 1)
-    assert stats.total_bytes == sum(Path(path).stat().st_size for path in stats.output_paths)
+    assert stats.total_bytes == sum(
+        Path(path).stat().st_size for path in stats.output_paths
+    )
     sizes = [file.rows for file in FlatManifest.of(folder).files]
     assert sum(sizes) == len(rows)
     assert max(sizes) - min(sizes) <= 1
@@ -97,8 +112,12 @@ def test_what_is_saved_reads_back_equal_in_order(tmp_path_factory, rows, form, n
 
 
 @settings(max_examples=20)
-@given(st.integers(0, 40), st.sampled_from(sorted(READERS)), st.none() | st.integers(1, 4))
-def test_an_error_of_the_producer_leaves_nothing(tmp_path_factory, good, format, num_shards):
+@given(
+    st.integers(0, 40), st.sampled_from(sorted(READERS)), st.none() | st.integers(1, 4)
+)
+def test_an_error_of_the_producer_leaves_nothing(
+    tmp_path_factory, good, format, num_shards
+):
     parent = tmp_path_factory.mktemp("failed")
 
     def rows() -> Iterator[Row]:
@@ -137,12 +156,16 @@ def test_a_source_that_miscounts_is_an_error(tmp_path: Path):
 def test_files_end_before_max_shard_size(tmp_path: Path, format: str):
     generator = np.random.default_rng(0)
     rows = [{"text": generator.bytes(3000).hex()} for _ in range(1750)]
-    stats = save_dataset(rows, tmp_path / "out", format, max_shard_size="4.5MB", compression="none")
+    stats = save_dataset(
+        rows, tmp_path / "out", format, max_shard_size="4.5MB", compression="none"
+    )
     sizes = [Path(path).stat().st_size for path in stats.output_paths]
     assert len(sizes) >= 3
     assert max(sizes) <= 9 << 19
     assert sum(sizes[:-1]) > (len(sizes) - 1) * (2 << 20)
-    assert Path(stats.output_paths[0]).name.startswith(f"train-00000-of-{len(sizes):05d}")
+    assert Path(stats.output_paths[0]).name.startswith(
+        f"train-00000-of-{len(sizes):05d}"
+    )
     assert read(format, tmp_path / "out") == rows
 
 
@@ -154,15 +177,25 @@ def test_files_end_before_max_shard_size(tmp_path: Path, format: str):
     ],
 )
 @promise(79)
-def test_small_files_end_before_max_shard_size_too(tmp_path: Path, form: str, limit: str):
+def test_small_files_end_before_max_shard_size_too(
+    tmp_path: Path, form: str, limit: str
+):
     generator = np.random.default_rng(0)
     rows = [
-        {"text": generator.bytes(int(size)).hex(), "ids": list(range(int(size) % 50)), "n": int(size)}
+        {
+            "text": generator.bytes(int(size)).hex(),
+            "ids": list(range(int(size) % 50)),
+            "n": int(size),
+        }
         for size in generator.integers(1, 900, 600)
     ]
     format, _, compression = form.partition(" ")
     stats = save_dataset(
-        rows, tmp_path / "out", format, max_shard_size=limit, compression=compression or "none"
+        rows,
+        tmp_path / "out",
+        format,
+        max_shard_size=limit,
+        compression=compression or "none",
     )
     sizes = [Path(path).stat().st_size for path in stats.output_paths]
     assert max(sizes) <= parse_size(limit)
@@ -174,7 +207,9 @@ def test_small_files_end_before_max_shard_size_too(tmp_path: Path, form: str, li
 def test_num_shards_is_exact_unless_a_size_is_given_too(tmp_path: Path):
     rows = [{"text": np.random.default_rng(i).bytes(200_000).hex()} for i in range(40)]
     assert save_dataset(rows, tmp_path / "a", "jsonl", num_shards=2).num_shards == 2
-    stats = save_dataset(rows, tmp_path / "b", "jsonl", num_shards=2, max_shard_size="9MB")
+    stats = save_dataset(
+        rows, tmp_path / "b", "jsonl", num_shards=2, max_shard_size="9MB"
+    )
     assert stats.num_shards > 2
     assert max(Path(path).stat().st_size for path in stats.output_paths) <= 9 << 20
     assert read("jsonl", tmp_path / "b") == rows
@@ -186,9 +221,13 @@ def test_compression_is_what_the_files_have(tmp_path: Path):
     (path,) = (tmp_path / "p").glob("*.parquet")
     assert pq.ParquetFile(path).metadata.row_group(0).column(0).compression == "GZIP"
     for compression in ("lz4", "zstd"):
-        save_dataset(numbers(5000), tmp_path / compression, "arrow", compression=compression)
+        save_dataset(
+            numbers(5000), tmp_path / compression, "arrow", compression=compression
+        )
         save_dataset(numbers(5000), tmp_path / f"{compression}-none", "arrow")
-    sizes = {path.parent.name: path.stat().st_size for path in tmp_path.glob("*/*.arrow")}
+    sizes = {
+        path.parent.name: path.stat().st_size for path in tmp_path.glob("*/*.arrow")
+    }
     assert max(sizes["lz4"], sizes["zstd"]) * 2 < sizes["lz4-none"]
     save_dataset(numbers(10), tmp_path / "j", "jsonl", compression="gzip")
     (path,) = (tmp_path / "j").glob("*.jsonl.gz")
@@ -199,7 +238,10 @@ def test_compression_is_what_the_files_have(tmp_path: Path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"format": "arrow", "compression": "gzip"}, "'gzip', expected one of 'none', 'lz4', 'zstd'"),
+        (
+            {"format": "arrow", "compression": "gzip"},
+            "'gzip', expected one of 'none', 'lz4', 'zstd'",
+        ),
         (
             {"format": "jsonl", "compression": "brotli"},
             "'brotli', expected one of 'none', 'gzip', 'lz4', 'zstd'",
@@ -213,7 +255,9 @@ def test_compression_is_what_the_files_have(tmp_path: Path):
         ({"naming": "{other}"}, "KeyError"),
     ],
 )
-def test_wrong_arguments_are_refused_before_anything_is_written(tmp_path: Path, options: Row, message: str):
+def test_wrong_arguments_are_refused_before_anything_is_written(
+    tmp_path: Path, options: Row, message: str
+):
     with pytest.raises(ConfigError, match=message):
         create_writer(tmp_path / "out", **options)
     assert list(tmp_path.iterdir()) == []
@@ -234,7 +278,9 @@ def test_wrong_arguments_are_refused_before_anything_is_written(tmp_path: Path, 
         (0.5, 2**53 + 1, "field 'x'"),
     ],
 )
-def test_a_later_value_of_another_type_is_an_error_with_row_and_field(tmp_path: Path, first, later, message):
+def test_a_later_value_of_another_type_is_an_error_with_row_and_field(
+    tmp_path: Path, first, later, message
+):
     rows = [{"x": first}] * 1500 + [{"x": later}]
     with pytest.raises(BadRecordError, match=message) as caught:
         save_dataset(rows, tmp_path / "out")
@@ -244,9 +290,18 @@ def test_a_later_value_of_another_type_is_an_error_with_row_and_field(tmp_path: 
 
 @pytest.mark.parametrize(
     ("first", "later"),
-    [(1, 2.0), (1.5, 2), ({"k": 1, "l": 2}, {"k": 3}), ([1.5], [2]), ("a", None), ([1], [])],
+    [
+        (1, 2.0),
+        (1.5, 2),
+        ({"k": 1, "l": 2}, {"k": 3}),
+        ([1.5], [2]),
+        ("a", None),
+        ([1], []),
+    ],
 )
-def test_a_later_value_that_is_exactly_of_the_type_is_taken(tmp_path: Path, first, later):
+def test_a_later_value_that_is_exactly_of_the_type_is_taken(
+    tmp_path: Path, first, later
+):
     save_dataset([{"x": first}] * 1000 + [{"x": later}], tmp_path / "out")
     back = read("parquet", tmp_path / "out")[-1]["x"]
     assert back == (later if not isinstance(later, dict) else {"l": None, **later})
@@ -261,12 +316,16 @@ def test_a_later_value_that_is_exactly_of_the_type_is_taken(tmp_path: Path, firs
         ([{"a": 2**70}], "struct<a: decimal128(38, 0)>"),
     ],
 )
-def test_integers_beyond_64_bits_keep_their_value(tmp_path: Path, values: list[Any], kind: str):
+def test_integers_beyond_64_bits_keep_their_value(
+    tmp_path: Path, values: list[Any], kind: str
+):
     for format in READERS:
         save_dataset([{"x": value} for value in values], tmp_path / format, format)
         back = [row["x"] for row in read(format, tmp_path / format)]
         assert back == values
-    stored = ipc.open_file(next((tmp_path / "arrow").glob("*.arrow"))).schema.field("x").type
+    stored = (
+        ipc.open_file(next((tmp_path / "arrow").glob("*.arrow"))).schema.field("x").type
+    )
     assert str(stored) == kind
     with pytest.raises(BadRecordError, match="row 0, field 'x'"):
         save_dataset([{"x": 10**40}], tmp_path / "no")
@@ -281,14 +340,25 @@ def test_kinds_are_compared_place_by_place(tmp_path: Path):
             save_dataset([{"x": value} for value in values], tmp_path / "wrong")
 
 
-@pytest.mark.parametrize("value", [math.nan, [1.0, math.inf], {"k": np.array([math.nan])}, {1, 2}, object()])
-def test_lines_refuse_what_would_read_back_as_something_else(tmp_path: Path, value: object):
+@pytest.mark.parametrize(
+    "value", [math.nan, [1.0, math.inf], {"k": np.array([math.nan])}, {1, 2}, object()]
+)
+def test_lines_refuse_what_would_read_back_as_something_else(
+    tmp_path: Path, value: object
+):
     with pytest.raises(BadRecordError, match="row 1"):
         save_dataset([{"x": 1}, {"x": value}], tmp_path / "out", "jsonl")
 
 
 def test_what_json_lacks_keeps_its_type_in_columns(tmp_path: Path):
-    rows = [{"when": datetime.datetime(2020, 1, 2, 3), "raw": b"\xff", "nan": math.inf, "ids": [1, 2]}] * 3
+    rows = [
+        {
+            "when": datetime.datetime(2020, 1, 2, 3),
+            "raw": b"\xff",
+            "nan": math.inf,
+            "ids": [1, 2],
+        }
+    ] * 3
     save_dataset(rows, tmp_path / "out")
     assert pq.read_table(next((tmp_path / "out").glob("*.parquet"))).to_pylist() == rows
 
@@ -329,10 +399,16 @@ def test_a_schema_is_followed(tmp_path: Path):
 
 def test_values_of_several_kinds_among_the_first_rows_are_an_error(tmp_path: Path):
     rows = [{"x": 1}] * 40 + [{"x": "one"}] * 10
-    with pytest.raises(BadRecordError, match=r"row 40, field 'x': 'one' .* cannot be stored in one column"):
+    with pytest.raises(
+        BadRecordError,
+        match=r"row 40, field 'x': 'one' .* cannot be stored in one column",
+    ):
         save_dataset(rows, tmp_path / "out")
 
 
 def test_a_field_that_the_first_rows_lack_is_an_error(tmp_path: Path):
-    with pytest.raises(BadRecordError, match="row 1000, field 'y': the first rows do not have this field"):
+    with pytest.raises(
+        BadRecordError,
+        match="row 1000, field 'y': the first rows do not have this field",
+    ):
         save_dataset([{"x": 1}] * 1000 + [{"x": 1, "y": 2}], tmp_path / "out")

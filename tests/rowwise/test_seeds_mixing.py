@@ -1,7 +1,9 @@
-"""The snippets on mixing run as they are printed, with the import renamed; local files stand in for the Hub's datasets.
+"""The snippets on mixing run as they are printed, with the import renamed; local files
+stand in for the Hub's datasets.
 
-What cannot be Python as printed is left out: the trainer (``ed.SFTTrainer(train_dataset=mixed, ...)``), and ``...`` for
-arguments, in whose place stands what the text means.
+What cannot be Python as printed is left out: the trainer
+(``ed.SFTTrainer(train_dataset=mixed, ...)``), and ``...`` for arguments, in whose place
+stands what the text means.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ def rows(name: str, size: int) -> list[dict[str, Any]]:
 
 @pytest.fixture(autouse=True)
 def at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in a folder with a folder for each dataset, which `load_dataset` finds before the Hub."""
+    """Work in a folder with a folder for each dataset, which `load_dataset` finds
+    before the Hub.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
@@ -71,13 +75,18 @@ def parts() -> dict[str, Any]:
     made = {f"ds{place}": rows(f"ds{place}", 10 * place) for place in (1, 2, 3)}
     return {
         "ds1": datasets.Dataset.from_list(made["ds1"]),
-        "ds2": datasets.Dataset.from_list(made["ds2"]).to_iterable_dataset(num_shards=2),
+        "ds2": datasets.Dataset.from_list(made["ds2"]).to_iterable_dataset(
+            num_shards=2
+        ),
         "ds3": datasets.Dataset.from_list(made["ds3"]),
     }
 
 
 def code_and_text() -> dict[str, Any]:
-    return {f"{name}_dataset": datasets.Dataset.from_list(rows(name, 30)) for name in ("code", "text")}
+    return {
+        f"{name}_dataset": datasets.Dataset.from_list(rows(name, 30))
+        for name in ("code", "text")
+    }
 
 
 # --- quick start
@@ -106,14 +115,20 @@ def test_the_example_of_the_overview() -> None:
 @promise(199, 200, 201)
 def test_a_mapping_with_weights_and_without() -> None:
     names = run(PRINTED["dict"], **parts())
-    assert sources_of(names["weighted"], 1000) == {"code": 500, "text": 300, "math": 200}
+    assert sources_of(names["weighted"], 1000) == {
+        "code": 500,
+        "text": 300,
+        "math": 200,
+    }
     assert sources_of(names["mixed"], 1000) == {"code": 500, "text": 500}
 
 
 @promise(203, 227)
 def test_one_seed_is_one_sequence() -> None:
     names = run(
-        PRINTED["reproducible"], datasets=parts(), block_mixture_interleave=tl.block_mixture_interleave
+        PRINTED["reproducible"],
+        datasets=parts(),
+        block_mixture_interleave=tl.block_mixture_interleave,
     )
     first, second, other = (list(islice(names[f"mixed{n}"], 300)) for n in (1, 2, 3))
     assert first == second != other
@@ -122,7 +137,11 @@ def test_one_seed_is_one_sequence() -> None:
 @promise(202)
 def test_any_size_of_block_follows_the_weights() -> None:
     given = {name: dataset for name, dataset in parts().items() if name != "ds3"}
-    names = run(PRINTED["block_sizes"], datasets=given, block_mixture_interleave=tl.block_mixture_interleave)
+    names = run(
+        PRINTED["block_sizes"],
+        datasets=given,
+        block_mixture_interleave=tl.block_mixture_interleave,
+    )
     for name, size in (("small", 100), ("mixed", 1000), ("large", 10000)):
         assert sources_of(names[name], size) == {"ds1": size // 2, "ds2": size // 2}
 
@@ -142,7 +161,9 @@ def test_static_weights() -> None:
     left = iter([False] * 999 + [True])
     with contextlib.redirect_stdout(io.StringIO()) as out:
         run(
-            PRINTED["static"], enough=lambda: next(left), **{f"dataset{n}": parts()[f"ds{n}"] for n in (1, 2)}
+            PRINTED["static"],
+            enough=lambda: next(left),
+            **{f"dataset{n}": parts()[f"ds{n}"] for n in (1, 2)},
         )
     assert Counter(out.getvalue().split()) == {"code": 300, "text": 700}
 
@@ -151,7 +172,8 @@ def test_static_weights() -> None:
 def test_a_schedule_of_weights() -> None:
     mixed = run(PRINTED["scheduled"], **code_and_text())["mixed"]
     names = [row["__source__"] for row in islice(mixed, 20_000)]
-    # From 0.2 to 0.5 over the first 10,000 rows: 3,500; then up to 0.575 at 20,000: 5,375.
+    # From 0.2 to 0.5 over the first 10,000 rows: 3,500; then up to 0.575 at 20,000:
+    # 5,375.
     assert (names[:10_000].count("code"), names[10_000:].count("code")) == (3500, 5375)
     late = islice(mixed.open_shard_at_row("mixed", 100_000), 1000)
     assert Counter(row["__source__"] for row in late) == {"code": 800, "text": 200}
@@ -167,12 +189,19 @@ def test_the_weights_of_a_schedule() -> None:
         )
     shown = [eval(line) for line in out.getvalue().splitlines()]
     expected = [(0.2, 0.8), (0.35, 0.65), (0.5, 0.5), (0.65, 0.35)]
-    assert shown == [{"code": pytest.approx(code), "text": pytest.approx(text)} for code, text in expected]
+    assert shown == [
+        {"code": pytest.approx(code), "text": pytest.approx(text)}
+        for code, text in expected
+    ]
 
 
 @promise(204, 218)
 def test_stop_strategies() -> None:
-    names = run(PRINTED["stopping"], sources=ten_and_twenty(), MixedShardedSource=tl.MixedShardedSource)
+    names = run(
+        PRINTED["stopping"],
+        sources=ten_and_twenty(),
+        MixedShardedSource=tl.MixedShardedSource,
+    )
     assert sum(1 for _ in islice(names["endless"], 5000)) == 5000
     assert sources_of(names["first"], 100)["code"] == 10
     assert len(names["mixed"]) == sum(1 for _ in names["mixed"]) == 30
@@ -193,10 +222,16 @@ def test_the_source_of_every_row_is_tracked() -> None:
 @promise(228)
 def test_workers_with_one_seed_have_one_order() -> None:
     workers = [
-        run(PRINTED["workers"], sources=ten_and_twenty(), MixedShardedSource=tl.MixedShardedSource)["mixed"]
+        run(
+            PRINTED["workers"],
+            sources=ten_and_twenty(),
+            MixedShardedSource=tl.MixedShardedSource,
+        )["mixed"]
         for _ in range(2)
     ]
-    assert [list(islice(worker, 100)) for worker in workers[:1]] == [list(islice(workers[1], 100))]
+    assert [list(islice(worker, 100)) for worker in workers[:1]] == [
+        list(islice(workers[1], 100))
+    ]
 
 
 # --- schedules for a purpose
@@ -210,15 +245,24 @@ def test_workers_with_one_seed_have_one_order() -> None:
         (PRINTED["imbalanced"], ("small_important", "large"), (500, 500)),
     ],
 )
-def test_schedules_for_a_purpose_mix(code: str, names: tuple[str, str], counts: tuple[int, int]) -> None:
-    made = run(code, WeightScheduler=tl.WeightScheduler, WeightSchedulePoint=tl.WeightSchedulePoint)[
-        "scheduler"
-    ]
-    sources = {name: tl.wrap_hf_dataset(datasets.Dataset.from_list(rows(name, 9))) for name in names}
+def test_schedules_for_a_purpose_mix(
+    code: str, names: tuple[str, str], counts: tuple[int, int]
+) -> None:
+    made = run(
+        code,
+        WeightScheduler=tl.WeightScheduler,
+        WeightSchedulePoint=tl.WeightSchedulePoint,
+    )["scheduler"]
+    sources = {
+        name: tl.wrap_hf_dataset(datasets.Dataset.from_list(rows(name, 9)))
+        for name in names
+    }
     mixed = tl.MixedShardedSource(sources, weight_scheduler=made)
     assert sources_of(mixed, 1000) == dict(zip(names, counts, strict=True))
     last = islice(mixed.open_shard_at_row("mixed", 200_000), 1000)
-    assert Counter(row["__source__"] for row in last) == dict(zip(names, (100, 900), strict=True))
+    assert Counter(row["__source__"] for row in last) == dict(
+        zip(names, (100, 900), strict=True)
+    )
 
 
 # --- other ways to put datasets together
@@ -233,7 +277,10 @@ def test_simple_concatenation() -> None:
     combined = run(PRINTED["composite"], process=seen.append)["combined"]
     # Both folders have files of the same names: each shard is its own.
     assert [row["text"] for row in seen] == [
-        f"{folder}.{part} {n}" for folder in ("data1", "data2") for part in range(2) for n in range(3)
+        f"{folder}.{part} {n}"
+        for folder in ("data1", "data2")
+        for part in range(2)
+        for n in range(3)
     ]
     assert (len(combined), list(combined)) == (12, seen)
     assert list(combined.open_shard_at_row(combined.shard_names[3], 1)) == seen[10:]
@@ -244,7 +291,9 @@ def test_the_older_interface() -> None:
     write(Path("data1/0.parquet"), rows("one", 30))
     write(Path("data2/0.json"), [{"content": f"two {n}"} for n in range(20)])
     dataset = run(PRINTED["legacy"])["dataset"]
-    found = Counter((row["__source__"], row["text"].split()[0]) for row in islice(dataset, 2048))
+    found = Counter(
+        (row["__source__"], row["text"].split()[0]) for row in islice(dataset, 2048)
+    )
     assert found == {("ds1", "one"): 1434, ("ds2", "two"): 614}
     assert set(next(iter(dataset))) == {"text", "__source__"}
 
@@ -254,7 +303,11 @@ def test_the_section_mix() -> None:
     config = run(PRINTED["config"])["config"]
     scheduler = tl.WeightScheduler(config.weight_schedule, config.weight_schedule_type)
     assert scheduler.get_weights(5000) == pytest.approx({"code": 0.35, "text": 0.65})
-    assert (config.block_size, config.stop_strategy, config.seed) == (1000, "restart", 42)
+    assert (config.block_size, config.stop_strategy, config.seed) == (
+        1000,
+        "restart",
+        42,
+    )
 
 
 # --- golden values
@@ -263,8 +316,13 @@ def test_the_section_mix() -> None:
 @promise(206)
 def test_a_block_of_one_seed_is_no_block_of_the_next() -> None:
     def names(seed: int, row: int) -> list[str]:
-        mixed = tl.block_mixture_interleave({"a": rows("a", 9), "b": rows("b", 9)}, block_size=100, seed=seed)
-        return [row["__source__"] for row in islice(mixed.open_shard_at_row("mixed", row), 100)]
+        mixed = tl.block_mixture_interleave(
+            {"a": rows("a", 9), "b": rows("b", 9)}, block_size=100, seed=seed
+        )
+        return [
+            row["__source__"]
+            for row in islice(mixed.open_shard_at_row("mixed", row), 100)
+        ]
 
     assert names(0, 100) != names(1, 0)
     assert names(0, 0) != names(42, 0)
@@ -273,6 +331,13 @@ def test_a_block_of_one_seed_is_no_block_of_the_next() -> None:
 @promise(209)
 def test_defaults_are_those_of_the_table() -> None:
     for function in (tl.block_mixture_interleave, tl.MixedShardedSource):
-        given = {name: each.default for name, each in inspect.signature(function).parameters.items()}
-        assert (given["block_size"], given["seed"], given["weights"]) == (1000, None, None)
+        given = {
+            name: each.default
+            for name, each in inspect.signature(function).parameters.items()
+        }
+        assert (given["block_size"], given["seed"], given["weights"]) == (
+            1000,
+            None,
+            None,
+        )
         assert given.get("stop", given.get("stop_strategy")) == "restart"

@@ -1,9 +1,11 @@
 """The snippets on the pipeline run as they are printed, with the import renamed.
 
-Only names of places are replaced: ids on the Hub by tokenizers of the tests, buckets by folders. Where a snippet says
-``[...]`` it gets a list, and what it leaves to its reader (``train_step``, ``my_transform_fn``) is there. What never
-ends is ended by ``train_step``. Two are changed further: the mixture of code and text has one tokenizer instead of two,
-because ids of two tokenizers cannot be one stream, and some lengths and windows are shorter, to be fast.
+Only names of places are replaced: ids on the Hub by tokenizers of the tests, buckets by
+folders. Where a snippet says ``[...]`` it gets a list, and what it leaves to its reader
+(``train_step``, ``my_transform_fn``) is there. What never ends is ended by
+``train_step``. Two are changed further: the mixture of code and text has one tokenizer
+instead of two, because ids of two tokenizers cannot be one stream, and some lengths and
+windows are shorter, to be fast.
 """
 
 from __future__ import annotations
@@ -58,7 +60,10 @@ class MyTransformedSource(tl.ShardedDataSource):
         return self.source.shard_names
 
     def open_shard(self, shard_name: str) -> Iterator[dict[str, Any]]:
-        return ({"text": row["text"] + self.config["end"]} for row in self.source.open_shard(shard_name))
+        return (
+            {"text": row["text"] + self.config["end"]}
+            for row in self.source.open_shard(shard_name)
+        )
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +72,9 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("hub")
     llama = written(sentencepiece(), folder / "llama")
     return {
-        "meta-llama/Llama-2-7b-chat-hf": written(speaking(MARKED_CHATML), folder / "chat"),
+        "meta-llama/Llama-2-7b-chat-hf": written(
+            speaking(MARKED_CHATML), folder / "chat"
+        ),
         "meta-llama/Llama-2-7b": llama,
         "bigcode/starcoder": llama,
         "gs://bucket": "bucket",
@@ -85,10 +92,15 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         rows = [{"text": f"{folder} {n} " * 500} for n in range(30)]
         write_jsonl(root / "long" / f"{folder}.jsonl", rows)
         save_dataset(rows, root / "bucket" / folder)
-    save_dataset([{"content": row["text"]} for row in texts(9)], root / "bucket" / "data")
+    save_dataset(
+        [{"content": row["text"]} for row in texts(9)], root / "bucket" / "data"
+    )
     for folder in ("data", "more_data", "raw_data"):
         write_jsonl(root / folder / "rows.jsonl", texts(40, folder))
-    write_jsonl(root / "conversations" / "a.jsonl", [{"messages": conversation(n)} for n in range(40)])
+    write_jsonl(
+        root / "conversations" / "a.jsonl",
+        [{"messages": conversation(n)} for n in range(40)],
+    )
     return root
 
 
@@ -103,15 +115,25 @@ def here(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def run(snippet: str, names: dict[str, str], **given: Any) -> dict[str, Any]:
     for name, stand_in in names.items():
         snippet = snippet.replace(name, stand_in)
-    space = {name: getattr(tl, name) for name in (*tl.__all__, *easydel.__all__) if name[0].isupper()} | given
+    space = {
+        name: getattr(tl, name)
+        for name in (*tl.__all__, *easydel.__all__)
+        if name[0].isupper()
+    } | given
     exec(textwrap.dedent(snippet), space)
     return space
 
 
-def started(names: dict[str, str], *datasets: dict[str, Any], **more: Any) -> tl.Pipeline:
+def started(
+    names: dict[str, str], *datasets: dict[str, Any], **more: Any
+) -> tl.Pipeline:
     """The pipeline that a snippet on a stage goes on with."""
     given = list(datasets) or [{"name": "dataset1", "data_files": "data/*.parquet"}]
-    config = {"datasets": given, "default_tokenizer": names["meta-llama/Llama-2-7b"], **more}
+    config = {
+        "datasets": given,
+        "default_tokenizer": names["meta-llama/Llama-2-7b"],
+        **more,
+    }
     return tl.Pipeline.from_config(config)
 
 
@@ -119,11 +141,15 @@ def started(names: dict[str, str], *datasets: dict[str, Any], **more: Any) -> tl
 def test_overview(here: Path, names: dict[str, str]):
     training = Training()
     snippet = PRINTED["overview"].replace(
-        '"data/*.parquet")', f'"data/*.parquet", tokenizer="{names["bigcode/starcoder"]}")'
+        '"data/*.parquet")',
+        f'"data/*.parquet", tokenizer="{names["bigcode/starcoder"]}")',
     )
     run(snippet, names, train_step=training)
-    assert training.batches == []  # 60 short texts make one row of 2,048, which is no batch of 8
-    write_jsonl(here / "long" / "a.jsonl", [{"text": "many words " * 3000} for _ in range(5)])
+    # 60 short texts make one row of 2,048, which is no batch of 8.
+    assert training.batches == []
+    write_jsonl(
+        here / "long" / "a.jsonl", [{"text": "many words " * 3000} for _ in range(5)]
+    )
     run(snippet.replace("data/*.parquet", "long/*.jsonl"), names, train_step=training)
     assert training.batches
     assert {batch["input_ids"].shape for batch in training.batches} == {(8, 2048)}
@@ -132,7 +158,9 @@ def test_overview(here: Path, names: dict[str, str]):
 def test_a_dataset_without_any_tokenizer_is_an_error_that_says_where_to_name_one(
     here: Path, names: dict[str, str]
 ):
-    with pytest.raises(tl.TokenlakeError, match=r"datasets\.dataset_0\.tokenizer: missing"):
+    with pytest.raises(
+        tl.TokenlakeError, match=r"datasets\.dataset_0\.tokenizer: missing"
+    ):
         run(PRINTED["overview"], names, train_step=Training())
 
 
@@ -143,16 +171,26 @@ def test_pipeline_config(here: Path, names: dict[str, str]):
         "Mix weight references unknown dataset: ds1",
         "Mix weight references unknown dataset: ds2",
     ]
-    made = tl.Pipeline.from_config(config.model_copy(update={"mix": tl.MixStageConfig()}))
-    assert next(made.source().tokenize().mix().pack().build())["input_ids"].shape == (2048,)
+    made = tl.Pipeline.from_config(
+        config.model_copy(update={"mix": tl.MixStageConfig()})
+    )
+    assert next(made.source().tokenize().mix().pack().build())["input_ids"].shape == (
+        2048,
+    )
 
 
 @promise(22, 39, 40, 41)
 def test_dataset_config(here: Path, names: dict[str, str]):
     def my_transform_fn(row: dict[str, Any]) -> dict[str, Any]:
-        return {"old_name": row["id"], "metadata": {"id": row["id"]}, "text": row["text"]}
+        return {
+            "old_name": row["id"],
+            "metadata": {"id": row["id"]},
+            "text": row["text"],
+        }
 
-    config = run(PRINTED["dataset_config"], names, my_transform_fn=my_transform_fn)["config"]
+    config = run(PRINTED["dataset_config"], names, my_transform_fn=my_transform_fn)[
+        "config"
+    ]
     made = tl.create_pipeline([config]).source().tokenize().save()
     rows = list(made.build())
     assert len(rows) == 60
@@ -178,7 +216,9 @@ def test_source_stage(here: Path, names: dict[str, str]):
 
 
 @promise(17, 50)
-def test_tokenize_stage(here: Path, names: dict[str, str], monkeypatch: pytest.MonkeyPatch):
+def test_tokenize_stage(
+    here: Path, names: dict[str, str], monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("TOKENLAKE_CACHE", str(here / "cache"))
     pipeline = started(names, default_tokenizer=None).source()
     run(PRINTED["tokenize_stage"], names, pipeline=pipeline)
@@ -189,7 +229,10 @@ def test_tokenize_stage(here: Path, names: dict[str, str], monkeypatch: pytest.M
 
 @promise(18, 52)
 def test_mix_stage(here: Path, names: dict[str, str]):
-    datasets = [{"name": name, "data_files": f"{name}_data/*.parquet"} for name in ("code", "text")]
+    datasets = [
+        {"name": name, "data_files": f"{name}_data/*.parquet"}
+        for name in ("code", "text")
+    ]
     pipeline = started(names, *datasets).source().tokenize()
     run(PRINTED["mix_stage"], names, pipeline=pipeline)
     rows = pipeline.build()
@@ -202,7 +245,9 @@ def test_mix_stage(here: Path, names: dict[str, str]):
 def test_pack_stage(here: Path, names: dict[str, str], strategy: str):
     pipeline = started(names).source().tokenize()
     run(
-        PRINTED["pack_stage"].replace('strategy="greedy"', f'strategy="{strategy}"'), names, pipeline=pipeline
+        PRINTED["pack_stage"].replace('strategy="greedy"', f'strategy="{strategy}"'),
+        names,
+        pipeline=pipeline,
     )
     rows = list(pipeline.build())
     assert {len(row["input_ids"]) for row in rows} == {2048}
@@ -224,7 +269,9 @@ def test_load_stage(here: Path, names: dict[str, str]):
     batches = list(pipeline.build())
     assert len(batches) == 7
     assert {len(batch["input_ids"]) for batch in batches} == {8}
-    assert all(batch["input_ids"].shape == batch["attention_mask"].shape for batch in batches)
+    assert all(
+        batch["input_ids"].shape == batch["attention_mask"].shape for batch in batches
+    )
 
 
 @promise(89)
@@ -233,8 +280,14 @@ def test_sft_training(here: Path, names: dict[str, str]):
     snippet = PRINTED["sft"].replace("seq_length=2048", "seq_length=64")
     run(snippet, names, sft_train_step=training)
     assert {batch["input_ids"].shape for batch in training.batches} == {(8, 64)}
-    tokenizer = tl.TokenizerManager().get_tokenizer(names["meta-llama/Llama-2-7b-chat-hf"])
-    text = "".join(tokenizer.decode(row) for batch in training.batches for row in batch["input_ids"])
+    tokenizer = tl.TokenizerManager().get_tokenizer(
+        names["meta-llama/Llama-2-7b-chat-hf"]
+    )
+    text = "".join(
+        tokenizer.decode(row)
+        for batch in training.batches
+        for row in batch["input_ids"]
+    )
     assert "assistant" in text
 
 
@@ -243,7 +296,9 @@ def test_multi_dataset_pre_training(here: Path, names: dict[str, str]):
     training = Training(most=2)
     with pytest.raises(Enough):
         run(
-            PRINTED["multi_dataset"].replace("seq_length=4096", "seq_length=4096, window_tokens=32768"),
+            PRINTED["multi_dataset"].replace(
+                "seq_length=4096", "seq_length=4096, window_tokens=32768"
+            ),
             names,
             pretrain_step=training,
         )
@@ -261,7 +316,9 @@ def test_pre_tokenization(here: Path, names: dict[str, str]):
 
 
 @promise(93, 94)
-def test_pipeline_state(here: Path, names: dict[str, str], capsys: pytest.CaptureFixture[str]):
+def test_pipeline_state(
+    here: Path, names: dict[str, str], capsys: pytest.CaptureFixture[str]
+):
     config = tl.PipelineConfig.model_validate(
         {
             "datasets": [{"name": "dataset1", "data_files": "data/*.parquet"}],
@@ -276,7 +333,9 @@ def test_pipeline_state(here: Path, names: dict[str, str], capsys: pytest.Captur
 
 
 @promise(95, 96)
-def test_error_handling(here: Path, names: dict[str, str], capsys: pytest.CaptureFixture[str]):
+def test_error_handling(
+    here: Path, names: dict[str, str], capsys: pytest.CaptureFixture[str]
+):
     datasets = '[{"name": "a", "data_files": "data/*.parquet"}, {"name": "a", "data_files": "x"}]'
     run(PRINTED["errors"].replace("[...]", datasets), names)
     assert capsys.readouterr().out.splitlines() == [
@@ -287,12 +346,14 @@ def test_error_handling(here: Path, names: dict[str, str], capsys: pytest.Captur
 
 @promise(98)
 def test_custom_stage(here: Path, names: dict[str, str]):
-    stage = run(PRINTED["custom_stage"], names, MyTransformedSource=MyTransformedSource)["MyCustomStage"](
-        {"end": "!"}
-    )
+    stage = run(
+        PRINTED["custom_stage"], names, MyTransformedSource=MyTransformedSource
+    )["MyCustomStage"]({"end": "!"})
     pipeline = started(names).source().stage(stage)
     assert pipeline.get_stages() == ["source", "my_stage"]
-    assert [row["text"] for row in pipeline.build()] == [row["text"] + "!" for row in texts(60, "data")]
+    assert [row["text"] for row in pipeline.build()] == [
+        row["text"] + "!" for row in texts(60, "data")
+    ]
     assert sum(1 for _ in pipeline.tokenize().build()) == 60
 
 
@@ -315,7 +376,10 @@ def test_mixing_by_the_pipeline(here: Path, names: dict[str, str]):
         run(PRINTED["mixing_by_pipeline"], names, train_step=training)
     sources = [name for batch in training.batches for name in batch["__source__"]]
     assert (sources[:1000].count("code"), sources[1000:].count("code")) == (300, 300)
-    assert all(batch["input_ids"].shape == batch["attention_mask"].shape for batch in training.batches)
+    assert all(
+        batch["input_ids"].shape == batch["attention_mask"].shape
+        for batch in training.batches
+    )
 
 
 @promise(186)
@@ -340,12 +404,16 @@ def test_loading_what_was_tokenized(here: Path, names: dict[str, str]):
     run(PRINTED["loader"], names, train_step=training)
     assert [batch["input_ids"].shape for batch in training.batches] == [(8, 6)] * 2
     assert training.batches[0]["input_ids"].dtype == np.int32
-    assert json.dumps(training.batches[0]["input_ids"][0].tolist()) == "[0, 1, 2, 3, 4, 5]"
+    assert (
+        json.dumps(training.batches[0]["input_ids"][0].tolist()) == "[0, 1, 2, 3, 4, 5]"
+    )
 
 
 @promise(15)
 @pytest.mark.parametrize("streaming", [True, False])
-def test_rows_are_the_same_streamed_or_not(here: Path, names: dict[str, str], streaming: bool):
+def test_rows_are_the_same_streamed_or_not(
+    here: Path, names: dict[str, str], streaming: bool
+):
     rows = started(names, streaming=streaming).source().build()
     assert [row["id"] for row in rows] == list(range(60))
 
@@ -354,22 +422,34 @@ def test_rows_are_the_same_streamed_or_not(here: Path, names: dict[str, str], st
 def test_raw_rows_are_loaded(here: Path, names: dict[str, str]):
     batches = list(started(names, load={"batch_size": 20}).source().load().build())
     assert [batch["text"] for batch in batches] == [
-        [row["text"] for row in texts(60, "data")[start : start + 20]] for start in (0, 20, 40)
+        [row["text"] for row in texts(60, "data")[start : start + 20]]
+        for start in (0, 20, 40)
     ]
 
 
 @promise(29, 30, 38, 46, 168, 169)
 @pytest.mark.parametrize("whole", [False, True])
-def test_a_field_and_a_tokenizer_are_chosen(here: Path, names: dict[str, str], whole: bool):
+def test_a_field_and_a_tokenizer_are_chosen(
+    here: Path, names: dict[str, str], whole: bool
+):
     chosen: Any = names["meta-llama/Llama-2-7b"]
     dataset = {"data_files": "bucket/data/*.parquet", "content_field": "content"}
-    made = started(names, dataset | {"tokenizer": {"name_or_path": chosen} if whole else chosen})
+    made = started(
+        names, dataset | {"tokenizer": {"name_or_path": chosen} if whole else chosen}
+    )
     rows = made.source().tokenize({"max_length": 9}).build()
-    reference = tl.TokenizerManager().tokenize_batch(chosen, [row["text"] for row in texts(9)])["input_ids"]
+    reference = tl.TokenizerManager().tokenize_batch(
+        chosen, [row["text"] for row in texts(9)]
+    )["input_ids"]
     assert [row["input_ids"].tolist() for row in rows] == [ids[:9] for ids in reference]
     assert max(map(len, reference)) > 9
     with pytest.raises(BadRecordError, match="row 0"):
-        list(started(names, {"data_files": "bucket/data/*.parquet"}).source().tokenize().build())
+        list(
+            started(names, {"data_files": "bucket/data/*.parquet"})
+            .source()
+            .tokenize()
+            .build()
+        )
 
 
 @promise(174)
@@ -382,8 +462,16 @@ def test_code_of_a_tokenizer_never_runs(here: Path, names: dict[str, str]):
             data = json.dumps(json.loads(data) | asked).encode()
         (here / name).write_bytes(data)
     rows = [
-        [row["input_ids"].tolist() for row in started(names, dataset).source().tokenize().build()]
+        [
+            row["input_ids"].tolist()
+            for row in started(names, dataset).source().tokenize().build()
+        ]
         for more in ({}, {"trust_remote_code": True})
-        for dataset in [{"data_files": "data/*.parquet", "tokenizer": {"name_or_path": str(here), **more}}]
+        for dataset in [
+            {
+                "data_files": "data/*.parquet",
+                "tokenizer": {"name_or_path": str(here), **more},
+            }
+        ]
     ]
     assert rows[0] == rows[1]

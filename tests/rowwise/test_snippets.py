@@ -1,4 +1,6 @@
-"""The snippets on pre-tokenizing run as they are printed, with the import renamed and a tokenizer of the tests."""
+"""The snippets on pre-tokenizing run as they are printed, with the import renamed
+and a tokenizer of the tests.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokenizer: str) -> Pat
     """A working directory with data/*.jsonl and tokenized/*.parquet."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    (tmp_path / "data" / "a.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in ROWS)
+    )
     pretokenize(ROWS, tokenizer, "./tokenized", num_shards=2, naming="shard_{index}")
     return tmp_path
 
@@ -74,18 +78,25 @@ def test_check_format(here: Path, tokenizer: str, capsys: pytest.CaptureFixture[
 
 
 @promise(192)
-def test_decode_and_verify(here: Path, tokenizer: str, capsys: pytest.CaptureFixture[str]):
+def test_decode_and_verify(
+    here: Path, tokenizer: str, capsys: pytest.CaptureFixture[str]
+):
     run(PRINTED["decode_and_verify"], tokenizer)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3
-    assert all(f"text number {i} of the snippets" in line for i, line in enumerate(lines))
+    assert all(
+        f"text number {i} of the snippets" in line for i, line in enumerate(lines)
+    )
 
 
 @promise(196)
 def test_validate(here: Path, tokenizer: str, capsys: pytest.CaptureFixture[str]):
     run(PRINTED["validate"], tokenizer)
     lines = capsys.readouterr().out.splitlines()
-    assert lines == ["shard_0.parquet: OK (10+ examples)", "shard_1.parquet: OK (10+ examples)"]
+    assert lines == [
+        "shard_0.parquet: OK (10+ examples)",
+        "shard_1.parquet: OK (10+ examples)",
+    ]
 
 
 @pytest.mark.corpora
@@ -99,9 +110,17 @@ def test_with_real_text_and_the_real_tokenizer(
     snippet = PRINTED["quick_start"].replace("data/*.jsonl", "data/math-chat.jsonl.gz")
     rows = list(run(snippet, str(folder))["source"])
     assert len(rows) > 3000
-    assert all(row["input_ids"][0] == 1 != row["input_ids"][1] for row in rows)  # BOS, once at the beginning
-    source = TokenizedShardedSource(JsonShardedSource("data/math-chat.jsonl.gz"), str(folder))
-    assert [row["input_ids"] for row in islice(source, 500)] == [row["input_ids"] for row in rows[:500]]
+    # BOS, once at the beginning.
+    assert all(row["input_ids"][0] == 1 != row["input_ids"][1] for row in rows)
+    source = TokenizedShardedSource(
+        JsonShardedSource("data/math-chat.jsonl.gz"), str(folder)
+    )
+    assert [row["input_ids"] for row in islice(source, 500)] == [
+        row["input_ids"] for row in rows[:500]
+    ]
     assert all(
-        len(row["attention_mask"]) == len(row["input_ids"]) == sum(row["attention_mask"]) for row in rows
+        len(row["attention_mask"])
+        == len(row["input_ids"])
+        == sum(row["attention_mask"])
+        for row in rows
     )

@@ -1,4 +1,6 @@
-"""tokenize_and_save and pretokenize: files of tokens that any tool reads, made by an ordinary build."""
+"""tokenize_and_save and pretokenize: files of tokens that any tool reads, made by an
+ordinary build.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,25 @@ from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.etl import Event, UnitFinished, WorkerPool
 from tokenlake.etl.export import FlatManifest
 from tokenlake.etl.tokenizers import TokenizerManager
-from tokenlake.rowwise import ArrowShardedSource, JsonShardedSource, ParquetShardedSource
+from tokenlake.rowwise import (
+    ArrowShardedSource,
+    JsonShardedSource,
+    ParquetShardedSource,
+)
 
-READERS = {"parquet": ParquetShardedSource, "arrow": ArrowShardedSource, "jsonl": JsonShardedSource}
+READERS = {
+    "parquet": ParquetShardedSource,
+    "arrow": ArrowShardedSource,
+    "jsonl": JsonShardedSource,
+}
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}\n"
     "{% if m['role'] == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
 )
-TEXTS = [f"document {i}: " + "the quick brown fox, été, 日本 " * (i % 5) + "x" * (i % 7) for i in range(90)]
+TEXTS = [
+    f"document {i}: " + "the quick brown fox, été, 日本 " * (i % 5) + "x" * (i % 7)
+    for i in range(90)
+]
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +63,10 @@ def data(tmp_path: Path) -> str:
     """Three JSONL files."""
     for number in range(3):
         part = TEXTS[30 * number : 30 * number + 30]
-        write(tmp_path / "data" / f"{number}.jsonl", [{"text": text, "lang": "en"} for text in part])
+        write(
+            tmp_path / "data" / f"{number}.jsonl",
+            [{"text": text, "lang": "en"} for text in part],
+        )
     return str(tmp_path / "data" / "*.jsonl")
 
 
@@ -63,7 +79,9 @@ def read(format: str, folder: Path) -> list[dict[str, Any]]:
     return list(READERS[format](f"{folder}/*.{format}*"))
 
 
-def expected(tokenizer: str, texts: list[str] = TEXTS, **options: Any) -> list[dict[str, Any]]:
+def expected(
+    tokenizer: str, texts: list[str] = TEXTS, **options: Any
+) -> list[dict[str, Any]]:
     made = TokenizerManager().tokenize_batch(
         tokenizer, texts, TokenizerConfig(name_or_path=tokenizer, **options)
     )
@@ -78,7 +96,9 @@ def test_rows_are_the_tokenizers_in_order_and_other_tools_read_them(
     tmp_path: Path, data: str, tokenizer: str, pool: WorkerPool
 ):
     out = tmp_path / "out"
-    stats = tokenize_and_save(data, tokenizer, out, max_length=48, num_shards=3, pool=pool, unit_size=2000)
+    stats = tokenize_and_save(
+        data, tokenizer, out, max_length=48, num_shards=3, pool=pool, unit_size=2000
+    )
     rows = expected(tokenizer, max_length=48)
     assert read("parquet", out) == rows
     names = [f"train-0000{index}-of-00003.parquet" for index in range(3)]
@@ -88,7 +108,10 @@ def test_rows_are_the_tokenizers_in_order_and_other_tools_read_them(
     schema = pq.read_schema(out / names[0])
     assert [str(kind) for kind in schema.types] == ["list<element: int32 not null>"] * 2
     check_others(out, rows, tmp_path / "cache")
-    kept = {str(path.relative_to(out / "_tokenlake")) for path in (out / "_tokenlake").rglob("*.*")}
+    kept = {
+        str(path.relative_to(out / "_tokenlake"))
+        for path in (out / "_tokenlake").rglob("*.*")
+    }
     assert kept == {
         "manifest.json",
         "config.yaml",
@@ -108,7 +131,9 @@ def check_others(out: Path, rows: list[dict[str, Any]], cache: Path) -> None:
     datasets = pytest.importorskip("datasets")
     assert ds.dataset(str(out)).to_table().to_pylist() == rows
     assert polars.read_parquet(f"{out}/*.parquet").to_dicts() == rows
-    counted = duckdb.sql(f"select sum(len(input_ids)) from '{out}/*.parquet'").fetchall()
+    counted = duckdb.sql(
+        f"select sum(len(input_ids)) from '{out}/*.parquet'"
+    ).fetchall()
     assert counted == [(sum(len(row["input_ids"]) for row in rows),)]
     loaded = datasets.load_dataset(str(out), cache_dir=str(cache))
     assert list(loaded) == ["train"]
@@ -116,9 +141,13 @@ def check_others(out: Path, rows: list[dict[str, Any]], cache: Path) -> None:
 
 
 @promise(102)
-def test_fields_are_kept_and_rows_padded(tmp_path: Path, data: str, tokenizer: str, pool: WorkerPool):
+def test_fields_are_kept_and_rows_padded(
+    tmp_path: Path, data: str, tokenizer: str, pool: WorkerPool
+):
     named = TokenizerConfig(name_or_path=tokenizer, max_length=40, padding="max_length")
-    tokenize_and_save(data, named, tmp_path / "out", "arrow", additional_fields=["lang"], pool=pool)
+    tokenize_and_save(
+        data, named, tmp_path / "out", "arrow", additional_fields=["lang"], pool=pool
+    )
     rows = expected(tokenizer, max_length=40, padding="max_length")
     assert read("arrow", tmp_path / "out") == [{**row, "lang": "en"} for row in rows]
 
@@ -126,7 +155,11 @@ def test_fields_are_kept_and_rows_padded(tmp_path: Path, data: str, tokenizer: s
 @promise(102, 175, 178, 179)
 @pytest.mark.parametrize(
     ("format", "compression", "num_shards", "ending"),
-    [("parquet", "zstd", 100, ".parquet"), ("arrow", None, 50, ".arrow"), ("jsonl", "gzip", 3, ".jsonl.gz")],
+    [
+        ("parquet", "zstd", 100, ".parquet"),
+        ("arrow", None, 50, ".arrow"),
+        ("jsonl", "gzip", 3, ".jsonl.gz"),
+    ],
 )
 def test_every_format_has_as_many_files_as_asked_for(
     tmp_path: Path,
@@ -138,9 +171,16 @@ def test_every_format_has_as_many_files_as_asked_for(
     num_shards: int,
     ending: str,
 ):
-    out, options = tmp_path / "out", {"num_shards": num_shards, "compression": compression}
-    stats = tokenize_and_save(data, tokenizer, out, format, max_length=48, pool=pool, **options)
-    assert len(stats.output_paths) == num_shards and all(path.endswith(ending) for path in stats.output_paths)
+    out, options = (
+        tmp_path / "out",
+        {"num_shards": num_shards, "compression": compression},
+    )
+    stats = tokenize_and_save(
+        data, tokenizer, out, format, max_length=48, pool=pool, **options
+    )
+    assert len(stats.output_paths) == num_shards and all(
+        path.endswith(ending) for path in stats.output_paths
+    )
     rows = expected(tokenizer, max_length=48)
     assert read(format, out) == rows
     if format == "arrow":
@@ -148,23 +188,48 @@ def test_every_format_has_as_many_files_as_asked_for(
         before = pa.total_allocated_bytes()
         with pa.memory_map(stats.output_paths[0]) as mapped:
             batch = pa.ipc.open_file(mapped).get_batch(0)
-            assert pa.total_allocated_bytes() <= before  # nothing is copied out of the file
+            # Nothing is copied out of the file.
+            assert pa.total_allocated_bytes() <= before
             assert batch.column("input_ids")[0].as_py() == rows[0]["input_ids"]
 
 
-def test_packed_rows_splits_and_provenance(tmp_path: Path, data: str, tokenizer: str, pool: WorkerPool):
+def test_packed_rows_splits_and_provenance(
+    tmp_path: Path, data: str, tokenizer: str, pool: WorkerPool
+):
     out = tmp_path / "out"
     splits = {"train": 0.7, "validation": 0.3}
     tokenize_and_save(
-        data, tokenizer, out, max_length=32, pack=True, splits=splits, provenance=True, pool=pool
+        data,
+        tokenizer,
+        out,
+        max_length=32,
+        pack=True,
+        splits=splits,
+        provenance=True,
+        pool=pool,
     )
-    tables = {split: pq.read_table(out / f"{split}-00000-of-00001.parquet") for split in splits}
+    tables = {
+        split: pq.read_table(out / f"{split}-00000-of-00001.parquet")
+        for split in splits
+    }
     for table in tables.values():
-        assert table.column_names == ["input_ids", "attention_mask", "segment_ids", "documents"]
+        assert table.column_names == [
+            "input_ids",
+            "attention_mask",
+            "segment_ids",
+            "documents",
+        ]
         for row in table.to_pylist():
             assert len(row["input_ids"]) == 32
-            assert row["attention_mask"] == [int(segment > 0) for segment in row["segment_ids"]]
-    ids = [token for table in tables.values() for row in table["input_ids"].to_pylist() for token in row]
+            assert row["attention_mask"] == [
+                int(segment > 0) for segment in row["segment_ids"]
+            ]
+    ids = [
+        token
+        for table in tables.values()
+        for row in table["input_ids"].to_pylist()
+        for token in row
+    ]
     assert sum(token == 1 for token in ids) == len(TEXTS)  # BOS
 
 
@@ -176,9 +241,16 @@ def test_a_target_that_is_not_empty_is_refused_or_replaced(
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     with pytest.raises(ConfigError, match="nothing was changed"):
         tokenize_and_save(data, tokenizer, out, "jsonl", pool=pool)
-    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
-    pretokenize(data, tokenizer, out, "jsonl", compression="zstd", pool=pool, overwrite=True)
-    assert sorted(path.name for path in out.iterdir()) == ["_tokenlake", "train-00000-of-00001.jsonl.zst"]
+    assert {
+        path: path.read_bytes() for path in out.rglob("*") if path.is_file()
+    } == before
+    pretokenize(
+        data, tokenizer, out, "jsonl", compression="zstd", pool=pool, overwrite=True
+    )
+    assert sorted(path.name for path in out.iterdir()) == [
+        "_tokenlake",
+        "train-00000-of-00001.jsonl.zst",
+    ]
     assert read("jsonl", out) == expected(tokenizer)
     assert {path.name for path in tmp_path.iterdir()} == {"data", "out"}
 
@@ -192,17 +264,23 @@ def test_a_build_that_fails_leaves_nothing_to_see_and_goes_on_later(
     with pytest.raises(BadRecordError, match=r"2\.jsonl:31"):
         tokenize_and_save(data, tokenizer, out, workers=1, unit_size=2000)
     assert not out.exists()
-    assert sorted(path.name for path in (tmp_path / ".out.tokenlake").iterdir()) == ["store"]
+    assert sorted(path.name for path in (tmp_path / ".out.tokenlake").iterdir()) == [
+        "store"
+    ]
     last.write_text(good)
     events: list[Event] = []
-    tokenize_and_save(data, tokenizer, out, workers=1, unit_size=2000, on_event=events.append)
+    tokenize_and_save(
+        data, tokenizer, out, workers=1, unit_size=2000, on_event=events.append
+    )
     how = [event.how for event in events if isinstance(event, UnitFinished)]
     assert "reused" in how
     assert read("parquet", out) == expected(tokenizer)
     assert not (tmp_path / ".out.tokenlake").exists()
 
 
-def test_bad_records_that_are_set_aside_are_kept(tmp_path: Path, tokenizer: str, pool: WorkerPool):
+def test_bad_records_that_are_set_aside_are_kept(
+    tmp_path: Path, tokenizer: str, pool: WorkerPool
+):
     rows = [{"text": "good"}, {"text": 3}, {"text": "good"}]
     write(tmp_path / "data" / "a.jsonl", rows)
     tokenize_and_save(
@@ -217,10 +295,14 @@ def test_bad_records_that_are_set_aside_are_kept(tmp_path: Path, tokenizer: str,
     (path,) = (tmp_path / "out" / "_tokenlake" / "quarantine").iterdir()
     (record,) = pq.read_table(path).to_pylist()
     assert b'"text":3' in record["raw"].replace(b" ", b"")
-    assert FlatManifest.of(tmp_path / "out").made_of["account"]["quarantined"] == {"not_a_string": 1}
+    assert FlatManifest.of(tmp_path / "out").made_of["account"]["quarantined"] == {
+        "not_a_string": 1
+    }
 
 
-def test_an_impossible_request_leaves_no_trace(tmp_path: Path, data: str, tokenizer: str, pool: WorkerPool):
+def test_an_impossible_request_leaves_no_trace(
+    tmp_path: Path, data: str, tokenizer: str, pool: WorkerPool
+):
     before = sorted(tmp_path.iterdir())
     for options in (
         {"nonsense": 1},
@@ -232,7 +314,9 @@ def test_an_impossible_request_leaves_no_trace(tmp_path: Path, data: str, tokeni
         with pytest.raises((ConfigError, ValueError)):
             tokenize_and_save(data, tokenizer, tmp_path / "out", pool=pool, **options)
     with pytest.raises(ConfigError, match="save_pretrained"):
-        tokenize_and_save(data, TokenizerManager().get_tokenizer(tokenizer), tmp_path / "out")  # pyright: ignore[reportArgumentType]
+        tokenize_and_save(
+            data, TokenizerManager().get_tokenizer(tokenizer), tmp_path / "out"
+        )  # pyright: ignore[reportArgumentType]
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -240,10 +324,18 @@ def test_an_impossible_request_leaves_no_trace(tmp_path: Path, data: str, tokeni
 def test_pretokenize_takes_rows_and_sources(tmp_path: Path, data: str, tokenizer: str):
     rows = [{"text": text} for text in TEXTS]
     pretokenize(iter(rows), tokenizer, tmp_path / "rows", "jsonl", num_shards=3)
-    pretokenize(JsonShardedSource(data), tokenizer, tmp_path / "source", "arrow", additional_fields=["lang"])
+    pretokenize(
+        JsonShardedSource(data),
+        tokenizer,
+        tmp_path / "source",
+        "arrow",
+        additional_fields=["lang"],
+    )
     wanted = expected(tokenizer)
     assert read("jsonl", tmp_path / "rows") == wanted
-    assert read("arrow", tmp_path / "source") == [{"lang": "en", **row} for row in wanted]
+    assert read("arrow", tmp_path / "source") == [
+        {"lang": "en", **row} for row in wanted
+    ]
 
 
 _PEAK = """
@@ -260,11 +352,14 @@ if __name__ == "__main__":
 
 
 @pytest.mark.integration
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peaks of memory are read from /proc")
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="peaks of memory are read from /proc"
+)
 def test_memory_does_not_grow_with_the_input(tmp_path: Path, tokenizer: str):
     line = json.dumps({"text": " ".join(TEXTS)[:3000]}) + "\n"
     (tmp_path / "small.jsonl").write_text(line * 500)
-    (tmp_path / "large.jsonl").write_text(line * 4500)  # 13 MB of text, 45 MB of columns
+    # 13 MB of text, 45 MB of columns.
+    (tmp_path / "large.jsonl").write_text(line * 4500)
     (tmp_path / "peak.py").write_text(_PEAK)
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, str(tmp_path / "peak.py"), str(tmp_path), tokenizer]

@@ -65,7 +65,9 @@ def test_callback_then_renames_then_tokens_then_kept_fields():
 
 def test_a_callback_may_leave_rows_out_and_the_others_keep_their_numbers():
     source = TokenizedShardedSource(
-        Plain({"a": words(10)}), LLAMA, format_callback=lambda row: row if row["id"] % 3 == 0 else None
+        Plain({"a": words(10)}),
+        LLAMA,
+        format_callback=lambda row: row if row["id"] % 3 == 0 else None,
     )
     assert [number for number, _ in numbered(source, "a")] == [0, 3, 6, 9]
     assert [number for number, _ in numbered(source, "a", 4)] == [6, 9]
@@ -80,8 +82,13 @@ def test_a_callback_may_leave_rows_out_and_the_others_keep_their_numbers():
     st.integers(1, 9),
     st.sampled_from([False, "longest", "max_length"]),
 )
-def test_seeking_gives_the_rows_that_reading_gives(rows: int, first: int, batch_size: int, padding: object):
-    options = {"batch_size": batch_size, "tokenizer_config": config(padding=padding, max_length=9)}
+def test_seeking_gives_the_rows_that_reading_gives(
+    rows: int, first: int, batch_size: int, padding: object
+):
+    options = {
+        "batch_size": batch_size,
+        "tokenizer_config": config(padding=padding, max_length=9),
+    }
     source = TokenizedShardedSource(Plain({"a": words(rows)}), LLAMA, **options)
     whole = numbered(source, "a")
     assert [number for number, _ in whole] == list(range(rows))
@@ -97,7 +104,8 @@ def test_rows_before_a_bad_one_come_first_and_it_is_named():
     stream = TokenizedShardedSource(Plain({"shard": rows}), LLAMA).open_shard("shard")
     seen = []
     with pytest.raises(
-        BadRecordError, match=r"shard 'shard', row 5: the field 'text' is missing or null"
+        BadRecordError,
+        match=r"shard 'shard', row 5: the field 'text' is missing or null",
     ) as caught:
         seen.extend(stream)
     assert caught.value.details["row"] == 5
@@ -118,11 +126,15 @@ def test_what_cannot_be_tokenized_is_a_bad_record(row: dict[str, Any], message: 
 
 
 def test_errors_of_the_callback_say_where():
-    source = TokenizedShardedSource(Plain({"s": words(2)}), LLAMA, format_callback=lambda row: row["no"])
+    source = TokenizedShardedSource(
+        Plain({"s": words(2)}), LLAMA, format_callback=lambda row: row["no"]
+    )
     with pytest.raises(KeyError) as caught:
         list(source)
     assert "shard 's', row 0" in caught.value.__notes__[0]
-    source = TokenizedShardedSource(Plain({"s": words(2)}), LLAMA, format_callback=lambda row: 3)
+    source = TokenizedShardedSource(
+        Plain({"s": words(2)}), LLAMA, format_callback=lambda row: 3
+    )
     with pytest.raises(ConfigError, match="format_callback returned int"):
         list(source)
 
@@ -133,7 +145,11 @@ def test_the_iterator_takes_any_rows(tmp_path: Path):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     expected = ids_of([row["text"] for row in rows])
     for source in (rows, iter(rows), JsonShardedSource(str(path))):
-        made = list(batched_tokenize_iterator(source, LLAMA, additional_fields=["id"], batch_size=6))
+        made = list(
+            batched_tokenize_iterator(
+                source, LLAMA, additional_fields=["id"], batch_size=6
+            )
+        )
         assert [row["input_ids"] for row in made] == expected
         assert [row["id"] for row in made] == list(range(20))
 
@@ -144,12 +160,15 @@ def test_one_of_tokenizer_and_configuration_is_needed(tmp_path: Path):
     for name, data in byte_level().files.items():
         (tmp_path / name).write_bytes(data)
     named = TokenizerConfig(name_or_path=str(tmp_path), max_length=2)
-    (made,) = TokenizedShardedSource(Plain({"a": [{"text": "a b c d"}]}), tokenizer_config=named)
+    (made,) = TokenizedShardedSource(
+        Plain({"a": [{"text": "a b c d"}]}), tokenizer_config=named
+    )
     assert len(made["input_ids"]) == 2
 
 
 @pytest.mark.parametrize(
-    "options", [{"batch_size": 0}, {"additional_fields": "text"}, {"format_callback": 3}]
+    "options",
+    [{"batch_size": 0}, {"additional_fields": "text"}, {"format_callback": 3}],
 )
 def test_wrong_arguments_are_refused_at_once(options: dict[str, Any]):
     with pytest.raises(ConfigError, match=next(iter(options))):
@@ -157,5 +176,11 @@ def test_wrong_arguments_are_refused_at_once(options: dict[str, Any]):
 
 
 def test_a_kept_field_that_is_missing_is_a_bad_record():
-    with pytest.raises(BadRecordError, match="additional_fields: the row has no field 'lang'"):
-        list(TokenizedShardedSource(Plain({"a": [{"text": "a"}]}), LLAMA, additional_fields=["lang"]))
+    with pytest.raises(
+        BadRecordError, match="additional_fields: the row has no field 'lang'"
+    ):
+        list(
+            TokenizedShardedSource(
+                Plain({"a": [{"text": "a"}]}), LLAMA, additional_fields=["lang"]
+            )
+        )

@@ -1,4 +1,6 @@
-"""Writers by the name of their format, the tokens of a dataset by its configuration, and places in a source."""
+"""Writers by the name of their format, the tokens of a dataset by its configuration,
+and places in a source.
+"""
 
 from __future__ import annotations
 
@@ -43,16 +45,24 @@ def test_a_dataset_is_tokenized_as_its_configuration_says(tmp_path: Path):
     path = written(gpt().files, tmp_path)
     rows = Plain({"a": [{**row, "id": n} for n, row in enumerate(texts(3))]})
     named = tl.DatasetConfig(
-        data_files="any.jsonl", tokenizer={"name_or_path": path, "max_length": 2}, additional_fields=["id"]
+        data_files="any.jsonl",
+        tokenizer={"name_or_path": path, "max_length": 2},
+        additional_fields=["id"],
     )
     wanted = tl.TokenizedShardedSource(
-        rows, tl.TokenizerConfig(name_or_path=path, max_length=2), additional_fields=["id"]
+        rows,
+        tl.TokenizerConfig(name_or_path=path, max_length=2),
+        additional_fields=["id"],
     )
     assert list(tl.tokenize_dataset_config(rows, named, "nowhere")) == list(wanted)
-    plain = tl.DatasetConfig(data_files="any.jsonl", content_field="body", format_fields={"text": "body"})
+    plain = tl.DatasetConfig(
+        data_files="any.jsonl", content_field="body", format_fields={"text": "body"}
+    )
     made = list(tl.tokenize_dataset_config(rows, plain, path))
     assert made == list(tl.TokenizedShardedSource(rows, path))
-    with pytest.raises(ConfigError, match="tokenizer: missing, and there is no global_tokenizer"):
+    with pytest.raises(
+        ConfigError, match="tokenizer: missing, and there is no global_tokenizer"
+    ):
         tl.tokenize_dataset_config(rows, plain)
     changed = tl.DatasetConfig(data_files="any.jsonl", transforms=[{"drop": ["n"]}])
     with pytest.raises(ConfigError, match=r"transforms: .*create_source"):
@@ -66,14 +76,19 @@ def test_a_tokenizers_options_are_a_mapping():
     assert tl.TokenizerConfig(**json.loads(json.dumps(config.to_dict()))) == config
     dataset: Any = tl.DatasetConfig(data_files="x.jsonl", tokenizer="gpt2")
     assert dataset.get_tokenizer_config() == tl.TokenizerConfig(name_or_path="gpt2")
-    assert tl.DatasetConfig(data_files="x.jsonl", tokenizer=config).get_tokenizer_config() is config
+    assert (
+        tl.DatasetConfig(data_files="x.jsonl", tokenizer=config).get_tokenizer_config()
+        is config
+    )
     assert tl.DatasetConfig(data_files="x.jsonl").get_tokenizer_config() is None
 
 
 @promise(284)
 def test_a_loop_goes_on_where_its_state_says():
     source = Plain({"a": ROWS, "b": [{"text": "c", "n": 3}, {"text": "d", "n": 4}]})
-    state = tl.ResumeState(shard_index=1, row_index=1, epoch=2, step=9, dataset_states={"a": {"seen": 3}})
+    state = tl.ResumeState(
+        shard_index=1, row_index=1, epoch=2, step=9, dataset_states={"a": {"seen": 3}}
+    )
     again = tl.ResumeState.from_dict(json.loads(json.dumps(state.to_dict())))
     assert again == state
     assert list(again.rows(source)) == [{"text": "d", "n": 4}]

@@ -56,9 +56,13 @@ def test_a_query_that_wants_all_memory_is_refused(name: str, tmp_path: Path) -> 
     assert int(peak) < _PEAK
 
 
-def test_the_memory_of_queries_can_be_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_of_queries_can_be_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def limit() -> str:
-        return tl.sql(tmp_path, "select current_setting('memory_limit') as most")["most"][0].as_py()
+        return tl.sql(tmp_path, "select current_setting('memory_limit') as most")[
+            "most"
+        ][0].as_py()
 
     monkeypatch.setenv("TOKENLAKE_SQL_MEMORY", "8GB")
     assert limit() == "8.0 GiB"
@@ -80,16 +84,23 @@ def _swollen(path: Path, size: int) -> None:
         file.truncate(size)
 
 
-def test_documents_of_any_size_are_not_read(tmp_path: Path, tokenizer_dir: Path) -> None:
+def test_documents_of_any_size_are_not_read(
+    tmp_path: Path, tokenizer_dir: Path
+) -> None:
     folder = copy_store(shared_store(tokenizer_dir), tmp_path / "copy")
     store = open_store(folder)
     catalog = Catalog(store)
     record = next((folder / "small/v2/ledger").iterdir())
-    for path in (folder / "small/v2/manifest.json", folder / "small/v2/claim.json", record):
+    for path in (
+        folder / "small/v2/manifest.json",
+        folder / "small/v2/claim.json",
+        record,
+    ):
         _swollen(path, 1 << 40)
     _swollen(folder / "small/tags/prod.json", 1 << 40)
     with pytest.raises(
-        IntegrityError, match=r"manifest.json: it has 1099511627776 bytes .* at most 1073741824"
+        IntegrityError,
+        match=r"manifest.json: it has 1099511627776 bytes .* at most 1073741824",
     ):
         catalog.manifest("small", 2)
     with pytest.raises(IntegrityError, match=r"claim.json: it has .* at most 16777216"):
@@ -102,9 +113,13 @@ def test_documents_of_any_size_are_not_read(tmp_path: Path, tokenizer_dir: Path)
 
 def test_a_server_cannot_send_without_end() -> None:
     with HttpServer({"small/v1/claim.json": bytes(20 << 20)}) as server:
-        with pytest.raises(IntegrityError, match=r"claim.json: it has .* expected at most 16777216"):
+        with pytest.raises(
+            IntegrityError, match=r"claim.json: it has .* expected at most 16777216"
+        ):
             open_read_store(server.url).read("small/v1/claim.json")
-        assert len([line for line in server.log if "claim" in str(line)]) == 1, "it is not asked for again"
+        assert len([line for line in server.log if "claim" in str(line)]) == 1, (
+            "it is not asked for again"
+        )
     close_filesystems()
 
 
@@ -128,9 +143,14 @@ def test_arrow_gets_no_memory(
     (tmp_path / "own" / "bounds_functions.py").write_text(FUNCTIONS)
     monkeypatch.syspath_prepend(str(tmp_path / "own"))
     # Behind what planning looks at; and at once.
-    texts = {"late": [f"a lake {i} " * 20 for i in range(3000)] + ["now"], "first": ["now"]}
+    texts = {
+        "late": [f"a lake {i} " * 20 for i in range(3000)] + ["now"],
+        "first": ["now"],
+    }
     for name, found in texts.items():
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in found))
+        (tmp_path / f"{name}.jsonl").write_text(
+            "".join(json.dumps({"text": t}) + "\n" for t in found)
+        )
         config = {
             "name": name,
             "datasets": [
@@ -157,7 +177,9 @@ def test_arrow_gets_no_memory(
     assert "bug" not in err
 
 
-SWELLS = "{% for m in messages %}{{ m.content }}{{ ('x' * (m.times or 0))[:0] }}{% endfor %}"
+SWELLS = (
+    "{% for m in messages %}{{ m.content }}{{ ('x' * (m.times or 0))[:0] }}{% endfor %}"
+)
 
 
 def test_a_conversation_that_swells_in_its_template_is_named_by_file_and_row(
@@ -179,11 +201,18 @@ def test_a_conversation_that_swells_in_its_template_is_named_by_file_and_row(
         "save": {"output_dir": str(tmp_path / "store")},
     }
     with pytest.raises(
-        BadRecordError, match=r"in\.jsonl:13: template_limit .* more than 1,024 MiB of memory"
+        BadRecordError,
+        match=r"in\.jsonl:13: template_limit .* more than 1,024 MiB of memory",
     ):
         build_dataset(config, workers=1)
-    hostile = write(speaking("{{ [0-10**15] | map('string') | list * 10 ** 10 }}"), tmp_path / "hostile")
+    hostile = write(
+        speaking("{{ [0-10**15] | map('string') | list * 10 ** 10 }}"),
+        tmp_path / "hostile",
+    )
     config["datasets"][0]["tokenizer"] = str(hostile)
     (tmp_path / "hostile.json").write_text(json.dumps(config))
     assert main(["plan", str(tmp_path / "hostile.json")]) == 2
-    assert "more than 1,024 MiB of memory, as on the 2 previous conversations" in capsys.readouterr().err
+    assert (
+        "more than 1,024 MiB of memory, as on the 2 previous conversations"
+        in capsys.readouterr().err
+    )

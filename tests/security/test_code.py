@@ -1,4 +1,6 @@
-"""Nothing that is read can run: what the package may not call, seen in its syntax and in what it imports."""
+"""Nothing that is read can run: what the package may not call, seen in its syntax
+and in what it imports.
+"""
 
 from __future__ import annotations
 
@@ -19,24 +21,46 @@ import tokenlake
 
 PACKAGE: Final = Path(tokenlake.__file__).parent
 ROOT: Final = Path(__file__).resolve().parents[2]
-HOUSE: Final = (PACKAGE, ROOT / "flows" / "tokenlake_flows", ROOT / "tasks" / "tokenlake_tasks")
+HOUSE: Final = (
+    PACKAGE,
+    ROOT / "flows" / "tokenlake_flows",
+    ROOT / "tasks" / "tokenlake_tasks",
+)
 
 #: Modules that make code of bytes, or run programs. What may import one, and why.
 MODULES: Final = {
     **dict.fromkeys(
-        ("pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"), ()
+        (
+            "pickle",
+            "_pickle",
+            "cPickle",
+            "cloudpickle",
+            "dill",
+            "joblib",
+            "marshal",
+            "shelve",
+        ),
+        (),
     ),
-    **dict.fromkeys(("jsonpickle", "torch.hub", "code", "codeop", "pty", "runpy", "imp", "xmlrpc"), ()),
+    **dict.fromkeys(
+        ("jsonpickle", "torch.hub", "code", "codeop", "pty", "runpy", "imp", "xmlrpc"),
+        (),
+    ),
     "subprocess": (
         "tokenlake/etl/worker_process.py",  # starts our own workers, by a fixed command
-        "tokenlake/runtime/tokenizer_guard/process.py",  # starts the process of a tokenizer, by a fixed command
-        "tokenlake/etl/text/render_process.py",  # starts the process that renders templates, by a fixed command
+        # Starts the process of a tokenizer, by a fixed command.
+        "tokenlake/runtime/tokenizer_guard/process.py",
+        # Starts the process that renders templates, by a fixed command.
+        "tokenlake/etl/text/render_process.py",
         "tokenlake/demo.py",  # runs this very command line
-        "tokenlake_flows/server.py",  # starts our own Prefect server, by a fixed command
+        # Starts our own Prefect server, by a fixed command.
+        "tokenlake_flows/server.py",
     ),
     "ctypes": (
-        "tokenlake_flows/server_process.py",  # asks the kernel to end the server with its parent
-        "tokenlake/etl/tokenizers/words/native.py",  # runs our own loops, compiled here: see tokenizers/test_native.py
+        # Asks the kernel to end the server with its parent.
+        "tokenlake_flows/server_process.py",
+        # Runs our own loops, compiled here: see tokenizers/test_native.py.
+        "tokenlake/etl/tokenizers/words/native.py",
     ),
     "importlib": (
         "tokenlake/__init__.py",  # our own names, when they are first used
@@ -45,13 +69,20 @@ MODULES: Final = {
         "tokenlake/cli/run.py",
         "tokenlake/cli/doctor.py",
         "tokenlake_flows/settings.py",  # Prefect, in an empty folder
-        "tokenlake/etl/text/steps.py",  # functions that a user's own configuration names
+        # Functions that a user's own configuration names.
+        "tokenlake/etl/text/steps.py",
     ),
 }
 BUILTINS: Final = frozenset({"eval", "exec", "compile", "__import__", "execfile"})
 #: (object, attribute) of calls that unpickle, run or load what they are given.
 CALLS: Final = frozenset(
-    {("torch", "load"), ("np", "load"), ("numpy", "load"), ("np", "loads"), ("pd", "read_pickle")}
+    {
+        ("torch", "load"),
+        ("np", "load"),
+        ("numpy", "load"),
+        ("np", "loads"),
+        ("pd", "read_pickle"),
+    }
     | {
         ("os", "system"),
         ("os", "popen"),
@@ -73,9 +104,16 @@ CALLS: Final = frozenset(
         ("yaml", "full_load_all"),
         ("yaml", "unsafe_load_all"),
     }
-    | {("pa", "deserialize"), ("pa", "PyExtensionType"), ("np", "fromfile"), ("np", "genfromtxt")}
+    | {
+        ("pa", "deserialize"),
+        ("pa", "PyExtensionType"),
+        ("np", "fromfile"),
+        ("np", "genfromtxt"),
+    }
 )
-KEYWORDS: Final = frozenset({"allow_pickle", "trust_remote_code", "shell", "weights_only"})
+KEYWORDS: Final = frozenset(
+    {"allow_pickle", "trust_remote_code", "shell", "weights_only"}
+)
 
 
 def found_in(source: str, name: str) -> list[str]:
@@ -88,8 +126,15 @@ def _found(tree: ast.Module, name: str) -> Iterator[tuple[int, str]]:
         if isinstance(node, ast.Import | ast.ImportFrom):
             modules = [alias.name for alias in node.names]
             if isinstance(node, ast.ImportFrom):
-                modules = [node.module or "", *(f"{node.module}.{module}" for module in modules)]
-            yield from ((node.lineno, f"imports {module}") for module in modules if _is_refused(module, name))
+                modules = [
+                    node.module or "",
+                    *(f"{node.module}.{module}" for module in modules),
+                ]
+            yield from (
+                (node.lineno, f"imports {module}")
+                for module in modules
+                if _is_refused(module, name)
+            )
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             if (node.value.id, node.attr) in CALLS:
                 yield node.lineno, f"{node.value.id}.{node.attr}"
@@ -97,8 +142,13 @@ def _found(tree: ast.Module, name: str) -> Iterator[tuple[int, str]]:
             if isinstance(node.func, ast.Name) and node.func.id in BUILTINS:
                 yield node.lineno, f"{node.func.id}()"
             for keyword in node.keywords:
-                off = isinstance(keyword.value, ast.Constant) and keyword.value.value is False
-                if keyword.arg in KEYWORDS and not (off or _is_setting(keyword) or _names_a_shell(node)):
+                off = (
+                    isinstance(keyword.value, ast.Constant)
+                    and keyword.value.value is False
+                )
+                if keyword.arg in KEYWORDS and not (
+                    off or _is_setting(keyword) or _names_a_shell(node)
+                ):
                     yield node.lineno, f"{keyword.arg}="
 
 
@@ -107,13 +157,21 @@ def _is_refused(module: str, name: str) -> bool:
 
 
 def _is_setting(keyword: ast.keyword) -> bool:
-    """`trust_remote_code=` of a resolved configuration: handed on as data; nothing acts on it."""
-    return keyword.arg == "trust_remote_code" and "options.trust_remote_code" in ast.unparse(keyword.value)
+    """`trust_remote_code=` of a resolved configuration: handed on as data; nothing
+    acts on it.
+    """
+    return (
+        keyword.arg == "trust_remote_code"
+        and "options.trust_remote_code" in ast.unparse(keyword.value)
+    )
 
 
 def _names_a_shell(call: ast.Call) -> bool:
     """`shell=` of cyclopts: for which shell a script of completions is."""
-    return ast.unparse(call.func) in ("app.generate_completion", "app.install_completion")
+    return ast.unparse(call.func) in (
+        "app.generate_completion",
+        "app.install_completion",
+    )
 
 
 def files() -> list[tuple[str, Path]]:
@@ -126,7 +184,9 @@ def files() -> list[tuple[str, Path]]:
 
 def test_no_file_makes_code_of_what_it_reads() -> None:
     assert len(files()) > 200
-    assert [line for name, path in files() for line in found_in(path.read_text(), name)] == []
+    assert [
+        line for name, path in files() for line in found_in(path.read_text(), name)
+    ] == []
 
 
 @pytest.mark.parametrize(
@@ -162,11 +222,15 @@ def test_every_exception_is_still_needed() -> None:
     text = {name: path.read_text() for name, path in files()}
     for module, allowed in MODULES.items():
         for name in allowed:
-            assert f"{module}" in text[name], f"{name} no longer imports {module}: take it off the list"
+            assert f"{module}" in text[name], (
+                f"{name} no longer imports {module}: take it off the list"
+            )
 
 
 def test_reading_imports_nothing_that_unpickles() -> None:
-    """Arrow imports cloudpickle by itself, for functions given to it; that nothing runs is shown by another test."""
+    """Arrow imports cloudpickle by itself, for functions given to it; that nothing
+    runs is shown by another test.
+    """
     code = """
 import json, sys
 import tokenlake as tl
@@ -211,13 +275,21 @@ def test_prefect_keeps_no_results() -> None:
 def test_modules_in_the_current_folder_are_not_imported(
     command: list[str], tmp_path: Path, tokenizer_dir: Path
 ) -> None:
-    """A data folder may hold a json.py; whoever runs a command there did not choose to run it.
+    """A data folder may hold a json.py; whoever runs a command there did not choose to
+    run it.
 
-    Flows, whose servers and workers see the folder, too, are run there in ``integration/test_embedded.py``.
+    Flows, whose servers and workers see the folder, too, are run there in
+    ``integration/test_embedded.py``.
     """
     marks, here = tmp_path / "imported", tmp_path / "data"
     here.mkdir()
-    for name in sys.stdlib_module_names | {"numpy", "pyarrow", "tokenizers", "xxhash", "sitecustomize"}:
+    for name in sys.stdlib_module_names | {
+        "numpy",
+        "pyarrow",
+        "tokenizers",
+        "xxhash",
+        "sitecustomize",
+    }:
         text = f"with open({str(marks)!r}, 'a') as marks: marks.write({name!r} + chr(10))\n"
         (here / f"{name}.py").write_text(text)
     (here / "in.jsonl").write_text('{"text": "a lake holds water"}\n' * 40)

@@ -1,4 +1,5 @@
-"""Documents of a store that no JSON should be: one unreadable version hides no other, in any command.
+"""Documents of a store that no JSON should be: one unreadable version hides no other,
+in any command.
 
 Each damage is sealed again, as somebody would who wants it to be believed.
 """
@@ -39,10 +40,15 @@ FRAGMENTS = {
 }
 # How a fragment gets into a manifest without its seal.
 PLACES: dict[str, Callable[[bytes, bytes], bytes]] = {
-    "a known member": lambda data, part: data.replace(b'"dataset":"small"', b'"dataset":' + part, 1),
+    "a known member": lambda data, part: data.replace(
+        b'"dataset":"small"', b'"dataset":' + part, 1
+    ),
     "an unknown member": lambda data, part: data[:-1] + b',"zzz":' + part + b"}",
     "an entry": lambda data, part: re.sub(
-        rb'"other_files":\{"[^"]+":\{', lambda found: found[0] + b'"extra":' + part + b",", data, count=1
+        rb'"other_files":\{"[^"]+":\{',
+        lambda found: found[0] + b'"extra":' + part + b",",
+        data,
+        count=1,
     ),
     "an account": lambda data, part: data.replace(
         b'"accounts":{"notes":{', b'"accounts":{"notes":{"zzz":' + part + b",", 1
@@ -60,7 +66,9 @@ WHOLE = {
 
 def sealed(data: bytes) -> bytes:
     """Return a document with the seal of what it says, however that is written."""
-    return data[:-1] + b',"sha256":"' + hashlib.sha256(data).hexdigest().encode() + b'"}'
+    return (
+        data[:-1] + b',"sha256":"' + hashlib.sha256(data).hexdigest().encode() + b'"}'
+    )
 
 
 def without_seal(data: bytes) -> bytes:
@@ -90,7 +98,9 @@ def store(built: Path, tmp_path: Path) -> Path:
     return copy
 
 
-def test_every_damage_of_a_manifest_is_an_integrity_error_that_names_the_file(store: Path) -> None:
+def test_every_damage_of_a_manifest_is_an_integrity_error_that_names_the_file(
+    store: Path,
+) -> None:
     path = store / "small" / "v1" / "manifest.json"
     catalog = Catalog(open_store(store))
     for name, data in damages_of(path.read_bytes()).items():
@@ -125,7 +135,11 @@ SOME = [
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_go_on_with_the_other_versions(
-    store: Path, command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: Any
+    store: Path,
+    command: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: Any,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     path = store / "small" / "v1" / "manifest.json"
@@ -143,7 +157,9 @@ def test_commands_go_on_with_the_other_versions(
     if command == "report":
         assert "small/v1/manifest.json" in (tmp_path / "report.html").read_text()
     if command == "report of a store":
-        assert "small/v1/manifest.json" in (tmp_path / "pages" / "index.html").read_text()
+        assert (
+            "small/v1/manifest.json" in (tmp_path / "pages" / "index.html").read_text()
+        )
 
 
 FILES = {
@@ -156,23 +172,36 @@ FILES = {
 
 @pytest.mark.parametrize("kind", FILES)
 def test_other_documents_stop_no_command_either(
-    store: Path, kind: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: Any
+    store: Path,
+    kind: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: Any,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     path = store / FILES[kind]
     whole = path.read_bytes()
     is_sealed = kind != "configuration"
-    parts = {name: FRAGMENTS[name] for name in ("a lone surrogate in UTF-8", "NaN", "a deep list")}
+    parts = {
+        name: FRAGMENTS[name]
+        for name in ("a lone surrogate in UTF-8", "NaN", "a deep list")
+    }
     damages = dict(WHOLE)
     if is_sealed:
         plain = without_seal(whole)
-        damages |= {name: sealed(plain[:-1] + b',"zzz":' + part + b"}") for name, part in parts.items()}
+        damages |= {
+            name: sealed(plain[:-1] + b',"zzz":' + part + b"}")
+            for name, part in parts.items()
+        }
     for name, data in damages.items():
         path.write_bytes(data)
         # To show or verify a version is to read the tags of its dataset, too.
         alone = ("show", "verify") if kind != "tag" else ()
         for command in ("ls", "gc", "sql of a table", "sql of rows", "peek", *alone):
-            assert app.main([*COMMANDS[command][0], "--store", str(store)]) == 0, (name, command)
+            assert app.main([*COMMANDS[command][0], "--store", str(store)]) == 0, (
+                name,
+                command,
+            )
         captured = capsys.readouterr()
         assert "Traceback" not in captured.err and "this is a bug" not in captured.err
         if kind == "tag":
@@ -184,6 +213,14 @@ def test_other_documents_stop_no_command_either(
 
 def test_the_library_warns_of_a_version_that_it_leaves_out(store: Path) -> None:
     (store / "small" / "v1" / "manifest.json").write_bytes(b"{}")
-    with pytest.warns(UserWarning, match=r"small/v1 is left out: small/v1/manifest\.json"):
-        rows = tl.sql(store, "select version, rows from datasets order by version").to_pylist()
-    assert [row["version"] for row in rows] == [1, 2] and rows[0]["rows"] is None and rows[1]["rows"]
+    with pytest.warns(
+        UserWarning, match=r"small/v1 is left out: small/v1/manifest\.json"
+    ):
+        rows = tl.sql(
+            store, "select version, rows from datasets order by version"
+        ).to_pylist()
+    assert (
+        [row["version"] for row in rows] == [1, 2]
+        and rows[0]["rows"] is None
+        and rows[1]["rows"]
+    )

@@ -1,4 +1,6 @@
-"""Nothing that a user names as an output lies in a store: committed files are never replaced by exports and reports."""
+"""Nothing that a user names as an output lies in a store: committed files are never
+replaced by exports and reports.
+"""
 
 from __future__ import annotations
 
@@ -81,17 +83,27 @@ def test_unfinished_removed_and_copied_versions_count(store: Path) -> None:
         with pytest.raises(ConfigError, match=REFUSED):
             save(store / path)
     (store / "gone" / "v1").mkdir(parents=True)
-    (store / "gone" / "v1" / "manifest.json").write_bytes(b'{"closed":true,"dataset":"gone"}')
+    (store / "gone" / "v1" / "manifest.json").write_bytes(
+        b'{"closed":true,"dataset":"gone"}'
+    )
     with pytest.raises(ConfigError, match=REFUSED):
         save(store / "gone" / "v1" / "data")
 
 
 def test_other_folders_are_no_stores(tmp_path: Path, store: Path) -> None:
-    """A manifest.json in a folder v1 is common: of browser extensions and web pages, too."""
+    """A manifest.json in a folder v1 is common: of browser extensions and web pages,
+    too.
+    """
     extension = tmp_path / "project" / "extension" / "v1"
     extension.mkdir(parents=True)
     (extension / "manifest.json").write_text('{"manifest_version": 3}')
-    for path in ("project/out", "project/extension/v1/out", "out", "lake-2/out", "small/v1"):
+    for path in (
+        "project/out",
+        "project/extension/v1/out",
+        "out",
+        "lake-2/out",
+        "small/v1",
+    ):
         save(tmp_path / path)
 
 
@@ -112,7 +124,9 @@ def _writer(store: Path, place: str, config: Config) -> None:
 
 def _tokenize(store: Path, place: str, config: Config) -> None:
     source = config["datasets"][0]
-    tl.tokenize_and_save(source["data_files"], source["tokenizer"], place, overwrite=True)
+    tl.tokenize_and_save(
+        source["data_files"], source["tokenizer"], place, overwrite=True
+    )
 
 
 def _report(store: Path, place: str, config: Config) -> None:
@@ -170,7 +184,11 @@ def test_every_writer_refuses_and_leaves_all_as_it_was(
     data.write_text('{"text": "a river"}\n')
     before = contents(store)
     with pytest.raises(ConfigError, match=REFUSED):
-        write(store, str(store / "small" / "v1" / "data"), config_of(tmp_path / "other", data, tokenizer_dir))
+        write(
+            store,
+            str(store / "small" / "v1" / "data"),
+            config_of(tmp_path / "other", data, tokenizer_dir),
+        )
     assert contents(store) == before
     assert not list((store / "small").rglob(".*"))
 
@@ -181,7 +199,9 @@ def test_an_export_into_the_store_of_its_build_is_refused_before_the_build(
     """The store holds nothing yet, so that nothing there shows that it is one."""
     data = tmp_path / "in.jsonl"
     data.write_text('{"text": "a river"}\n')
-    config = config_of(tmp_path, data, tokenizer_dir, save_path=str(tmp_path / "store" / "flat"))
+    config = config_of(
+        tmp_path, data, tokenizer_dir, save_path=str(tmp_path / "store" / "flat")
+    )
     with pytest.raises(ConfigError, match="lies in the store"):
         build_dataset(config, workers=0)
     assert not (tmp_path / "store").exists()
@@ -190,7 +210,9 @@ def test_an_export_into_the_store_of_its_build_is_refused_before_the_build(
 def test_the_command_refuses(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = contents(store)
     place = os.path.relpath(store / "small" / "v1" / "data")
-    assert app.main(["export", "small", place, "--overwrite", "--store", str(store)]) == 2
+    assert (
+        app.main(["export", "small", place, "--overwrite", "--store", str(store)]) == 2
+    )
     assert "a version of a dataset" in " ".join(capsys.readouterr().err.split())
     assert contents(store) == before
 
@@ -203,7 +225,9 @@ def test_exports_that_a_configuration_puts_into_its_own_store_stay_allowed(
     config = config_of(tmp_path, data, tokenizer_dir)
     config["save"]["format"] = "jsonl"
     build_dataset(config, workers=0)
-    assert (tmp_path / "store" / "_exports" / "set" / "v1" / "_tokenlake" / "manifest.json").is_file()
+    assert (
+        tmp_path / "store" / "_exports" / "set" / "v1" / "_tokenlake" / "manifest.json"
+    ).is_file()
 
 
 @pytest.fixture
@@ -212,15 +236,31 @@ def where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
         monkeypatch.setenv("TOKENLAKE_SCRATCH", str(tmp_path / "scratch"))
         monkeypatch.setenv("LAKE_KEY", KEY)
         monkeypatch.setenv("LAKE_SECRET", SECRET)
-        monkeypatch.setenv("TOKENLAKE_STORE_OPTIONS", json.dumps(dict(served.address("x").options)))
+        monkeypatch.setenv(
+            "TOKENLAKE_STORE_OPTIONS", json.dumps(dict(served.address("x").options))
+        )
         yield served
 
 
 def test_places_in_buckets(where: Bucket, tmp_path: Path, tokenizer_dir: Path) -> None:
-    where.put("lake", {"small/v1/manifest.json": b"{}", "small/v1/data/train-00000-00.parquet": b"PAR1"})
+    where.put(
+        "lake",
+        {
+            "small/v1/manifest.json": b"{}",
+            "small/v1/data/train-00000-00.parquet": b"PAR1",
+        },
+    )
     root = where.address("lake").url
     before = where.everything("lake")
-    for path in ("/small/v1/data", "/small/v1", "/small/new", "/small", "", "/flat", "/new/deep/er"):
+    for path in (
+        "/small/v1/data",
+        "/small/v1",
+        "/small/new",
+        "/small",
+        "",
+        "/flat",
+        "/new/deep/er",
+    ):
         with pytest.raises(ConfigError, match=REFUSED):
             tl.save_dataset([{"id": 1}], f"{root}{path}", overwrite=True)
     for path in ("/x/../small/v1/data", "//small/v1/data", "/small/v1/%2e%2e/data"):

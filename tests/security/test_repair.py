@@ -1,4 +1,6 @@
-"""Repair does what the store's own record of a run says, but not what only its user may ask for."""
+"""Repair does what the store's own record of a run says, but not what only its user
+may ask for.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +31,22 @@ SOURCE: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("what", SOURCE)
 def test_what_needs_the_word_of_the_user(what: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        check_record({"name": "small", "datasets": [SOURCE[what]]}, "small@v1", "give it with --config")
+        check_record(
+            {"name": "small", "datasets": [SOURCE[what]]},
+            "small@v1",
+            "give it with --config",
+        )
     assert what in str(caught.value) and "--config" in str(caught.value)
 
 
 def test_plain_records_are_enough() -> None:
     record = {
         "datasets": [
-            {"data_files": "s3://b/x:y", "transforms": [{"where": "a > 1"}], "format_callback": None}
+            {
+                "data_files": "s3://b/x:y",
+                "transforms": [{"where": "a > 1"}],
+                "format_callback": None,
+            }
         ],
         "default_tokenizer": {"name_or_path": "org/name", "trust_remote_code": False},
         "save": {"storage_options": {"key": {"env": "LAKE_KEY"}}},
@@ -48,10 +58,14 @@ def test_a_forged_record_runs_nothing(tmp_path: Path, tokenizer_dir: Path) -> No
     write_inputs(tmp_path)
     config = settings(tmp_path, tokenizer_dir)
     manifest = build_dataset(config, workers=1).manifest
-    version = Path(config["save"]["output_dir"]) / manifest.dataset / f"v{manifest.version}"
+    version = (
+        Path(config["save"]["output_dir"]) / manifest.dataset / f"v{manifest.version}"
+    )
     (asked,) = (version / "runs").glob("*-asked.json")
     facts = json.loads(asked.read_bytes())
-    facts["config"]["datasets"][0]["transforms"] = [{"apply": "tests.no_such_module:function"}]
+    facts["config"]["datasets"][0]["transforms"] = [
+        {"apply": "tests.no_such_module:function"}
+    ]
     asked.chmod(0o644)
     asked.write_text(json.dumps(facts))
     shard = version / manifest.files[0].path
@@ -80,7 +94,9 @@ def test_inputs_of_a_record_lie_where_the_environment_allows(
     shard.write_bytes(b"damage")
     monkeypatch.setenv("TOKENLAKE_ALLOWED_INPUTS", str(tmp_path / "notes"))
     report = repair(store, reference, workers=1)
-    assert not report.ok and "outside the places that this worker allows" in json.dumps(report.to_json())
+    assert not report.ok and "outside the places that this worker allows" in json.dumps(
+        report.to_json()
+    )
     assert shard.read_bytes() == b"damage"
     monkeypatch.setenv("TOKENLAKE_ALLOWED_INPUTS", f"{tmp_path}/notes:{tmp_path}/pages")
     assert repair(store, reference, workers=1).ok

@@ -41,7 +41,17 @@ HIDDEN = "**********"
 
 # What libraries make of a query before they put it in a message.
 SPELLINGS: list[Callable[[str], str]] = [
-    *(str, unquote, unquote_plus, quote, quote_plus, partial(quote, safe=""), repr, json.dumps, escape),
+    *(
+        str,
+        unquote,
+        unquote_plus,
+        quote,
+        quote_plus,
+        partial(quote, safe=""),
+        repr,
+        json.dumps,
+        escape,
+    ),
     lambda text: quote(quote(text)),
     lambda text: URL.build(host="h", query_string=text).query_string,
     lambda text: str(dict(parse_qsl(text))),
@@ -65,7 +75,9 @@ def server() -> Iterator[HttpServer]:
         yield server
 
 
-def config(server: HttpServer, tmp_path: Path, tokenizer: Path, options: dict[str, Any]) -> dict[str, Any]:
+def config(
+    server: HttpServer, tmp_path: Path, tokenizer: Path, options: dict[str, Any]
+) -> dict[str, Any]:
     return {
         "name": "set",
         "datasets": [
@@ -91,11 +103,21 @@ def assert_nowhere(secret: str, folder: Path, *texts: str) -> None:
 class TestResolving:
     def test_variables_at_any_depth(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("LAKE_SECRET", SECRET)
-        options = {"a": {"env": "LAKE_SECRET"}, "b": {"c": [{"env": "LAKE_SECRET"}, 1]}, "d": "plain"}
-        assert resolve_options(options) == {"a": SECRET, "b": {"c": [SECRET, 1]}, "d": "plain"}
+        options = {
+            "a": {"env": "LAKE_SECRET"},
+            "b": {"c": [{"env": "LAKE_SECRET"}, 1]},
+            "d": "plain",
+        }
+        assert resolve_options(options) == {
+            "a": SECRET,
+            "b": {"c": [SECRET, 1]},
+            "d": "plain",
+        }
         assert options["a"] == {"env": "LAKE_SECRET"}
 
-    @pytest.mark.parametrize(("value", "state"), [(None, "is not set"), ("", "is empty")])
+    @pytest.mark.parametrize(
+        ("value", "state"), [(None, "is not set"), ("", "is empty")]
+    )
     def test_a_missing_variable_is_named(
         self, monkeypatch: pytest.MonkeyPatch, value: str | None, state: str
     ) -> None:
@@ -103,13 +125,18 @@ class TestResolving:
         if value is not None:
             monkeypatch.setenv("LAKE_SECRET", value)
         with pytest.raises(
-            ConfigError, match=rf"\{{env: LAKE_SECRET\}} names an environment variable that {state}"
+            ConfigError,
+            match=rf"\{{env: LAKE_SECRET\}} names an environment variable that {state}",
         ):
-            listed("https://127.0.0.1:9/a.jsonl", storage_options={"headers": {"A": {"env": "LAKE_SECRET"}}})
+            listed(
+                "https://127.0.0.1:9/a.jsonl",
+                storage_options={"headers": {"A": {"env": "LAKE_SECRET"}}},
+            )
 
     def test_a_block_without_a_flow(self) -> None:
         with pytest.raises(
-            ConfigError, match=r"\{block: lake\} names a Prefect block, which only flows can load"
+            ConfigError,
+            match=r"\{block: lake\} names a Prefect block, which only flows can load",
         ):
             resolve_options({"password": {"block": "lake"}})
 
@@ -125,9 +152,15 @@ class TestResolving:
                 "datasets": [
                     {
                         "data_files": "s3://a",
-                        "storage_options": {"key": {"block": "one"}, "b": {"c": [{"block": "two"}]}},
+                        "storage_options": {
+                            "key": {"block": "one"},
+                            "b": {"c": [{"block": "two"}]},
+                        },
                     },
-                    {"data_files": "s3://b", "storage_options": {"key": {"block": "one"}}},
+                    {
+                        "data_files": "s3://b",
+                        "storage_options": {"key": {"block": "one"}},
+                    },
                 ],
             }
         )
@@ -139,32 +172,55 @@ class TestScrubbing:
     def test_known_secrets_queries_and_passwords_go(self) -> None:
         remember([SECRET])
         text = f"GET https://me:hunter2@host/a.jsonl?sig=abc failed, {SECRET!r} refused (see s3://b/c)"
-        assert scrub(text) == f"GET https://...@host/a.jsonl?... failed, '{HIDDEN}' refused (see s3://b/c)"
+        assert (
+            scrub(text)
+            == f"GET https://...@host/a.jsonl?... failed, '{HIDDEN}' refused (see s3://b/c)"
+        )
 
-    def test_secrets_of_four_letters_are_hidden_and_shorter_ones_are_words(self) -> None:
+    def test_secrets_of_four_letters_are_hidden_and_shorter_ones_are_words(
+        self,
+    ) -> None:
         references._KNOWN.clear()
         remember(["off", "x9Kq"])
         assert scrub("off: x9Kq") == f"off: {HIDDEN}"
 
     def test_literal_credentials_in_options_are_known(self) -> None:
-        resolve_options({"secret": "hunter2hunter2", "region": "eu-west-1", "token": "cloud"})
-        assert scrub("hunter2hunter2 in the cloud eu-west-1") == f"{HIDDEN} in the cloud eu-west-1"
+        resolve_options(
+            {"secret": "hunter2hunter2", "region": "eu-west-1", "token": "cloud"}
+        )
+        assert (
+            scrub("hunter2hunter2 in the cloud eu-west-1")
+            == f"{HIDDEN} in the cloud eu-west-1"
+        )
 
     @given(
         value=st.text("aZ09/+=%&'\"()<>; ~:ü*", min_size=6, max_size=30),
         write=st.sampled_from([quote, quote_plus, partial(quote, safe="")]),
         spell=st.sampled_from(SPELLINGS),
         around=st.sampled_from(
-            ["{}", "see https://host/a?{}.", "GET /a?{} HTTP/1.1", "URL('http://h/a?x=1&{}')"]
+            [
+                "{}",
+                "see https://host/a?{}.",
+                "GET /a?{} HTTP/1.1",
+                "URL('http://h/a?x=1&{}')",
+            ]
         ),
     )
     def test_a_signed_query_is_known_however_it_is_quoted(
-        self, value: str, write: Callable[[str], str], spell: Callable[[str], str], around: str
+        self,
+        value: str,
+        write: Callable[[str], str],
+        spell: Callable[[str], str],
+        around: str,
     ) -> None:
-        """A library may have quoted or unquoted it, in full or in part, before it was put in a message."""
+        """A library may have quoted or unquoted it, in full or in part, before it
+        was put in a message.
+        """
         assume(len(set(value)) > 3)
         references._KNOWN.clear()
-        signed = f"X-Amz-Date=20261122T000000Z&X-Amz-Signature={write('begin' + value)}end1"
+        signed = (
+            f"X-Amz-Date=20261122T000000Z&X-Amz-Signature={write('begin' + value)}end1"
+        )
         remember([signed])
         told = scrub(around.format(spell(signed)))
         assert "begin" not in told and "end1" not in told
@@ -177,7 +233,8 @@ class TestScrubbing:
         assert scrub(text) == text
 
     @pytest.mark.parametrize(
-        "text", ["?" * 100_000, "?a=" + "'" * 100_000, "?a" * 50_000, "://?a=b" * 20_000]
+        "text",
+        ["?" * 100_000, "?a=" + "'" * 100_000, "?a" * 50_000, "://?a=b" * 20_000],
     )
     def test_long_messages_take_linear_time(self, text: str) -> None:
         remember([SECRET])
@@ -188,11 +245,15 @@ class TestScrubbing:
     ) -> None:
         """Its words are in the message, where the query is not as it was given."""
         monkeypatch.setenv(
-            "LAKE_QUERY", "X-Amz-Credential=AKIA%2F2026&X-Amz-Signature=opensesame%2Fcd%27ef%29gh"
+            "LAKE_QUERY",
+            "X-Amz-Credential=AKIA%2F2026&X-Amz-Signature=opensesame%2Fcd%27ef%29gh",
         )
         server.repeats = True
         with pytest.raises(SourceError, match="access is denied") as caught:
-            listed(f"{server.url}/in/a.jsonl", storage_options={"query": {"env": "LAKE_QUERY"}})
+            listed(
+                f"{server.url}/in/a.jsonl",
+                storage_options={"query": {"env": "LAKE_QUERY"}},
+            )
         assert "HTTP status 403 /in/a.jsonl?...)" in str(caught.value)
 
 
@@ -220,23 +281,40 @@ class TestBuilds:
             options = {"query": {"a.jsonl": {"env": "LAKE_QUERY"}}}
         events: list[object] = []
         result = build_dataset(
-            config(server, tmp_path, tokenizer_dir, options), workers=1, on_event=events.append
+            config(server, tmp_path, tokenizer_dir, options),
+            workers=1,
+            on_event=events.append,
         )
         assert sum(entry.documents for entry in result.manifest.files) == 300
-        assert_nowhere("opensesame", tmp_path, *capfd.readouterr(), repr(events), repr(result))
+        assert_nowhere(
+            "opensesame", tmp_path, *capfd.readouterr(), repr(events), repr(result)
+        )
 
     def test_a_refused_secret_is_in_no_message(
-        self, server: HttpServer, tmp_path: Path, tokenizer_dir: Path, capfd: pytest.CaptureFixture[str]
+        self,
+        server: HttpServer,
+        tmp_path: Path,
+        tokenizer_dir: Path,
+        capfd: pytest.CaptureFixture[str],
     ) -> None:
         options = {"headers": {"Authorization": "Bearer wrong-opensesame"}}
         with pytest.raises(SourceError, match="access is denied") as caught:
             build_dataset(config(server, tmp_path, tokenizer_dir, options), workers=1)
-        told = "".join(capfd.readouterr()) + str(caught.value) + repr(caught.value.details)
+        told = (
+            "".join(capfd.readouterr()) + str(caught.value) + repr(caught.value.details)
+        )
         assert "opensesame" not in told
 
-    def test_dumps_hold_references_only(self, server: HttpServer, tmp_path: Path) -> None:
+    def test_dumps_hold_references_only(
+        self, server: HttpServer, tmp_path: Path
+    ) -> None:
         literal = load_config(
-            config(server, tmp_path, tmp_path, {"headers": {"Authorization": SECRET}, "query": SECRET})
+            config(
+                server,
+                tmp_path,
+                tmp_path,
+                {"headers": {"Authorization": SECRET}, "query": SECRET},
+            )
         )
         assert "opensesame" not in literal.model_dump_json() + repr(literal)
 
@@ -259,7 +337,12 @@ class TestEngine:
         self, server: HttpServer, tmp_path: Path, tokenizer_dir: Path
     ) -> None:
         wanted = load_config(
-            config(server, tmp_path, tokenizer_dir, {"headers": {"Authorization": {"block": "lake"}}})
+            config(
+                server,
+                tmp_path,
+                tokenizer_dir,
+                {"headers": {"Authorization": {"block": "lake"}}},
+            )
         )
         with engines.LocalEngine(wanted, workers=1) as engine:
             assert engine.blocks == ("lake",)
@@ -267,7 +350,9 @@ class TestEngine:
             engine.provide({"lake": SECRET})
             assert len(engine.session().pending) == 1
             engine.build([0], lambda line, *args: None)
-            assert sum(entry.documents for entry in engine.commit().manifest.files) == 300
+            assert (
+                sum(entry.documents for entry in engine.commit().manifest.files) == 300
+            )
 
 
 class TestAllowedInputs:
@@ -275,7 +360,12 @@ class TestAllowedInputs:
 
     def check(self, files: str, **dataset: Any) -> None:
         request = requests.resolve_request(
-            {"name": "x", "datasets": [{"data_files": files, "name": "s", "tokenizer": "gpt2", **dataset}]}
+            {
+                "name": "x",
+                "datasets": [
+                    {"data_files": files, "name": "s", "tokenizer": "gpt2", **dataset}
+                ],
+            }
         )
         policy.check_paths(request, {"TOKENLAKE_ALLOWED_INPUTS": self.ALLOWED})
 
@@ -330,13 +420,20 @@ class TestAllowedInputs:
 
     def test_datasets_of_the_hub(self) -> None:
         self.check("our-org/set", type="hf")
-        with pytest.raises(ConfigError, match="is outside the places that this worker allows"):
+        with pytest.raises(
+            ConfigError, match="is outside the places that this worker allows"
+        ):
             self.check("their-org/set", type="hf")
 
     def test_without_a_limit_everything_is_allowed(self) -> None:
         policy.check_paths(
             requests.resolve_request(
-                {"name": "x", "datasets": [{"data_files": "s3://any", "name": "s", "tokenizer": "g"}]}
+                {
+                    "name": "x",
+                    "datasets": [
+                        {"data_files": "s3://any", "name": "s", "tokenizer": "g"}
+                    ],
+                }
             ),
             {},
         )

@@ -1,4 +1,6 @@
-"""A store that somebody else wrote: nothing of it runs, nothing of it leads outside, nothing of it is believed."""
+"""A store that somebody else wrote: nothing of it runs, nothing of it leads outside,
+nothing of it is believed.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +31,20 @@ def copy(store: Path, tmp_path: Path) -> Path:
     return copy_store(store, tmp_path / "copy")
 
 
-def limited(code: str, *arguments: str, megabytes: int = 3000, seconds: int = 60) -> str:
+def limited(
+    code: str, *arguments: str, megabytes: int = 3000, seconds: int = 60
+) -> str:
     """Run code in a child with bounded memory and time; return what it printed."""
     head = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({megabytes} << 20,) * 2)\n"
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", head + textwrap.dedent(code), *arguments],
+        [
+            sys.executable,
+            "-W",
+            "ignore",
+            "-c",
+            head + textwrap.dedent(code),
+            *arguments,
+        ],
         capture_output=True,
         text=True,
         timeout=seconds,
@@ -68,7 +79,9 @@ print(ran)
 
 
 def test_reading_runs_nothing(copy: Path) -> None:
-    """Not even what a tokenizer's configuration names as its code, and what lies beside it."""
+    """Not even what a tokenizer's configuration names as its code, and what lies
+    beside it.
+    """
     folder = copy / "small" / "v2" / "tokenizer"
     (folder / "planted.py").write_text("raise SystemExit('it ran')")
     assert limited(READ_ALL, str(copy), megabytes=8000).strip() == "[]"
@@ -77,21 +90,33 @@ def test_reading_runs_nothing(copy: Path) -> None:
 def test_a_config_that_asks_for_remote_code_is_not_asked(copy: Path) -> None:
     folder = copy / "small" / "v2"
     config = json.loads((folder / "tokenizer" / "tokenizer_config.json").read_text())
-    config |= {"auto_map": {"AutoTokenizer": ["planted.Planted", None]}, "trust_remote_code": True}
+    config |= {
+        "auto_map": {"AutoTokenizer": ["planted.Planted", None]},
+        "trust_remote_code": True,
+    }
     replaced(copy, "tokenizer/tokenizer_config.json", json.dumps(config).encode())
-    replaced(copy, "config.yaml", b"trust_remote_code: true\na: !!python/object/apply:os.system [false]\n")
+    replaced(
+        copy,
+        "config.yaml",
+        b"trust_remote_code: true\na: !!python/object/apply:os.system [false]\n",
+    )
     (folder / "tokenizer" / "planted.py").write_text("raise SystemExit('it ran')")
     assert limited(READ_ALL, str(copy), megabytes=8000).strip() == "[]"
 
 
 def replaced(store: Path, path: str, data: bytes) -> None:
-    """Put another file into small v2, and into its manifest: as somebody would who wants it to be believed."""
+    """Put another file into small v2, and into its manifest: as somebody would who
+    wants it to be believed.
+    """
     import hashlib
 
     folder = store / "small" / "v2"
     (folder / path).write_bytes(data)
     manifest = json.loads((folder / "manifest.json").read_bytes())
-    manifest["other_files"][path] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    manifest["other_files"][path] = {
+        "bytes": len(data),
+        "sha256": hashlib.sha256(data).hexdigest(),
+    }
     (folder / "manifest.json").write_bytes(seal(manifest))
 
 
@@ -109,7 +134,8 @@ def replaced(store: Path, path: str, data: bytes) -> None:
 def test_links_in_a_store_are_not_followed(copy: Path, store: Path, place: str) -> None:
     if place == "a shard":
         place = next(
-            str(path.relative_to(copy)) for path in sorted((copy / "small" / "v2" / "data").iterdir())
+            str(path.relative_to(copy))
+            for path in sorted((copy / "small" / "v2" / "data").iterdir())
         )
     target = copy / place
     target.rename(target.with_name("moved-away"))
@@ -126,7 +152,9 @@ def test_links_in_a_store_are_not_followed(copy: Path, store: Path, place: str) 
         assert not getattr(report, "ok", False)
 
 
-def test_a_where_or_a_query_reads_nothing_else(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_where_or_a_query_reads_nothing_else(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LAKE_SECRET", "opensesame")
     for sql in (
         "select * from read_csv('/etc/passwd')",
@@ -162,7 +190,8 @@ def test_the_embedded_server_listens_on_this_machine_alone() -> None:
             line.split()[1]
             for table in ("tcp", "tcp6")
             for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
-            if line.split()[3] == "0A" and int(line.split()[1].rpartition(":")[2], 16) == port
+            if line.split()[3] == "0A"
+            and int(line.split()[1].rpartition(":")[2], 16) == port
         ]
         assert listening == [f"0100007F:{port:04X}"]
     finally:

@@ -1,4 +1,6 @@
-"""What cannot be stopped from inside is ended from outside: a stuck worker is killed."""
+"""What cannot be stopped from inside is ended from outside: a stuck worker is
+killed.
+"""
 
 from __future__ import annotations
 
@@ -31,16 +33,25 @@ def functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "own"
     folder.mkdir()
     (folder / "lake_functions.py").write_text(FUNCTIONS)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+    )
     monkeypatch.syspath_prepend(str(folder))
     return folder
 
 
 def test_a_function_that_never_returns(
-    functions: Path, tmp_path: Path, tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch
+    functions: Path,
+    tmp_path: Path,
+    tokenizer_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # Behind what planning looks at, which happens in the process that was asked to plan.
-    rows = [{"text": f"a lake {i} " * 20} for i in range(3000)] + [{"text": "now"}, {"text": "a river"}]
+    # Behind what planning looks at, which happens in the process that was asked to
+    # plan.
+    rows = [{"text": f"a lake {i} " * 20} for i in range(3000)] + [
+        {"text": "now"},
+        {"text": "a river"},
+    ]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = {
         "name": "stuck",
@@ -55,16 +66,23 @@ def test_a_function_that_never_returns(
         "pack": {"enabled": True, "seq_length": 64},
         "save": {"output_dir": str(tmp_path / "store")},
     }
-    # Where the machine stood still, a worker may have been silent before it came so far.
+    # Where the machine stood still, a worker may have been silent before it came so
+    # far.
     for seconds in (4, 20, 90):
         monkeypatch.setenv("TOKENLAKE_WORKER_SECONDS", str(seconds))
-        heard = rf"was stuck and was killed: it gave no sign of life for {seconds} seconds"
+        heard = (
+            rf"was stuck and was killed: it gave no sign of life for {seconds} seconds"
+        )
         with pytest.raises(WorkerError, match=heard) as caught:
             build_dataset(config, workers=1)
         if "beginning a job" not in str(caught.value):
             break
-    assert re.search(r"It was preparing pages: in\.jsonl, records from \d+ to \d+\.", str(caught.value))
-    assert type(caught.value) is WorkerError  # not WorkerDiedError, which would be tried again
+    assert re.search(
+        r"It was preparing pages: in\.jsonl, records from \d+ to \d+\.",
+        str(caught.value),
+    )
+    # Not WorkerDiedError, which would be tried again.
+    assert type(caught.value) is WorkerError
     with pytest.raises(ProcessLookupError):
         os.kill(caught.value.details["pid"], 0)
     catalog = Catalog(open_store(tmp_path / "store"))

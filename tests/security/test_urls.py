@@ -1,4 +1,6 @@
-"""URLs: which may be opened at all, where a server may lead us, and that no message repeats what is secret in one."""
+"""URLs: which may be opened at all, where a server may lead us, and that no message
+repeats what is secret in one.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,12 @@ from tokenlake.errors import ConfigError, SourceError, StoreError, TokenlakeErro
 from tokenlake.etl import build_dataset
 from tokenlake.etl.sources import HubClient
 from tokenlake.rowwise import expand_data_files
-from tokenlake.runtime.store import close_filesystems, open_read_store, open_store, parse_url
+from tokenlake.runtime.store import (
+    close_filesystems,
+    open_read_store,
+    open_store,
+    parse_url,
+)
 
 PUBLIC = "https://data.example.org"
 
@@ -31,16 +38,34 @@ def closing() -> Iterator[None]:
 
 class TestSchemes:
     @pytest.mark.parametrize(
-        "scheme", ["s3", "s3a", "gs", "gcs", "http", "https", "hf", "az", "abfs", "abfss", "adl"]
+        "scheme",
+        ["s3", "s3a", "gs", "gcs", "http", "https", "hf", "az", "abfs", "abfss", "adl"],
     )
-    def test_allowed_without_being_asked_for(self, scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_allowed_without_being_asked_for(
+        self, scheme: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.delenv("TOKENLAKE_ALLOWED_SCHEMES", raising=False)
         assert parse_url(f"{scheme}://place/a").path == "a"
 
     @pytest.mark.parametrize(
-        "scheme", ["ftp", "sftp", "ssh", "smb", "git", "github", "memory", "data", "dbfs", "webhdfs", "jlab"]
+        "scheme",
+        [
+            "ftp",
+            "sftp",
+            "ssh",
+            "smb",
+            "git",
+            "github",
+            "memory",
+            "data",
+            "dbfs",
+            "webhdfs",
+            "jlab",
+        ],
     )
-    def test_allowed_only_by_the_variable(self, scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_allowed_only_by_the_variable(
+        self, scheme: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.delenv("TOKENLAKE_ALLOWED_SCHEMES", raising=False)
         wanted = rf"{scheme}:// is not an allowed scheme; .*set TOKENLAKE_ALLOWED_SCHEMES={scheme} in the env"
         for refused in (
@@ -56,7 +81,8 @@ class TestSchemes:
         assert parse_url(f"{scheme}://place/a").scheme == scheme
 
     @pytest.mark.parametrize(
-        "scheme", ["local", "simplecache", "filecache", "blockcache", "reference", "zip", "tar"]
+        "scheme",
+        ["local", "simplecache", "filecache", "blockcache", "reference", "zip", "tar"],
     )
     def test_never_allowed(self, scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("TOKENLAKE_ALLOWED_SCHEMES", scheme)
@@ -103,7 +129,11 @@ def _build(tokenizer: Path, key: str, url: str) -> None:
         "type": "json",
         "tokenizer": str(tokenizer),
     }
-    config: dict[str, Any] = {"name": "x", "datasets": [dataset], "pack": {"enabled": True, "seq_length": 64}}
+    config: dict[str, Any] = {
+        "name": "x",
+        "datasets": [dataset],
+        "pack": {"enabled": True, "seq_length": 64},
+    }
     if key == "save":
         config["save"] = {"output_dir": url}
     elif key == "dataset":
@@ -133,12 +163,16 @@ ENTRANCES: dict[str, Callable[[str, Path], object]] = {
 
 @pytest.mark.parametrize("url", BAD)
 @pytest.mark.parametrize("entrance", ENTRANCES)
-def test_no_entrance_takes_or_repeats_credentials(entrance: str, url: str, tokenizer_dir: Path) -> None:
+def test_no_entrance_takes_or_repeats_credentials(
+    entrance: str, url: str, tokenizer_dir: Path
+) -> None:
     with pytest.raises(TokenlakeError) as caught:
         ENTRANCES[entrance](url, tokenizer_dir)
     error: BaseException | None = caught.value
     while error is not None:
-        assert "hunter2" not in str(error) + repr(error) + repr(getattr(error, "details", "")), type(error)
+        assert "hunter2" not in str(error) + repr(error) + repr(
+            getattr(error, "details", "")
+        ), type(error)
         error = error.__cause__
 
 
@@ -169,11 +203,19 @@ class TestRedirects:
     ) -> None:
         near.target = f"{far.url}/a.jsonl"
         monkeypatch.setenv("LAKE_TOKEN", "opensesame")
-        headers = {"Private-Token": {"env": "LAKE_TOKEN"}, "Authorization": {"env": "LAKE_TOKEN"}}
-        assert len(everything(f"{near.url}/a.jsonl", storage_options={"headers": headers})) == 20
+        headers = {
+            "Private-Token": {"env": "LAKE_TOKEN"},
+            "Authorization": {"env": "LAKE_TOKEN"},
+        }
+        assert (
+            len(everything(f"{near.url}/a.jsonl", storage_options={"headers": headers}))
+            == 20
+        )
         assert all("opensesame" in str(request.headers) for request in near.log)
         assert far.log
-        assert not [request for request in far.log if "opensesame" in str(request.headers)]
+        assert not [
+            request for request in far.log if "opensesame" in str(request.headers)
+        ]
 
     @pytest.mark.parametrize(
         ("target", "message"),
@@ -217,7 +259,10 @@ class TestRedirects:
         self, near: RedirectingServer, far: HttpServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The address that was judged must be the one that is connected to."""
-        answers = {"named.test": ["127.0.0.1", "93.184.216.34"], "other.test": ["93.184.216.35", "127.0.0.1"]}
+        answers = {
+            "named.test": ["127.0.0.1", "93.184.216.34"],
+            "other.test": ["93.184.216.35", "127.0.0.1"],
+        }
         resolve = socket.getaddrinfo
 
         def answer(host: str, *rest: Any, **options: Any) -> Any:
@@ -229,13 +274,20 @@ class TestRedirects:
 
         monkeypatch.setattr(socket, "getaddrinfo", answer)
         near.target = f"http://other.test:{far.port}/a.jsonl"
-        with pytest.raises(SourceError, match=r"redirects to other\.test, an address of the private network"):
+        with pytest.raises(
+            SourceError,
+            match=r"redirects to other\.test, an address of the private network",
+        ):
             listed(f"http://named.test:{near.port}/a.jsonl")
         assert near.log and not far.log
 
     @pytest.mark.parametrize(
         "target",
-        ["http://169.254.169.254/latest/meta-data", "http://100.64.0.1/x", "http://[64:ff9b::a9fe:a9fe]/x"],
+        [
+            "http://169.254.169.254/latest/meta-data",
+            "http://100.64.0.1/x",
+            "http://[64:ff9b::a9fe:a9fe]/x",
+        ],
     )
     def test_a_public_hub_does_not_redirect_inside(
         self, near: RedirectingServer, target: str, monkeypatch: pytest.MonkeyPatch
@@ -254,7 +306,8 @@ class TestRedirects:
         near.target = target
         client = HubClient({"endpoint": f"http://hub.test:{near.port}"}, retries=0)
         with pytest.raises(
-            SourceError, match=r"it: the server redirects to http://.*, an? (link-local )?address"
+            SourceError,
+            match=r"it: the server redirects to http://.*, an? (link-local )?address",
         ):
             client.get("/api/datasets/x", what="it")
 
@@ -263,7 +316,9 @@ class TestRedirects:
     ) -> None:
         near.target = f"{near.url}/secret/a.jsonl"
         monkeypatch.setenv("TOKENLAKE_ALLOWED_INPUTS", f"{near.url}/sets")
-        with pytest.raises(SourceError, match="outside the places that TOKENLAKE_ALLOWED_INPUTS allows"):
+        with pytest.raises(
+            SourceError, match="outside the places that TOKENLAKE_ALLOWED_INPUTS allows"
+        ):
             listed(f"{near.url}/sets/a.jsonl")
         assert not [request for request in near.log if "secret" in request.path]
 
@@ -273,11 +328,14 @@ class TestRedirects:
         near.target = f"{far.url}/a.jsonl"
         monkeypatch.setenv("TOKENLAKE_ALLOWED_INPUTS", near.url)
         with pytest.raises(
-            SourceError, match=r"redirects to .*, outside the places that TOKENLAKE_ALLOWED_INPUTS allows"
+            SourceError,
+            match=r"redirects to .*, outside the places that TOKENLAKE_ALLOWED_INPUTS allows",
         ):
             listed(f"{near.url}/a.jsonl")
         assert not far.log
-        monkeypatch.setenv("TOKENLAKE_ALLOWED_INPUTS", f"{near.url}:{far.url}/elsewhere")
+        monkeypatch.setenv(
+            "TOKENLAKE_ALLOWED_INPUTS", f"{near.url}:{far.url}/elsewhere"
+        )
         with pytest.raises(SourceError, match="outside the places that"):
             listed(f"{near.url}/a.jsonl")
         monkeypatch.setenv("TOKENLAKE_ALLOWED_INPUTS", f"{near.url}:{far.url}")

@@ -1,4 +1,6 @@
-"""YAML from anywhere: refused when it is larger, deeper or more than any configuration, in bounded time."""
+"""YAML from anywhere: refused when it is larger, deeper or more than any
+configuration, in bounded time.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from tokenlake.etl.sources.card_layout import card_configs
 LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 10)
 )
-MERGES = "a0: &a0 {x: 1}\n" + "".join(f"a{i}: &a{i} {{<<: [*a{i - 1}, *a{i - 1}]}}\n" for i in range(1, 40))
+MERGES = "a0: &a0 {x: 1}\n" + "".join(
+    f"a{i}: &a{i} {{<<: [*a{i - 1}, *a{i - 1}]}}\n" for i in range(1, 40)
+)
 
 
 def cpu() -> float:
@@ -36,7 +40,10 @@ def cpu() -> float:
         ("[" * 120 + "]" * 120, "nested more than 100 levels deep"),
         ("a: 1\nb: 2\na: 3\n", r"x\.yaml:3: key 'a' is already on line 1"),
         ("x: {a: 1, 'a': 2}", "key 'a' is already on line 1"),
-        ("a: !!python/object/apply:os.system ['touch /tmp/x']", "could not determine a constructor"),
+        (
+            "a: !!python/object/apply:os.system ['touch /tmp/x']",
+            "could not determine a constructor",
+        ),
         ("a: !!python/name:os.system", "could not determine a constructor"),
         ("!custom {a: 1}", "could not determine a constructor"),
         ("a: !!python/object/new:os.popen [ls]", "could not determine a constructor"),
@@ -59,7 +66,8 @@ def test_refused_soon(text: str, message: str) -> None:
     before = cpu()
     with pytest.raises(ConfigError, match=message) as caught:
         parse_yaml(text, "x.yaml")
-    assert cpu() - before < 20  # a bound, not a measure: unbounded, these take hours or all memory
+    # A bound, not a measure: unbounded, these take hours or all memory.
+    assert cpu() - before < 20
     assert len(str(caught.value)) < 2000
 
 
@@ -77,12 +85,20 @@ def test_a_configuration_that_never_ends_is_not_read_to_its_end() -> None:
 
 
 def test_overrides_are_yaml_too() -> None:
-    for text in (f"name={'[' * 5000}", "name=!!python/name:os.system", "datasets={a: 1, a: 2}"):
+    for text in (
+        f"name={'[' * 5000}",
+        "name=!!python/name:os.system",
+        "datasets={a: 1, a: 2}",
+    ):
         with pytest.raises(ConfigError):
             load_config({"datasets": [{"data_files": "x", "name": "a"}]}, [text])
 
 
-@pytest.mark.parametrize("front", [LAUGHS, "configs: !!python/name:os.system", "[" * 5000, "a: 1\na: 2"])
+@pytest.mark.parametrize(
+    "front", [LAUGHS, "configs: !!python/name:os.system", "[" * 5000, "a: 1\na: 2"]
+)
 def test_cards_of_the_hub_are_bounded_as_well(front: str) -> None:
-    with pytest.raises(ConfigError, match=r"dataset 'org/set': the card .* cannot be used: .*not YAML"):
+    with pytest.raises(
+        ConfigError, match=r"dataset 'org/set': the card .* cannot be used: .*not YAML"
+    ):
         card_configs(f"---\n{front}\n---\n", "org/set")

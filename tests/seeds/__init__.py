@@ -5,8 +5,8 @@
     @promise(53)
     def test_a_step_of_a_schedule_is_a_training_step(): ...
 
-``python -m tests.seeds`` prints the table: each promise with its tests, or with the reason in ``docs/seeds.md`` why it
-is not kept.
+``python -m tests.seeds`` prints the table: each promise with its tests, or with the
+reason in ``docs/seeds.md`` why it is not kept.
 """
 
 from __future__ import annotations

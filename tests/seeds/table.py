@@ -1,4 +1,6 @@
-"""The table of the promises: each with the tests that show it, or with the reason why it is not kept."""
+"""The table of the promises: each with the tests that show it, or with the reason
+why it is not kept.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +42,18 @@ class Promise:
 def table() -> list[Promise]:
     """Return all promises in order."""
     shown, reasons = marked(), refused()
-    with (Path(__file__).parent / "promises.tsv").open(encoding="utf-8", newline="") as file:
+    with (Path(__file__).parent / "promises.tsv").open(
+        encoding="utf-8", newline=""
+    ) as file:
         rows = list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))[1:]
     return [
-        Promise(int(number), section, text, tuple(shown.get(int(number), ())), reasons.get(int(number), ""))
+        Promise(
+            int(number),
+            section,
+            text,
+            tuple(shown.get(int(number), ())),
+            reasons.get(int(number), ""),
+        )
         for number, section, text in rows
     ]
 
@@ -64,14 +74,26 @@ def marked() -> dict[int, list[str]]:
 
 def _numbers(test: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[int]:
     for mark in test.decorator_list:
-        if isinstance(mark, ast.Call) and isinstance(mark.func, ast.Name) and mark.func.id == "promise":
+        if (
+            isinstance(mark, ast.Call)
+            and isinstance(mark.func, ast.Name)
+            and mark.func.id == "promise"
+        ):
             yield from (ast.literal_eval(number) for number in mark.args)
 
 
 def refused() -> dict[int, str]:
-    """Return number -> why it is not kept, and what does the job, as docs/seeds.md says it."""
-    section = PAGE.read_text(encoding="utf-8").partition(_HEADING)[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| ([\d, ]+) \| (.+?) \| (.+?) \| (.+?) \|$", section, re.MULTILINE)
+    """Return number -> why it is not kept, and what does the job, as docs/seeds.md
+    says it.
+    """
+    section = (
+        PAGE.read_text(encoding="utf-8").partition(_HEADING)[2].partition("\n## ")[0]
+    )
+    rows = re.findall(
+        r"^\| ([\d, ]+) \| (.+?) \| (.+?) \| (.+?) \|$", section, re.MULTILINE
+    )
     return {
-        int(number): f"{why}; {instead}" for numbers, _, why, instead in rows for number in numbers.split(",")
+        int(number): f"{why}; {instead}"
+        for numbers, _, why, instead in rows
+        for number in numbers.split(",")
     }

@@ -1,4 +1,6 @@
-"""Every promise of the seed documents is shown by a test, or docs/seeds.md says why it is not kept."""
+"""Every promise of the seed documents is shown by a test, or docs/seeds.md says why
+it is not kept.
+"""
 
 from __future__ import annotations
 

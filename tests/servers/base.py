@@ -1,4 +1,6 @@
-"""What the servers have in common: a thread, a port of their own, a log, and faults on demand."""
+"""What the servers have in common: a thread, a port of their own, a log, and faults
+on demand.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,8 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What goes wrong with one request, once. They stand in :attr:`Server.faults`, and the first one waits for a
-    request that it applies to.
+    """What goes wrong with one request, once. They stand in :attr:`Server.faults`, and
+    the first one waits for a request that it applies to.
 
     A request that writes (PUT, POST, DELETE) and is to be answered with `status`, or not at all (`drop`), does
     nothing on the server, unless `commits`::
@@ -50,13 +52,16 @@ class Fault:
 
     Attributes:
         status: answered instead.
-        code: what `status` is called in the body of the answer, such as ``SlowDown`` (S3 and GCS).
+        code: what `status` is called in the body of the answer, such as ``SlowDown``
+            (S3 and GCS).
         after: bytes of the answer's body after which the connection is cut.
-        meanwhile: done, whole, after the request came and before the server looks at it.
+        meanwhile: done, whole, after the request came and before the server looks at
+            it.
         wait: seconds before anything is answered.
         drop: the connection is cut instead of an answer.
         commits: what was asked for is done before `status` or `drop`.
-        flip: one bit is another one: in the middle of the request's body, or of the answer's where it has none.
+        flip: one bit is another one: in the middle of the request's body, or of the
+            answer's where it has none.
         short: as `flip`, with the second half missing and a Content-Length that agrees.
         applies: to which requests.
     """
@@ -65,7 +70,9 @@ class Fault:
     after: int | None = None
     meanwhile: Callable[[], object] = field(default=lambda: None)
     wait: float = 0.0
-    applies: Callable[[Request], bool] = field(default=lambda request: request.method == "GET")
+    applies: Callable[[Request], bool] = field(
+        default=lambda request: request.method == "GET"
+    )
     code: str = ""
     drop: bool = False
     commits: bool = False
@@ -91,7 +98,9 @@ def writes(request: Request) -> bool:
 
 
 def large(request: Request) -> bool:
-    """Say whether a request is for more than 200 kB, which no look at the head of a file is."""
+    """Say whether a request is for more than 200 kB, which no look at the head of a
+    file is.
+    """
     span = request.range
     return request.method == "GET" and span is not None and span[1] - span[0] > 200_000
 
@@ -118,13 +127,17 @@ class Server:
         self.faults: deque[Fault] = deque()
         self.lock = threading.RLock()
         handler = type(
-            "Handler", (self.handler,), {"owner": self, **dict.fromkeys(_METHODS, self.handler.serve)}
+            "Handler",
+            (self.handler,),
+            {"owner": self, **dict.fromkeys(_METHODS, self.handler.serve)},
         )
         self._server = _Listener(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
         self.port = self._server.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.02,), daemon=True
+        )
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -152,7 +165,8 @@ class Handler(BaseHTTPRequestHandler):
     """Logs, applies faults, and sends bodies."""
 
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # or a body waits for the acknowledgement of its headers: 40 ms a request
+    # Or a body waits for the acknowledgement of its headers: 40 ms a request.
+    disable_nagle_algorithm = True
     owner: Any
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -163,7 +177,9 @@ class Handler(BaseHTTPRequestHandler):
         raise NotImplementedError
 
     def begin(self) -> Fault | None:
-        """Return the fault of this request; None with `close_connection` set where it is answered already."""
+        """Return the fault of this request; None with `close_connection` set where
+        it is answered already.
+        """
         headers = {key.lower(): value for key, value in self.headers.items()}
         fault = self.owner.fault(Request(self.command, self.path, headers))
         if fault is not None:
@@ -176,7 +192,11 @@ class Handler(BaseHTTPRequestHandler):
         return b""
 
     def answer(
-        self, status: int, headers: dict[str, str], body: bytes = b"", fault: Fault | None = None
+        self,
+        status: int,
+        headers: dict[str, str],
+        body: bytes = b"",
+        fault: Fault | None = None,
     ) -> None:
         """Send an answer, broken as `fault` says."""
         if fault is not None and fault.drop:

@@ -1,4 +1,6 @@
-"""Enough of Google Cloud Storage's JSON interface for gcsfs: objects, generations, preconditions, uploads."""
+"""Enough of Google Cloud Storage's JSON interface for gcsfs: objects, generations,
+preconditions, uploads.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class GcsObject:
     data: bytes
     generation: int
     metadata: dict[str, Any] = field(default_factory=dict)
-    modified: str = field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime()))
+    modified: str = field(
+        default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime())
+    )
 
     def resource(self) -> dict[str, Any]:
         """Return what the interface says of the object."""
@@ -43,7 +47,9 @@ class GcsObject:
             "metageneration": "1",
             "etag": f"CKih{self.generation}",
             "md5Hash": digest,
-            "crc32c": base64.b64encode(google_crc32c.Checksum(self.data).digest()).decode(),
+            "crc32c": base64.b64encode(
+                google_crc32c.Checksum(self.data).digest()
+            ).decode(),
             "timeCreated": self.modified,
             "updated": self.modified,
         }
@@ -66,11 +72,20 @@ class _Interface(Handler):
     def named(self, status: int, code: str) -> bytes:
         return json.dumps({"error": {"code": status, "message": code}}).encode()
 
-    def _route(self, path: str, query: dict[str, str], body: bytes, fault: Fault | None) -> None:
+    def _route(
+        self, path: str, query: dict[str, str], body: bytes, fault: Fault | None
+    ) -> None:
         one = re.fullmatch(r"/(?:download/)?storage/v1/b/([^/]+)/o/([^/]+)", path)
-        two = re.fullmatch(r"/storage/v1/b/([^/]+)/o/([^/]+)/rewriteTo/b/([^/]+)/o/([^/]+)", path)
-        if self.owner.token and self.headers.get("Authorization") != f"Bearer {self.owner.token}":
-            self._error(401, "Anonymous caller does not have storage.objects.get access", fault)
+        two = re.fullmatch(
+            r"/storage/v1/b/([^/]+)/o/([^/]+)/rewriteTo/b/([^/]+)/o/([^/]+)", path
+        )
+        if (
+            self.owner.token
+            and self.headers.get("Authorization") != f"Bearer {self.owner.token}"
+        ):
+            self._error(
+                401, "Anonymous caller does not have storage.objects.get access", fault
+            )
         elif path.startswith("/upload/"):
             self._upload(path, query, body, fault)
         elif two and self.command == "POST":
@@ -80,11 +95,15 @@ class _Interface(Handler):
         elif found := re.fullmatch(r"/storage/v1/b/([^/]+)/o", path):
             self._list(found[1], query, fault)
         elif re.fullmatch(r"/storage/v1/b/([^/]+)", path):
-            self._json({"kind": "storage#bucket", "name": path.rpartition("/")[2]}, fault)
+            self._json(
+                {"kind": "storage#bucket", "name": path.rpartition("/")[2]}, fault
+            )
         else:
             self._error(404, "Not Found", fault)
 
-    def _object(self, bucket: str, name: str, query: dict[str, str], fault: Fault | None) -> None:
+    def _object(
+        self, bucket: str, name: str, query: dict[str, str], fault: Fault | None
+    ) -> None:
         found = self.owner.objects.get((bucket, name))
         wanted = query.get("generation")
         if found is None or (wanted and wanted != str(found.generation)):
@@ -112,7 +131,9 @@ class _Interface(Handler):
         elif span[0] >= len(found.data):
             self._error(416, "Requested range not satisfiable", fault)
         else:
-            headers["Content-Range"] = f"bytes {span[0]}-{span[1] - 1}/{len(found.data)}"
+            headers["Content-Range"] = (
+                f"bytes {span[0]}-{span[1] - 1}/{len(found.data)}"
+            )
             self.answer(206, headers, found.data[slice(*span)], fault)
 
     def _list(self, bucket: str, query: dict[str, str], fault: Fault | None) -> None:
@@ -124,7 +145,9 @@ class _Interface(Handler):
         for name in self.owner.names(bucket, prefix, query.get("pageToken", "")):
             rest = name[len(prefix) :]
             folder = (
-                prefix + rest.partition(delimiter)[0] + delimiter if delimiter and delimiter in rest else ""
+                prefix + rest.partition(delimiter)[0] + delimiter
+                if delimiter and delimiter in rest
+                else ""
             )
             if folder and folder in prefixes:
                 continue
@@ -135,37 +158,69 @@ class _Interface(Handler):
                 prefixes.append(folder)
             else:
                 items.append(self.owner.objects[bucket, name].resource())
-        answer = {"kind": "storage#objects", "items": items, "prefixes": prefixes, "nextPageToken": following}
+        answer = {
+            "kind": "storage#objects",
+            "items": items,
+            "prefixes": prefixes,
+            "nextPageToken": following,
+        }
         self._json({key: value for key, value in answer.items() if value}, fault)
 
-    def _upload(self, path: str, query: dict[str, str], body: bytes, fault: Fault | None) -> None:
+    def _upload(
+        self, path: str, query: dict[str, str], body: bytes, fault: Fault | None
+    ) -> None:
         bucket = path.split("/b/")[1].split("/")[0]
         kind = query.get("uploadType")
         if kind == "multipart":
             boundary = self.headers["Content-Type"].partition("boundary=")[2].strip('"')
             meta, data = _related(body, boundary)
             if data is None:
-                self._error(400, "The multipart body is damaged; it does not match its boundary: MD5", fault)
+                self._error(
+                    400,
+                    "The multipart body is damaged; it does not match its boundary: MD5",
+                    fault,
+                )
             else:
                 self._store(bucket, meta["name"], data, meta, query, fault)
         else:
             self._store(bucket, query["name"], body, {}, query, fault)
 
-    def _rewrite(self, names: re.Match[str], query: dict[str, str], fault: Fault | None) -> None:
+    def _rewrite(
+        self, names: re.Match[str], query: dict[str, str], fault: Fault | None
+    ) -> None:
         source = self.owner.objects.get((names[1], unquote(names[2])))
         bucket, name = names[3], unquote(names[4])
         wanted = query.get("ifSourceGenerationMatch")
-        if source is None or query.get("sourceGeneration", str(source.generation)) != str(source.generation):
+        if source is None or query.get(
+            "sourceGeneration", str(source.generation)
+        ) != str(source.generation):
             self._error(404, f"No such object: {names[1]}/{unquote(names[2])}", fault)
         elif not self._holds(self.owner.objects.get((bucket, name)), query) or (
             wanted and wanted != str(source.generation)
         ):
             self._error(412, "conditionNotMet", fault)
-        elif len(source.data) > self.owner.rewritten_at_once and "rewriteToken" not in query:
-            self._json({"kind": "storage#rewriteResponse", "done": False, "rewriteToken": "more"}, fault)
+        elif (
+            len(source.data) > self.owner.rewritten_at_once
+            and "rewriteToken" not in query
+        ):
+            self._json(
+                {
+                    "kind": "storage#rewriteResponse",
+                    "done": False,
+                    "rewriteToken": "more",
+                },
+                fault,
+            )
         else:
             made = self.owner.put(bucket, name, source.data)
-            self._json({"kind": "storage#rewriteResponse", "done": True, "resource": made.resource()}, fault)
+            self._json(
+                {
+                    "kind": "storage#rewriteResponse",
+                    "done": True,
+                    "resource": made.resource(),
+                },
+                fault,
+            )
 
     def _holds(self, found: GcsObject | None, query: dict[str, str]) -> bool:
         return self.owner.careless or _precondition(found, query)
@@ -186,26 +241,45 @@ class _Interface(Handler):
         if meta.get("md5Hash", digest) != digest:
             stated = meta["md5Hash"]
             self._error(
-                400, f'Provided MD5 hash "{stated}" doesn\'t match calculated MD5 hash "{digest}".', fault
+                400,
+                f'Provided MD5 hash "{stated}" doesn\'t match calculated MD5 hash "{digest}".',
+                fault,
             )
             return
-        self._json(self.owner.put(bucket, name, data, meta.get("metadata")).resource(), fault)
+        self._json(
+            self.owner.put(bucket, name, data, meta.get("metadata")).resource(), fault
+        )
 
     def _json(self, value: dict[str, Any], fault: Fault | None) -> None:
-        self.answer(200, {"Content-Type": "application/json"}, json.dumps(value).encode(), fault)
+        self.answer(
+            200, {"Content-Type": "application/json"}, json.dumps(value).encode(), fault
+        )
 
     def _error(self, status: int, message: str, fault: Fault | None) -> None:
-        self.answer(status, {"Content-Type": "application/json"}, self.named(status, message), fault)
+        self.answer(
+            status,
+            {"Content-Type": "application/json"},
+            self.named(status, message),
+            fault,
+        )
 
 
 def _related(body: bytes, boundary: str) -> tuple[dict[str, Any], bytes | None]:
-    """Return the two parts of a multipart/related body; None for the data of one that is cut or damaged."""
+    """Return the two parts of a multipart/related body; None for the data of one
+    that is cut or damaged.
+    """
     line = b"\r\n" if b"\r\n" in body[: len(boundary) + 4] else b"\n"
     mark = b"--" + boundary.encode()
-    first, separator, rest = body.removeprefix(mark + line).partition(line + mark + line)
+    first, separator, rest = body.removeprefix(mark + line).partition(
+        line + mark + line
+    )
     data, end, _ = rest.partition(2 * line)[2].rpartition(line + mark + b"--")
     try:
-        return (json.loads(first.partition(2 * line)[2]), data) if separator and end else ({}, None)
+        return (
+            (json.loads(first.partition(2 * line)[2]), data)
+            if separator and end
+            else ({}, None)
+        )
     except ValueError:
         return {}, None
 
@@ -222,7 +296,8 @@ class GcsServer(Server):
     Attributes:
         token: an access token without which everything is refused, "" for none.
         careless: preconditions are ignored, as emulators do.
-        rewritten_at_once: bytes up to which a copy is done in one request; a larger one takes two.
+        rewritten_at_once: bytes up to which a copy is done in one request; a larger one
+            takes two.
     """
 
     handler = _Interface
@@ -235,16 +310,26 @@ class GcsServer(Server):
         self.rewritten_at_once = 1 << 30
         self._generation = 1_700_000_000_000_000
 
-    def put(self, bucket: str, name: str, data: bytes, metadata: dict[str, Any] | None = None) -> GcsObject:
+    def put(
+        self,
+        bucket: str,
+        name: str,
+        data: bytes,
+        metadata: dict[str, Any] | None = None,
+    ) -> GcsObject:
         """Store an object, as a new generation."""
         with self.lock:
             self._generation += 1
             extra = {"metadata": metadata} if metadata else {}
-            found = self.objects[bucket, name] = GcsObject(bucket, name, data, self._generation, extra)
+            found = self.objects[bucket, name] = GcsObject(
+                bucket, name, data, self._generation, extra
+            )
             return found
 
     def names(self, bucket: str, prefix: str, start: str) -> list[str]:
-        """Return the names in a bucket that begin with `prefix`, sorted, from `start` on."""
+        """Return the names in a bucket that begin with `prefix`, sorted, from
+        `start` on.
+        """
         return sorted(
             name
             for where, name in self.objects
@@ -254,6 +339,9 @@ class GcsServer(Server):
     def options(self) -> dict[str, Any]:
         """Return storage_options for the server."""
         options: dict[str, Any] = {"endpoint_url": self.url, "token": "anon"}
-        if self.token:  # gcsfs asks Google about an access token that it is given as `token`
-            options["session_kwargs"] = {"headers": {"Authorization": {"env": "LAKE_TOKEN"}}}
+        # Gcsfs asks Google about an access token that it is given as `token`
+        if self.token:
+            options["session_kwargs"] = {
+                "headers": {"Authorization": {"env": "LAKE_TOKEN"}}
+            }
         return options

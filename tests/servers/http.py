@@ -18,7 +18,10 @@ class _Files(Handler):
         data = owner.files.get(unquote(parts.path).lstrip("/"))
         if self.command == "HEAD" and not owner.head:
             self.answer(405, {}, b"", fault)
-        elif owner.secret and owner.secret not in (self.headers.get("Authorization"), parts.query):
+        elif owner.secret and owner.secret not in (
+            self.headers.get("Authorization"),
+            parts.query,
+        ):
             self.answer(403, {}, b"", fault)
         elif data is None:
             self.answer(404, {}, b"", fault)
@@ -28,11 +31,16 @@ class _Files(Handler):
             self._send(data, fault)
 
     def _send(self, data: bytes, fault: object) -> None:
-        headers = {"etag": {"ETag": _etag(data)}, "modified": {"Last-Modified": self.owner.modified}}
+        headers = {
+            "etag": {"ETag": _etag(data)},
+            "modified": {"Last-Modified": self.owner.modified},
+        }
         given = headers.get(self.owner.validator, {})
         span = self.span(len(data)) if self.owner.ranges else None
         if span is None:
-            stated = self.owner.sizes.get(unquote(urlsplit(self.path).path).lstrip("/"), len(data))
+            stated = self.owner.sizes.get(
+                unquote(urlsplit(self.path).path).lstrip("/"), len(data)
+            )
             size = {"Content-Length": str(stated)} if self.command == "HEAD" else {}
             self.answer(200, {**given, **size}, data, fault)  # type: ignore[arg-type]
         elif span[0] >= len(data):
@@ -49,7 +57,8 @@ class HttpServer(Server):
         ranges, head: whether range requests and HEAD are understood.
         validator: ``etag``, ``modified`` or "" for neither.
         sizes: what HEAD says of files that it does not tell the truth about, in bytes.
-        secret: an Authorization header or a query without which everything is refused, "" for none.
+        secret: an Authorization header or a query without which everything is refused,
+            "" for none.
     """
 
     handler = _Files

@@ -1,4 +1,6 @@
-"""A Hub on loopback that the real `huggingface_hub` accepts: repositories, commits, gates, and faults on demand."""
+"""A Hub on loopback that the real `huggingface_hub` accepts: repositories, commits,
+gates, and faults on demand.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ TOKEN = "hf_test_only_abcdefghijklmnop"
 
 @dataclass
 class Repo:
-    """A dataset's repository. Commits are whole trees; a branch or tag is a name of one.
+    """A dataset's repository. Commits are whole trees; a branch or tag is a name of
+    one.
 
     Attributes:
         private: for users with a token; without one it seems not to be there.
@@ -46,9 +49,14 @@ class Repo:
     tags: set[str] = field(default_factory=set)
     messages: dict[str, str] = field(default_factory=dict)
 
-    def commit(self, files: Mapping[str, bytes | str], ref: str = "main", *, tag: bool = False) -> str:
+    def commit(
+        self, files: Mapping[str, bytes | str], ref: str = "main", *, tag: bool = False
+    ) -> str:
         """Make a commit that holds exactly `files`; return its hash."""
-        tree = {path: data.encode() if isinstance(data, str) else data for path, data in files.items()}
+        tree = {
+            path: data.encode() if isinstance(data, str) else data
+            for path, data in files.items()
+        }
         name = f"{self.id} {len(self.commits)} {sorted((p, hashlib.sha1(d).hexdigest()) for p, d in tree.items())}"
         sha = hashlib.sha1(name.encode()).hexdigest()
         self.commits[sha], self.refs[ref] = tree, sha
@@ -95,7 +103,8 @@ class HubServer:
         page_size: entries of one page of a listing.
         ranges: whether a request for a part of a file is honoured.
         lfs: contents that were uploaded, by sha256; commits name them.
-        forbidden: organizations and repositories that the one token there is may not write to.
+        forbidden: organizations and repositories that the one token there is may not
+            write to.
         born_public: whether new repositories are public, whatever was asked for.
     """
 
@@ -111,7 +120,9 @@ class HubServer:
         self.lock = threading.Lock()
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._http.daemon_threads = True
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True)
+        self._thread = threading.Thread(
+            target=self._http.serve_forever, args=(0.02,), daemon=True
+        )
 
     @property
     def port(self) -> int:
@@ -121,7 +132,9 @@ class HubServer:
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def repo(self, name: str, files: Mapping[str, bytes | str] | None = None, **options: Any) -> Repo:
+    def repo(
+        self, name: str, files: Mapping[str, bytes | str] | None = None, **options: Any
+    ) -> Repo:
         """Create a repository, with a first commit on main if there are `files`."""
         made = self.repos[name] = Repo(name, **options)
         if files is not None:
@@ -171,25 +184,41 @@ def entry(path: str, data: bytes) -> dict[str, Any]:
         return {"type": "file", "path": path, "size": len(data), "oid": blob_id(data)}
     sha256 = hashlib.sha256(data).hexdigest()
     lfs = {"oid": sha256, "size": len(data), "pointerSize": 134}
-    return {"type": "file", "path": path, "size": len(data), "oid": blob_id(sha256.encode()), "lfs": lfs}
+    return {
+        "type": "file",
+        "path": path,
+        "size": len(data),
+        "oid": blob_id(sha256.encode()),
+        "lfs": lfs,
+    }
 
 
 def _folders(tree: Mapping[str, bytes]) -> list[dict[str, Any]]:
-    names = {"/".join(path.split("/")[:n]) for path in tree for n in range(1, path.count("/") + 1)}
-    return [{"type": "directory", "path": n, "size": 0, "oid": blob_id(n.encode())} for n in sorted(names)]
+    names = {
+        "/".join(path.split("/")[:n])
+        for path in tree
+        for n in range(1, path.count("/") + 1)
+    }
+    return [
+        {"type": "directory", "path": n, "size": 0, "oid": blob_id(n.encode())}
+        for n in sorted(names)
+    ]
 
 
 class _Reply(Exception):
     def __init__(self, status: int, body: Any = b"", **headers: str) -> None:
         super().__init__(status)
         self.status, self.body = status, body
-        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        self.headers = {
+            name.replace("_", "-"): value for name, value in headers.items()
+        }
 
 
 def _handler(server: HubServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        wbufsize = -1  # headers and body in one packet: else a delayed acknowledgement costs 40 ms
+        # Headers and body in one packet: else a delayed acknowledgement costs 40 ms.
+        wbufsize = -1
 
         def log_message(self, *_: object) -> None: ...
 
@@ -200,22 +229,37 @@ def _handler(server: HubServer) -> type[BaseHTTPRequestHandler]:
 
         def _serve(self) -> None:
             body = read_body(self.rfile, self.headers)
-            host, token = self.headers.get("Host", ""), self.headers.get("Authorization")
+            host, token = (
+                self.headers.get("Host", ""),
+                self.headers.get("Authorization"),
+            )
             server.seen.append(
-                Seen(self.command, self.path, host, token is not None, self.headers.get("Range"))
+                Seen(
+                    self.command,
+                    self.path,
+                    host,
+                    token is not None,
+                    self.headers.get("Range"),
+                )
             )
             fault = server.fault(self.path)
             try:
                 if fault and fault.status:
                     raise _Reply(
-                        fault.status, b"", **{k.replace("-", "_"): v for k, v in fault.headers.items()}
+                        fault.status,
+                        b"",
+                        **{k.replace("-", "_"): v for k, v in fault.headers.items()},
                     )
                 self._route(body, token)
             except _Reply as reply:
                 self._send(reply, fault.cut if fault else -1)
 
         def _send(self, reply: _Reply, cut: int) -> None:
-            data = reply.body if isinstance(reply.body, bytes) else json.dumps(reply.body).encode()
+            data = (
+                reply.body
+                if isinstance(reply.body, bytes)
+                else json.dumps(reply.body).encode()
+            )
             self.send_response(reply.status)
             for name, value in reply.headers.items():
                 self.send_header(name, value)
@@ -234,17 +278,24 @@ def _handler(server: HubServer) -> type[BaseHTTPRequestHandler]:
             path = url.path
             if path.startswith("/cdn/"):
                 raise self._content(self._blob(path.removeprefix("/cdn/")), {})
-            if path.startswith("/lfs-store/"):  # storage's own host: the signed URL is the permission
-                self._answer(store_object(server, path.removeprefix("/lfs-store/"), body))
+            # Storage's own host: the signed URL is the permission.
+            if path.startswith("/lfs-store/"):
+                self._answer(
+                    store_object(server, path.removeprefix("/lfs-store/"), body)
+                )
             if token is not None and token != f"Bearer {TOKEN}":
-                raise _Reply(401, X_Error_Message="Invalid credentials in Authorization header")
+                raise _Reply(
+                    401, X_Error_Message="Invalid credentials in Authorization header"
+                )
             if path == "/api/validate-yaml":
                 raise _Reply(200, {"errors": [], "warnings": []})
             if path == "/api/repos/create":
                 self._answer(create_repo(server, json.loads(body)))
             if path == "/lfs-verify":
                 self._answer(verify_object(server, json.loads(body)))
-            if match := re.fullmatch(r"/datasets/(.+)\.git/info/lfs/objects/batch", path):
+            if match := re.fullmatch(
+                r"/datasets/(.+)\.git/info/lfs/objects/batch", path
+            ):
                 repo, _ = self._repo(match.group(1), token)
                 self._answer(lfs_batch(server, repo, json.loads(body)))
             if path.startswith("/api/datasets/"):
@@ -257,7 +308,9 @@ def _handler(server: HubServer) -> type[BaseHTTPRequestHandler]:
 
         def _answer(self, answer: Answer) -> NoReturn:
             raise _Reply(
-                answer.status, answer.body, **({"X_Error_Message": answer.said} if answer.said else {})
+                answer.status,
+                answer.body,
+                **({"X_Error_Message": answer.said} if answer.said else {}),
             )
 
         def _repo(self, path: str, token: str | None) -> tuple[Repo, str]:
@@ -268,7 +321,9 @@ def _handler(server: HubServer) -> type[BaseHTTPRequestHandler]:
                     return repo, "/".join(parts[length:])
             # Whoever is not logged in cannot tell a private repository from none.
             raise _Reply(
-                404 if token else 401, X_Error_Code="RepoNotFound", X_Error_Message="Repository not found"
+                404 if token else 401,
+                X_Error_Code="RepoNotFound",
+                X_Error_Message="Repository not found",
             )
 
         def _gate(self, repo: Repo, token: str | None) -> None:
@@ -283,11 +338,20 @@ def _handler(server: HubServer) -> type[BaseHTTPRequestHandler]:
             sha = repo.resolve(unquote(revision))
             if sha is None:
                 raise _Reply(
-                    404, X_Error_Code="RevisionNotFound", X_Error_Message=f"Invalid rev id: {revision}"
+                    404,
+                    X_Error_Code="RevisionNotFound",
+                    X_Error_Message=f"Invalid rev id: {revision}",
                 )
             return sha
 
-        def _api(self, repo: Repo, rest: str, query: dict[str, str], body: bytes, token: str | None) -> None:
+        def _api(
+            self,
+            repo: Repo,
+            rest: str,
+            query: dict[str, str],
+            body: bytes,
+            token: str | None,
+        ) -> None:
             what, _, rest = rest.partition("/")
             if self.command == "POST" and what in WRITES:
                 self._answer(WRITES[what](server, repo, unquote(rest), body))
@@ -312,13 +376,18 @@ def _handler(server: HubServer) -> type[BaseHTTPRequestHandler]:
                 raise _Reply(200, self._refs(repo))
             if what == "tree":
                 revision, _, folder = rest.partition("/")
-                raise self._tree(repo, self._commit(repo, revision), unquote(folder), query)
+                raise self._tree(
+                    repo, self._commit(repo, revision), unquote(folder), query
+                )
             if what == "paths-info":
                 tree = repo.commits[self._commit(repo, rest)]
                 wanted = parse_qs(body.decode()).get("paths", [])
                 if self.headers.get("Content-Type", "").startswith("application/json"):
                     wanted = json.loads(body)["paths"]
-                known = {e["path"]: e for e in [*(entry(p, d) for p, d in tree.items()), *_folders(tree)]}
+                known = {
+                    e["path"]: e
+                    for e in [*(entry(p, d) for p, d in tree.items()), *_folders(tree)]
+                }
                 raise _Reply(200, [known[path] for path in wanted if path in known])
 
         def _refs(self, repo: Repo) -> dict[str, Any]:
@@ -333,21 +402,32 @@ def _handler(server: HubServer) -> type[BaseHTTPRequestHandler]:
                 ]
 
             converts = [n for n in repo.refs if n.startswith("refs/convert/")]
-            branches = [n for n in repo.refs if n not in converts and n not in repo.tags]
+            branches = [
+                n for n in repo.refs if n not in converts and n not in repo.tags
+            ]
             return {
                 "branches": of(branches, "heads"),
                 "tags": of(sorted(repo.tags), "tags"),
                 "converts": of(converts, "convert"),
             }
 
-        def _tree(self, repo: Repo, sha: str, folder: str, query: dict[str, str]) -> _Reply:
+        def _tree(
+            self, repo: Repo, sha: str, folder: str, query: dict[str, str]
+        ) -> _Reply:
             tree = repo.commits[sha]
             entries = sorted(
-                [*(entry(p, d) for p, d in tree.items()), *_folders(tree)], key=lambda e: e["path"]
+                [*(entry(p, d) for p, d in tree.items()), *_folders(tree)],
+                key=lambda e: e["path"],
             )
-            inside = [e for e in entries if not folder or e["path"].startswith(folder + "/")]
+            inside = [
+                e for e in entries if not folder or e["path"].startswith(folder + "/")
+            ]
             if folder and not inside:
-                return _Reply(404, X_Error_Code="EntryNotFound", X_Error_Message=f"{folder} does not exist")
+                return _Reply(
+                    404,
+                    X_Error_Code="EntryNotFound",
+                    X_Error_Message=f"{folder} does not exist",
+                )
             if query.get("recursive", "").lower() != "true":
                 depth = folder.count("/") + 1 if folder else 0
                 inside = [e for e in inside if e["path"].count("/") == depth]
@@ -355,10 +435,13 @@ def _handler(server: HubServer) -> type[BaseHTTPRequestHandler]:
             page = inside[start : start + server.page_size]
             headers = {}
             if start + server.page_size < len(inside):
-                # The host is another one on purpose: whoever follows it must not take a token along.
+                # The host is another one on purpose: whoever follows it must not take a
+                # token along.
                 again = "&".join(f"{k}={v}" for k, v in query.items() if k != "cursor")
                 following = f"{self.path.partition('?')[0]}?{again}&cursor={start + server.page_size}"
-                headers["Link"] = f'<http://localhost:{server.port}{following}>; rel="next"'
+                headers["Link"] = (
+                    f'<http://localhost:{server.port}{following}>; rel="next"'
+                )
             return _Reply(200, page, **headers)
 
         def _resolve(self, repo: Repo, rest: str, token: str | None) -> None:
@@ -369,11 +452,16 @@ def _handler(server: HubServer) -> type[BaseHTTPRequestHandler]:
             self._gate(repo, token)
             data = repo.commits[sha].get(path)
             if data is None:
-                raise _Reply(404, X_Error_Code="EntryNotFound", X_Error_Message="Entry not found")
+                raise _Reply(
+                    404, X_Error_Code="EntryNotFound", X_Error_Message="Entry not found"
+                )
             headers = {"X-Repo-Commit": sha}
             if is_lfs(path):
                 sha256 = hashlib.sha256(data).hexdigest()
-                headers |= {"X-Linked-Size": str(len(data)), "X-Linked-ETag": f'"{sha256}"'}
+                headers |= {
+                    "X-Linked-Size": str(len(data)),
+                    "X-Linked-ETag": f'"{sha256}"',
+                }
                 headers["Location"] = f"http://localhost:{server.port}/cdn/{sha256}"
                 raise _Reply(302, b"", **headers)
             raise self._content(data, headers | {"ETag": f'"{blob_id(data)}"'})
@@ -393,9 +481,14 @@ def _handler(server: HubServer) -> type[BaseHTTPRequestHandler]:
             headers = {"Accept-Ranges": "bytes", **headers}
             if not asked or not server.ranges:
                 return _Reply(200, data, **headers)
-            start, stop = int(asked.group(1)), min(int(asked.group(2) or len(data)) + 1, len(data))
+            start, stop = (
+                int(asked.group(1)),
+                min(int(asked.group(2) or len(data)) + 1, len(data)),
+            )
             if start >= len(data):
-                return _Reply(416, b"", **{**headers, "Content-Range": f"bytes */{len(data)}"})
+                return _Reply(
+                    416, b"", **{**headers, "Content-Range": f"bytes */{len(data)}"}
+                )
             headers["Content-Range"] = f"bytes {start}-{stop - 1}/{len(data)}"
             return _Reply(206, data[start:stop], **headers)
 

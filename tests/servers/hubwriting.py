@@ -1,6 +1,8 @@
-"""The Hub's side of uploads: repositories, LFS objects, commits on top of a parent, branches and tags.
+"""The Hub's side of uploads: repositories, LFS objects, commits on top of a parent,
+branches and tags.
 
-Functions from a server's state and a request to an answer; :mod:`tests.servers.hub` routes to them.
+Functions from a server's state and a request to an answer; :mod:`tests.servers.hub`
+routes to them.
 """
 
 from __future__ import annotations
@@ -40,15 +42,26 @@ def read_body(stream: BinaryIO, headers: Message) -> bytes:
 
 
 def create_repo(server: HubServer, asked: Mapping[str, Any]) -> Answer:
-    name = f"{asked['organization']}/{asked['name']}" if asked.get("organization") else asked["name"]
+    name = (
+        f"{asked['organization']}/{asked['name']}"
+        if asked.get("organization")
+        else asked["name"]
+    )
     if asked.get("organization") in server.forbidden:
-        return Answer(403, said="You don't have the rights to create a dataset under this namespace")
+        return Answer(
+            403,
+            said="You don't have the rights to create a dataset under this namespace",
+        )
     if name in server.repos:
         said = "You already created this dataset repo"
-        return Answer(409, {"error": said, "url": f"{server.endpoint}/datasets/{name}"}, said)
+        return Answer(
+            409, {"error": said, "url": f"{server.endpoint}/datasets/{name}"}, said
+        )
     private = asked.get("visibility") == "private" or bool(asked.get("private"))
     server.repo(
-        name, {".gitattributes": "*.parquet filter=lfs\n"}, private=private and not server.born_public
+        name,
+        {".gitattributes": "*.parquet filter=lfs\n"},
+        private=private and not server.born_public,
     )
     return Answer(200, {"url": f"{server.endpoint}/datasets/{name}", "id": name})
 
@@ -57,7 +70,11 @@ def lfs_batch(server: HubServer, repo: Repo, asked: Mapping[str, Any]) -> Answer
     if repo.id in server.forbidden:
         return Answer(403, said="You don't have write access to this repository")
     return Answer(
-        200, {"transfer": "basic", "objects": [_action(server, entry) for entry in asked["objects"]]}
+        200,
+        {
+            "transfer": "basic",
+            "objects": [_action(server, entry) for entry in asked["objects"]],
+        },
     )
 
 
@@ -83,7 +100,9 @@ def store_object(server: HubServer, oid: str, body: bytes) -> Answer:
 
 
 def verify_object(server: HubServer, asked: Mapping[str, Any]) -> Answer:
-    there = asked["oid"] in server.lfs and len(server.lfs[asked["oid"]]) == asked["size"]
+    there = (
+        asked["oid"] in server.lfs and len(server.lfs[asked["oid"]]) == asked["size"]
+    )
     return Answer(200 if there else 404, {})
 
 
@@ -96,7 +115,9 @@ def _preupload(server: HubServer, repo: Repo, revision: str, body: bytes) -> Ans
         return Answer(404, said=f"Invalid rev id: {revision}")
     tree = repo.commits[sha]
     ignore = asked.get("gitIgnore", tree.get(".gitignore", b"").decode())
-    patterns = [line for line in ignore.splitlines() if line and not line.startswith("#")]
+    patterns = [
+        line for line in ignore.splitlines() if line and not line.startswith("#")
+    ]
     files: list[dict[str, Any]] = []
     for file in asked["files"]:
         path = file["path"]
@@ -120,7 +141,9 @@ def _commit(server: HubServer, repo: Repo, branch: str, body: bytes) -> Answer:
     with server.lock:
         head = repo.refs[branch]
         if lines[0]["value"].get("parentCommit", head) != head:
-            return Answer(412, said="A commit has happened since. Please refresh and try again.")
+            return Answer(
+                412, said="A commit has happened since. Please refresh and try again."
+            )
         tree = dict(repo.commits[head])
         for line in lines[1:]:
             value = line["value"]
@@ -132,10 +155,20 @@ def _commit(server: HubServer, repo: Repo, branch: str, body: bytes) -> Answer:
                 case "deletedFile":
                     del tree[value["path"]]
                 case _:
-                    return Answer(400, said=f"{line['key']} {value.get('path')} cannot be committed")
+                    return Answer(
+                        400,
+                        said=f"{line['key']} {value.get('path')} cannot be committed",
+                    )
         sha = repo.commit(tree, branch)
         repo.messages[sha] = lines[0]["value"]["summary"]
-    return Answer(200, {"success": True, "commitOid": sha, "commitUrl": f"{server.endpoint}/commit/{sha}"})
+    return Answer(
+        200,
+        {
+            "success": True,
+            "commitOid": sha,
+            "commitUrl": f"{server.endpoint}/commit/{sha}",
+        },
+    )
 
 
 def _branch(server: HubServer, repo: Repo, name: str, body: bytes) -> Answer:

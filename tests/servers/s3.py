@@ -1,9 +1,11 @@
-"""S3 as moto plays it, behind a proxy that logs, breaks answers, and does what moto leaves out.
+"""S3 as moto plays it, behind a proxy that logs, breaks answers, and does what moto
+leaves out.
 
-What moto leaves out and S3 does: to refuse a body whose Content-MD5 or ``x-amz-checksum-*`` is another
-(400 BadDigest), a copied object or part whose source is not the one that ``x-amz-copy-source-if-match`` names, a
-copy with ``If-None-Match`` over an object, and a completion with an ``If-Match`` that is another (412); to
-decide on a condition and write in one step; to say when an upload was begun.
+What moto leaves out and S3 does: to refuse a body whose Content-MD5 or
+``x-amz-checksum-*`` is another (400 BadDigest), a copied object or part whose source is
+not the one that ``x-amz-copy-source-if-match`` names, a copy with ``If-None-Match``
+over an object, and a completion with an ``If-Match`` that is another (412); to decide
+on a condition and write in one step; to say when an upload was begun.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ class _Proxy(Handler):
     def serve(self) -> None:
         fault = self.begin()
         body = self.body(fault)
-        if self.owner.refuse and SECRET_MARK not in self.headers.get("Authorization", ""):
+        if self.owner.refuse and SECRET_MARK not in self.headers.get(
+            "Authorization", ""
+        ):
             self.answer(403, {}, self.named(403, "AccessDenied"), fault)
         elif self.command in ("GET", "HEAD"):
             self.answer(*self._asked(body), fault)
@@ -66,19 +70,35 @@ class _Proxy(Handler):
     def _asked(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
         """Return moto's answer."""
         dropped = _HOP | (_CONDITIONS if self.owner.careless else set())
-        headers = {key: value for key, value in self.headers.items() if key.lower() not in dropped}
+        headers = {
+            key: value
+            for key, value in self.headers.items()
+            if key.lower() not in dropped
+        }
         status, found, data = self.owner.ask(self.command, self.path, body, headers)
-        kept = {key: value for key, value in found.items() if key.lower() not in _LEFT_OUT}
+        kept = {
+            key: value for key, value in found.items() if key.lower() not in _LEFT_OUT
+        }
         if self.command != "HEAD":
-            kept = {key: value for key, value in kept.items() if key.lower() != "content-length"}
+            kept = {
+                key: value
+                for key, value in kept.items()
+                if key.lower() != "content-length"
+            }
         return status, kept, self.owner.dated(self.command, self.path, data)
 
     def _arrived_whole(self, body: bytes) -> bool:
-        given = [(self.headers[name], of) for name, of in _CHECKSUMS.items() if name in self.headers]
+        given = [
+            (self.headers[name], of)
+            for name, of in _CHECKSUMS.items()
+            if name in self.headers
+        ]
         return all(base64.b64decode(value) == of(body) for value, of in given)
 
     def _refusal(self) -> tuple[int, dict[str, str], bytes] | None:
-        """Return the answer to a condition that moto does not know and that does not hold."""
+        """Return the answer to a condition that moto does not know and that does not
+        hold.
+        """
         if self.owner.careless:
             return None
         if self._copies_over():
@@ -99,19 +119,28 @@ class _Proxy(Handler):
         return 412, {}, self.named(412, "PreconditionFailed")
 
     def _copies_over(self) -> bool:
-        if "x-amz-copy-source" not in self.headers or self.headers.get("If-None-Match") != "*":
+        if (
+            "x-amz-copy-source" not in self.headers
+            or self.headers.get("If-None-Match") != "*"
+        ):
             return False
         whose = {"Authorization": self.headers.get("Authorization", "")}
-        return not self.owner.forgets_copies and self.owner.ask("HEAD", self.path, b"", whose)[0] == 200
+        return (
+            not self.owner.forgets_copies
+            and self.owner.ask("HEAD", self.path, b"", whose)[0] == 200
+        )
 
 
 class S3Server(Server):
-    """A moto server; `client` talks to it directly, tests go through the proxy at `url`.
+    """A moto server; `client` talks to it directly, tests go through the proxy at
+    `url`.
 
     Attributes:
         refuse: requests that are not signed with the right key are answered with 403.
-        careless: conditions of writing requests are ignored, as some servers that speak like S3 do.
-        forgets_copies: conditions of copies in one request are ignored, as services do that do not know them.
+        careless: conditions of writing requests are ignored, as some servers that speak
+            like S3 do.
+        forgets_copies: conditions of copies in one request are ignored, as services do
+            that do not know them.
         writing: held while a request that writes is carried out.
     """
 
@@ -148,8 +177,12 @@ class S3Server(Server):
             backend.close()
 
     def dated(self, method: str, path: str, body: bytes) -> bytes:
-        """Put the time at which uploads were begun into a listing of them; moto has them all in 2010."""
-        if method == "POST" and (found := re.search(rb"<UploadId>(.*?)</UploadId>", body)):
+        """Put the time at which uploads were begun into a listing of them; moto has
+        them all in 2010.
+        """
+        if method == "POST" and (
+            found := re.search(rb"<UploadId>(.*?)</UploadId>", body)
+        ):
             self._begun.setdefault(found[1].decode(), time.time())
         if method != "GET" or "uploads" not in path.partition("?")[2].split("&"):
             return body

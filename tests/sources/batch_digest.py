@@ -12,5 +12,8 @@ def digest(batch: Mapping[str, np.ndarray]) -> str:
     """Of all columns: names, types, shapes and contents."""
     told = hashlib.sha256()
     for name, values in sorted(batch.items()):
-        told.update(f"{name} {values.dtype} {values.shape}".encode() + np.ascontiguousarray(values).tobytes())
+        told.update(
+            f"{name} {values.dtype} {values.shape}".encode()
+            + np.ascontiguousarray(values).tobytes()
+        )
     return told.hexdigest()

@@ -1,4 +1,6 @@
-"""CSV read one byte at a time, as plainly as it can be written: what the reader is compared with."""
+"""CSV read one byte at a time, as plainly as it can be written: what the reader is
+compared with.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ class Row:
 
 
 def rows_of(data: bytes, delimiter: int, limit: int) -> tuple[list[Row], int, int]:
-    """Return the records that are not blank, and the number of blank lines and of lines that end in CRLF."""
+    """Return the records that are not blank, and the number of blank lines and of
+    lines that end in CRLF.
+    """
     rows: list[Row] = []
     at = blank = crlf = 0
     while at < len(data):

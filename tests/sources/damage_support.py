@@ -1,4 +1,6 @@
-"""What the tables of damage share: one damaged file, read under both policies, as texts and as rows."""
+"""What the tables of damage share: one damaged file, read under both policies, as
+texts and as rows.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,10 @@ class Damage:
 
     Attributes:
         data: its bytes.
-        policy: F: the file is refused. Q: records are set aside. N: something is mended and counted.
-        reason: F: what the message says. Q: the reasons of the records set aside. N: counts of what was mended.
+        policy: F: the file is refused. Q: records are set aside. N: something is mended
+            and counted.
+        reason: F: what the message says. Q: the reasons of the records set aside. N:
+            counts of what was mended.
         place: F: what the message says of where. Q: the positions of those records.
         kept: how many records are read all the same.
         raw: Q: the bytes of the first record set aside.
@@ -51,24 +55,35 @@ def check(folder: Path, case: Damage) -> None:
     readers: tuple[Callable[..., Sequence[RowBatch]], ...] = (read, rows)
     for reader in readers:
         for policy in ("quarantine", "fail"):
-            _judge(case, path, partial(reader, path, on_bad_record=policy, **case.options), policy)
+            _judge(
+                case,
+                path,
+                partial(reader, path, on_bad_record=policy, **case.options),
+                policy,
+            )
 
 
 def beginning_of(path: Path, error: DamagedFileError) -> str:
-    """Return how the message about a file begins: only of one that is damaged it says so."""
+    """Return how the message about a file begins: only of one that is damaged it
+    says so.
+    """
     says_damaged = not isinstance(error, UnsuitableFileError)
     assert ("the file is damaged" in str(error)) == says_damaged
     return f"{path}: the file is damaged: " if says_damaged else f"{path}: "
 
 
-def _judge(case: Damage, path: Path, read: Callable[[], Sequence[RowBatch]], policy: str) -> None:
+def _judge(
+    case: Damage, path: Path, read: Callable[[], Sequence[RowBatch]], policy: str
+) -> None:
     if case.policy == "F":
         with pytest.raises(DamagedFileError) as refused:
             read()
         for told in (beginning_of(path, refused.value), case.reason, case.place or ""):
             assert told in str(refused.value)
     elif case.policy == "Q" and policy == "fail":
-        with pytest.raises(BadRecordError, match=rf"{path.name}.*: {case.reason[0]} at ") as failed:
+        with pytest.raises(
+            BadRecordError, match=rf"{path.name}.*: {case.reason[0]} at "
+        ) as failed:
             read()
         assert failed.value.details["position"] == case.place[0]
     else:
@@ -77,7 +92,9 @@ def _judge(case: Damage, path: Path, read: Callable[[], Sequence[RowBatch]], pol
 
 def _judge_read(case: Damage, batches: Sequence[RowBatch]) -> None:
     bad = [record for batch in batches for record in batch.bad]
-    aside = list(zip(case.place, case.reason, strict=True)) if case.policy == "Q" else []
+    aside = (
+        list(zip(case.place, case.reason, strict=True)) if case.policy == "Q" else []
+    )
     assert [(position, reason) for position, _, reason in faults(batches)] == aside
     if case.policy == "N":
         assert normalized(batches) == case.reason

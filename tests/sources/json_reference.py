@@ -1,4 +1,6 @@
-"""An independent reader of the text in one line of JSON Lines, made of Python's own `json` module."""
+"""An independent reader of the text in one line of JSON Lines, made of Python's own
+`json` module.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ BLANK = b" \t\r"
 
 
 class _NotJson(ValueError):
-    """The line is no valid JSON in the sense of RFC 8259, or its text is given twice."""
+    """The line is no valid JSON in the sense of RFC 8259, or its text is given
+    twice.
+    """
 
 
 class _Members(list[tuple[str, Any]]):
@@ -18,7 +22,9 @@ class _Members(list[tuple[str, Any]]):
 
 
 def text_of_line(line: bytes) -> str | None:
-    """Return the string in the field ``text`` of a line (no newline); None if the record is a bad one."""
+    """Return the string in the field ``text`` of a line (no newline); None if the
+    record is a bad one.
+    """
     try:
         record = json.loads(
             line.decode(),
@@ -47,7 +53,9 @@ def _refuse_constant(name: str) -> None:
 
 
 def _refuse_surrogates(value: Any) -> None:
-    """Raise UnicodeEncodeError, which is a ValueError, if a string has half a surrogate pair."""
+    """Raise UnicodeEncodeError, which is a ValueError, if a string has half a
+    surrogate pair.
+    """
     if isinstance(value, str):
         value.encode()
     elif isinstance(value, list | tuple):
@@ -56,7 +64,9 @@ def _refuse_surrogates(value: Any) -> None:
 
 
 def texts_of_lines(data: bytes) -> tuple[list[tuple[int, str]], list[int]]:
-    """Return (offset, text) of the good records of a file without a byte order mark, and offsets of the bad ones."""
+    """Return (offset, text) of the good records of a file without a byte order mark,
+    and offsets of the bad ones.
+    """
     good: list[tuple[int, str]] = []
     bad: list[int] = []
     offset = 0

@@ -1,4 +1,6 @@
-"""Parquet files written byte by byte, so that a test can declare whatever it likes in them."""
+"""Parquet files written byte by byte, so that a test can declare whatever it likes
+in them.
+"""
 
 from __future__ import annotations
 
@@ -64,9 +66,15 @@ def page(
     stored: bytes | None = None,
     size: int | None = None,
 ) -> bytes:
-    """Return a page with its header; `stored` is what `body` is compressed to, `size` what it claims to be."""
+    """Return a page with its header; `stored` is what `body` is compressed to,
+    `size` what it claims to be.
+    """
     stored = body if stored is None else stored
-    details = {1: values, 2: encoding, **({3: RLE, 4: RLE} if kind == DATA_PAGE else {})}
+    details = {
+        1: values,
+        2: encoding,
+        **({3: RLE, 4: RLE} if kind == DATA_PAGE else {}),
+    }
     header = {
         1: kind,
         2: len(body) if size is None else size,
@@ -88,7 +96,9 @@ def run(value: int, count: int) -> bytes:
 
 
 def indices(value: int, count: int) -> bytes:
-    """Return the same index into a dictionary `count` times, as one run of 8-bit indices."""
+    """Return the same index into a dictionary `count` times, as one run of 8-bit
+    indices.
+    """
     return bytes([8]) + varint(count << 1) + bytes([value])
 
 
@@ -101,7 +111,9 @@ def write_by_hand(
     codec: str = "none",
     claimed: int | None = None,
 ) -> Path:
-    """Write a file of one row group of one optional column of strings, `text`, that consists of `pages`."""
+    """Write a file of one row group of one optional column of strings, `text`, that
+    consists of `pages`.
+    """
     body = b"".join(pages)
     size = Long(len(body) if claimed is None else claimed)
     column = {
@@ -115,7 +127,10 @@ def write_by_hand(
         9: Long(4 + len(pages[0]) if dictionary else 4),
         **({11: Long(4)} if dictionary else {}),
     }
-    schema = [{4: b"schema", 5: 1}, {1: _BYTE_ARRAY, 3: _OPTIONAL, 4: b"text", 6: _UTF8}]
+    schema = [
+        {4: b"schema", 5: 1},
+        {1: _BYTE_ARRAY, 3: _OPTIONAL, 4: b"text", 6: _UTF8},
+    ]
     group = {1: [{2: Long(4), 3: column}], 2: size, 3: Long(rows)}
     footer = thrift({1: 2, 2: schema, 3: Long(rows), 4: [group]})
     path.write_bytes(b"PAR1" + body + footer + struct.pack("<i", len(footer)) + b"PAR1")
@@ -132,10 +147,15 @@ def dictionary_bomb(path: Path, rows: int, size: int, pages: int = 1) -> Path:
     text = b"x" * size
     dictionary = page(DICTIONARY_PAGE, struct.pack("<i", size) + text, 1, PLAIN)
     each = rows // pages
-    data = [page(DATA_PAGE, run(1, each) + indices(0, each), each, RLE_DICTIONARY) for _ in range(pages)]
+    data = [
+        page(DATA_PAGE, run(1, each) + indices(0, each), each, RLE_DICTIONARY)
+        for _ in range(pages)
+    ]
     return write_by_hand(path, [dictionary, *data], each * pages, dictionary=True)
 
 
 def plain_texts(texts: Sequence[bytes]) -> bytes:
     """Return the body of a page of texts that are all there."""
-    return run(1, len(texts)) + b"".join(struct.pack("<i", len(text)) + text for text in texts)
+    return run(1, len(texts)) + b"".join(
+        struct.pack("<i", len(text)) + text for text in texts
+    )

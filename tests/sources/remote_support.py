@@ -21,27 +21,38 @@ Row = tuple[str, int, str]
 
 
 def documents(count: int = 3000) -> list[str]:
-    return [f"document {i}: " + "the quick brown fox, été, 日本 " * (i % 7) for i in range(count)]
+    return [
+        f"document {i}: " + "the quick brown fox, été, 日本 " * (i % 7)
+        for i in range(count)
+    ]
 
 
 def jsonl(texts: list[str]) -> bytes:
-    return "".join(json.dumps({"id": i, "text": text}) + "\n" for i, text in enumerate(texts)).encode()
+    return "".join(
+        json.dumps({"id": i, "text": text}) + "\n" for i, text in enumerate(texts)
+    ).encode()
 
 
 def parquet(texts: list[str], row_group_size: int = 500) -> bytes:
     sink = io.BytesIO()
-    table = pa.table({"id": range(len(texts)), "text": texts, "lang": ["en"] * len(texts)})
+    table = pa.table(
+        {"id": range(len(texts)), "text": texts, "lang": ["en"] * len(texts)}
+    )
     pq.write_table(table, sink, row_group_size=row_group_size, write_page_checksum=True)
     return sink.getvalue()
 
 
 def corpus() -> dict[str, bytes]:
-    """The same documents as JSON Lines, plain and compressed, as Parquet and as text."""
+    """The same documents as JSON Lines, plain and compressed, as Parquet and as
+    text.
+    """
     texts = documents()
     plain = jsonl(texts)
     return {
         "a.jsonl": plain,
-        "b/b.jsonl.gz": gzip.compress(plain[: len(plain) // 2].rpartition(b"\n")[0] + b"\n"),
+        "b/b.jsonl.gz": gzip.compress(
+            plain[: len(plain) // 2].rpartition(b"\n")[0] + b"\n"
+        ),
         "b/c.jsonl.zst": pa.compress(plain, codec="zstd", asbytes=True),
         "d.parquet": parquet(texts),
         "e.txt": "\n".join(texts).encode(),
@@ -52,7 +63,9 @@ def listed(*urls: str, **options: Any) -> list[InputFile]:
     return list_inputs(cast("Any", Source(data_files=urls, **options)))
 
 
-def read_rows_of(files: list[InputFile], unit_size: int = 60_000, **options: Any) -> list[Row]:
+def read_rows_of(
+    files: list[InputFile], unit_size: int = 60_000, **options: Any
+) -> list[Row]:
     """Read files range by range."""
     source: Any = Source(**options)
     rows: list[Row] = []
@@ -68,30 +81,50 @@ def read_rows_of(files: list[InputFile], unit_size: int = 60_000, **options: Any
     return rows
 
 
-def everything(*urls: str, storage_options: Mapping[str, Any] | None = None, **options: Any) -> list[Row]:
+def everything(
+    *urls: str, storage_options: Mapping[str, Any] | None = None, **options: Any
+) -> list[Row]:
     """List and read."""
     given = dict(storage_options or {})
-    return read_rows_of(listed(*urls, storage_options=given, **options), storage_options=given, **options)
+    return read_rows_of(
+        listed(*urls, storage_options=given, **options),
+        storage_options=given,
+        **options,
+    )
 
 
-def require_same_as_local(folder: Path, *urls: str, storage_options: Mapping[str, Any] | None = None) -> None:
-    """Fail unless every file of the corpus, served at some URLs, has the texts and positions of local files."""
+def require_same_as_local(
+    folder: Path, *urls: str, storage_options: Mapping[str, Any] | None = None
+) -> None:
+    """Fail unless every file of the corpus, served at some URLs, has the texts and
+    positions of local files.
+    """
     for name, data in corpus().items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(data)
     local = everything(str(folder), text_mode="lines")
     assert len({path for path, _, _ in local}) == 5
-    assert everything(*urls, storage_options=storage_options, text_mode="lines") == local
+    assert (
+        everything(*urls, storage_options=storage_options, text_mode="lines") == local
+    )
 
 
-def require_resumed(server: Any, files: list[InputFile], texts: list[str], what: str, status: int) -> None:
-    """Fail unless reading goes on where a connection broke, and after an answer that is none."""
+def require_resumed(
+    server: Any, files: list[InputFile], texts: list[str], what: str, status: int
+) -> None:
+    """Fail unless reading goes on where a connection broke, and after an answer that
+    is none.
+    """
     server.log.clear()
-    server.faults.extend([Fault(after=300_000, applies=large), Fault(status=status), Fault(after=10)])
+    server.faults.extend(
+        [Fault(after=300_000, applies=large), Fault(status=status), Fault(after=10)]
+    )
     rows = read_rows_of(files, unit_size=1 << 30, storage_options=server.options())
     assert [row[2] for row in rows] == texts
     assert not server.faults
-    starts = [request.range[0] for request in server.requests("GET", what) if request.range]
+    starts = [
+        request.range[0] for request in server.requests("GET", what) if request.range
+    ]
     assert len(starts) == 5
     assert starts[0] < starts[1] < starts[2] == starts[3]
 

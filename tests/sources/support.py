@@ -29,7 +29,9 @@ from tokenlake.etl.sources import (
 )
 
 TextBatch = Any
-"""A batch of :func:`read_range`: a :class:`RowBatch` that has the texts of its records as `text`, too."""
+"""A batch of :func:`read_range`: a :class:`RowBatch` that has the texts of its
+records as `text`, too.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +93,9 @@ def read(path: Path, unit_size: int = 128 << 20, **options: Any) -> list[TextBat
     return [batch for part in parts for batch in read_range(part, source)]
 
 
-def parsed(path: Path, want: Want, predicate: Predicate | None = None, **options: Any) -> list[Any]:
+def parsed(
+    path: Path, want: Want, predicate: Predicate | None = None, **options: Any
+) -> list[Any]:
     """Read a file, or the ranges of it that `cuts` make, with the reader of its format.
 
     Args:
@@ -101,7 +105,8 @@ def parsed(path: Path, want: Want, predicate: Predicate | None = None, **options
     file = one(path, **options)
     edges = [0, *sorted(min(cut, file.size) for cut in cuts), file.size]
     ranges = [
-        FileRange(file=file, start=start, stop=stop, weight=stop - start) for start, stop in pairwise(edges)
+        FileRange(file=file, start=start, stop=stop, weight=stop - start)
+        for start, stop in pairwise(edges)
     ]
     if file.has_blocks or not cuts:
         ranges = split_file(file, 1 << 40)
@@ -113,14 +118,19 @@ def parsed(path: Path, want: Want, predicate: Predicate | None = None, **options
 
 
 def rows(
-    path: Path, columns: tuple[str, ...] | None = None, unit_size: int = 128 << 20, **options: Any
+    path: Path,
+    columns: tuple[str, ...] | None = None,
+    unit_size: int = 128 << 20,
+    **options: Any,
 ) -> list[RowBatch]:
     """Read a file range by range, as rows."""
     parts, source = _ranges(path, unit_size, options)
     return [batch for part in parts for batch in read_rows(part, source, columns)]
 
 
-def _ranges(path: Path, unit_size: int, options: dict[str, Any]) -> tuple[list[FileRange], Any]:
+def _ranges(
+    path: Path, unit_size: int, options: dict[str, Any]
+) -> tuple[list[FileRange], Any]:
     file = one(path, **{k: v for k, v in options.items() if k in {"type", "text_mode"}})
     return split_file(file, unit_size), Source(**options)
 
@@ -139,7 +149,9 @@ def positions(batches: Sequence[RowBatch]) -> list[int]:
 
 def faults(batches: Sequence[RowBatch]) -> list[tuple[int, int | None, str]]:
     """Return (position, line, reason) of every bad record."""
-    return [(bad.position, bad.line, bad.reason) for batch in batches for bad in batch.bad]
+    return [
+        (bad.position, bad.line, bad.reason) for batch in batches for bad in batch.bad
+    ]
 
 
 def normalized(batches: Sequence[RowBatch]) -> dict[str, int]:

@@ -1,4 +1,6 @@
-"""Arrow IPC: files by batches, streams to their end; rows of the file as positions; bounded memory."""
+"""Arrow IPC: files by batches, streams to their end; rows of the file as positions;
+bounded memory.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,18 @@ from hypothesis import strategies as st
 
 from tests.servers.http import HttpServer
 from tests.sources.remote_support import bytes_asked_for
-from tests.sources.support import COMPRESS, dicts, faults, one, parsed, positions, read, rows, texts, written
+from tests.sources.support import (
+    COMPRESS,
+    dicts,
+    faults,
+    one,
+    parsed,
+    positions,
+    read,
+    rows,
+    texts,
+    written,
+)
 from tokenlake.errors import DamagedFileError
 from tokenlake.etl.sources import Want, arrow_columns, split_file
 from tokenlake.rowwise import ArrowShardedSource
@@ -45,57 +58,88 @@ KINDS: dict[str, Callable[..., Any]] = {"file": ipc.new_file, "stream": ipc.new_
 
 
 def write(
-    path: Path, table: pa.Table = TABLE, kind: str = "file", chunk: int | None = 30, **options: Any
+    path: Path,
+    table: pa.Table = TABLE,
+    kind: str = "file",
+    chunk: int | None = 30,
+    **options: Any,
 ) -> Path:
-    with KINDS[kind](str(path), table.schema, options=ipc.IpcWriteOptions(**options)) as writer:
+    with KINDS[kind](
+        str(path), table.schema, options=ipc.IpcWriteOptions(**options)
+    ) as writer:
         writer.write_table(table, max_chunksize=chunk)
     return path
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("compression", [None, "zstd", "lz4"])
-def test_all_columns_come_as_they_were_written(tmp_path: Path, kind: str, compression: str | None) -> None:
+def test_all_columns_come_as_they_were_written(
+    tmp_path: Path, kind: str, compression: str | None
+) -> None:
     path = write(tmp_path / "in.arrow", kind=kind, compression=compression)
     batches = rows(path, unit_size=1)
     assert dicts(batches) == TABLE.to_pylist()
     assert positions(batches) == list(range(ROWS))
     kinds = {name: batches[0].rows.schema.field(name).type for name in ("lang", "json")}
-    assert kinds == {"lang": pa.string(), "json": pa.string()}  # unfolded; the extension's storage
+    # Unfolded; the extension's storage.
+    assert kinds == {"lang": pa.string(), "json": pa.string()}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nulls_of_no_type_inside_of_lists_and_structs_are_no_damage(tmp_path: Path, kind: str) -> None:
+def test_nulls_of_no_type_inside_of_lists_and_structs_are_no_damage(
+    tmp_path: Path, kind: str
+) -> None:
     table = pa.table(
-        {"a": [[None, None], [None]], "b": [[{"x": None}], [{"x": None}] * 2], "c": [{"y": [None]}] * 2}
+        {
+            "a": [[None, None], [None]],
+            "b": [[{"x": None}], [{"x": None}] * 2],
+            "c": [{"y": [None]}] * 2,
+        }
     )
     assert dicts(rows(write(tmp_path / "a.arrow", table, kind))) == table.to_pylist()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("field", ["text", "large", "lang", "view", "meta.title", "meta.deep.body"])
+@pytest.mark.parametrize(
+    "field", ["text", "large", "lang", "view", "meta.title", "meta.deep.body"]
+)
 @pytest.mark.parametrize("unit_size", [1, 3000, 1 << 30])
-def test_texts_of_every_kind_with_their_rows(tmp_path: Path, kind: str, field: str, unit_size: int) -> None:
+def test_texts_of_every_kind_with_their_rows(
+    tmp_path: Path, kind: str, field: str, unit_size: int
+) -> None:
     path = write(tmp_path / "in.arrow", kind=kind)
     column: Any = TABLE[field.split(".")[0]].to_pylist()
     for name in field.split(".")[1:]:
         column = [row[name] for row in column]
     batches = read(path, unit_size, content_field=field)
     assert texts(batches) == [text for text in column if text is not None]
-    assert faults(batches) == [(n, None, "null_text") for n, text in enumerate(column) if text is None]
-    assert positions(batches) == [n for n, text in enumerate(column) if text is not None]
+    assert faults(batches) == [
+        (n, None, "null_text") for n, text in enumerate(column) if text is None
+    ]
+    assert positions(batches) == [
+        n for n, text in enumerate(column) if text is not None
+    ]
     assert {batch.text.type for batch in batches} == {pa.large_string()}
     assert {batch.text.offset for batch in batches} == {0}
     parts = split_file(one(path), unit_size)
-    assert sum(batch.bytes_read for batch in batches) == sum(part.weight for part in parts)
+    assert sum(batch.bytes_read for batch in batches) == sum(
+        part.weight for part in parts
+    )
     assert all(a.stop == b.start for a, b in pairwise(parts))
     assert len(parts) == (
-        1 if kind == "stream" or unit_size == 1 << 30 else 4 if unit_size == 1 else len(parts)
+        1
+        if kind == "stream" or unit_size == 1 << 30
+        else 4
+        if unit_size == 1
+        else len(parts)
     )
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("suffix", COMPRESS)
-def test_a_compressed_file_is_read_as_a_stream(tmp_path: Path, kind: str, suffix: str) -> None:
+def test_a_compressed_file_is_read_as_a_stream(
+    tmp_path: Path, kind: str, suffix: str
+) -> None:
     data = write(tmp_path / "plain", kind=kind).read_bytes()
     pack = COMPRESS[suffix]
     path = written(tmp_path, pack(data), f"in.arrow{suffix}")
@@ -113,21 +157,31 @@ def test_a_stream_may_bring_new_dictionaries_between_batches(tmp_path: Path) -> 
     path = tmp_path / "in.arrow"
     for deltas in (True, False):
         with ipc.new_stream(
-            str(path), schema, options=ipc.IpcWriteOptions(emit_dictionary_deltas=deltas)
+            str(path),
+            schema,
+            options=ipc.IpcWriteOptions(emit_dictionary_deltas=deltas),
         ) as writer:
             for values in (["a"], ["a", "b"], ["a", "b", "c"]):
                 indices = pa.array(range(len(values)), pa.int32())
                 writer.write_batch(
-                    pa.record_batch([pa.DictionaryArray.from_arrays(indices, values)], schema=schema)
+                    pa.record_batch(
+                        [pa.DictionaryArray.from_arrays(indices, values)], schema=schema
+                    )
                 )
         assert texts(read(path)) == ["a", "a", "b", "a", "b", "c"]
 
 
-def test_what_is_wrong_in_a_column_that_is_not_read_is_not_looked_for(tmp_path: Path) -> None:
-    path = write(tmp_path / "in.arrow", pa.table({"other": ["x" * 100] * 50, "text": ["a"] * 50}))
+def test_what_is_wrong_in_a_column_that_is_not_read_is_not_looked_for(
+    tmp_path: Path,
+) -> None:
+    path = write(
+        tmp_path / "in.arrow", pa.table({"other": ["x" * 100] * 50, "text": ["a"] * 50})
+    )
     data = path.read_bytes()
     offsets = np.arange(0, 3100, 100, dtype="<i4").tobytes()
-    path.write_bytes(data.replace(offsets, offsets[:40] + b"\xff\xff\xff\x7f" + offsets[44:]))
+    path.write_bytes(
+        data.replace(offsets, offsets[:40] + b"\xff\xff\xff\x7f" + offsets[44:])
+    )
     assert texts(read(path)) == ["a"] * 50
     with pytest.raises(DamagedFileError, match="record batch 0 "):
         rows(path)
@@ -136,7 +190,9 @@ def test_what_is_wrong_in_a_column_that_is_not_read_is_not_looked_for(tmp_path: 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_large_batch_comes_in_pieces(tmp_path: Path, kind: str) -> None:
     words = ["x" * 400_000] * 50 + ["y" * 18_000_000, None, "z"]
-    table = pa.table({"text": words, "lang": pa.array(["w" * 100] * 53).dictionary_encode()})
+    table = pa.table(
+        {"text": words, "lang": pa.array(["w" * 100] * 53).dictionary_encode()}
+    )
     path = write(tmp_path / "in.arrow", table, kind, chunk=None)
     batches = read(path)
     assert texts(batches) == [word for word in words if word]
@@ -164,18 +220,25 @@ def test_a_batch_in_slices_has_the_same_texts(
         patch.setattr(arrow_columns, "_SLICE_ROWS", piece[1])
         batches = read(path)
     assert texts(batches) == [word for word in words if word is not None]
-    assert faults(batches) == [(n, None, "null_text") for n, word in enumerate(words) if word is None]
+    assert faults(batches) == [
+        (n, None, "null_text") for n, word in enumerate(words) if word is None
+    ]
     assert positions(batches) == [n for n, word in enumerate(words) if word is not None]
 
 
-def test_bad_offsets_of_a_large_batch_are_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_offsets_of_a_large_batch_are_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(arrow_columns, "SLICED_BYTES", -1)
     path = write(tmp_path / "in.arrow", pa.table({"text": ["abc"] * 60}))
     data = path.read_bytes()
     offsets = np.arange(0, 93, 3, dtype="<i4").tobytes()
     for wrong in (b"\xff\xff\xff\x7f", b"\xff\xff\xff\xff"):
         path.write_bytes(data.replace(offsets, offsets[:40] + wrong + offsets[44:]))
-        with pytest.raises(DamagedFileError, match=r"record batch 0 .*an offset decreases, or is outside"):
+        with pytest.raises(
+            DamagedFileError,
+            match=r"record batch 0 .*an offset decreases, or is outside",
+        ):
             read(path)
 
 
@@ -189,9 +252,12 @@ def test_a_dictionary_is_unfolded_in_pieces(tmp_path: Path) -> None:
 
 
 def test_a_row_is_found_without_decoding_the_batches_before_it(tmp_path: Path) -> None:
-    path = write(tmp_path / "in.arrow", pa.table({"text": [f"t{n}" for n in range(ROWS)]}))
+    path = write(
+        tmp_path / "in.arrow", pa.table({"text": [f"t{n}" for n in range(ROWS)]})
+    )
     data = path.read_bytes()
-    path.write_bytes(data.replace(b"t0t1t2", b"\xff" * 6))  # the first batch cannot be decoded
+    # The first batch cannot be decoded.
+    path.write_bytes(data.replace(b"t0t1t2", b"\xff" * 6))
     source = ArrowShardedSource(str(path))
     (name,) = source.shard_names
     for row in (30, 31, 59, 60, 99):
@@ -200,16 +266,24 @@ def test_a_row_is_found_without_decoding_the_batches_before_it(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_of_a_remote_file_only_what_is_wanted_is_read(tmp_path: Path, kind: str) -> None:
+def test_of_a_remote_file_only_what_is_wanted_is_read(
+    tmp_path: Path, kind: str
+) -> None:
     pytest.importorskip("aiohttp")
     noise = "".join(map(chr, np.random.default_rng(0).integers(33, 126, 1_000_000)))
     wide = [noise[n : n + 10_000] for n in range(0, 1_000_000, 10_000)]
-    path = write(tmp_path / "in.arrow", pa.table({"wide": wide, "text": [f"t{n}" for n in range(100)]}), kind)
+    path = write(
+        tmp_path / "in.arrow",
+        pa.table({"wide": wide, "text": [f"t{n}" for n in range(100)]}),
+        kind,
+    )
     with HttpServer({"in.arrow": path.read_bytes()}) as server:
         blocks = parsed(f"{server.url}/in.arrow", Want(text="text"))
         sizes = bytes_asked_for(server)
     close_filesystems()
-    assert [text for block in blocks for text in block.text.to_pylist()] == [f"t{n}" for n in range(100)]
+    assert [text for block in blocks for text in block.text.to_pylist()] == [
+        f"t{n}" for n in range(100)
+    ]
     if kind == "file":
         assert len(sizes) < 30
         assert sum(sizes) < 700_000  # the wide column is passed over
@@ -223,7 +297,9 @@ def test_no_bytes_make_the_reader_of_messages_do_anything_but_refuse(
     tmp_path_factory: pytest.TempPathFactory, metadata: bytes, schema: bytes
 ) -> None:
     message = b"\xff\xff\xff\xff" + struct.pack("<i", len(metadata)) + metadata
-    path = written(tmp_path_factory.getbasetemp(), schema + message + bytes(64), "message.arrow")
+    path = written(
+        tmp_path_factory.getbasetemp(), schema + message + bytes(64), "message.arrow"
+    )
     with pytest.raises(DamagedFileError):
         read(path)
 
@@ -243,7 +319,8 @@ def test_a_flipped_bit_is_refused_or_changes_no_more_than_texts(
     compression: str | None,
     field: str,
 ) -> None:
-    # Arrow has no checksums: what is inside a text cannot be told; but nothing crashes, and no row is lost.
+    # Arrow has no checksums: what is inside a text cannot be told; but nothing crashes,
+    # and no row is lost.
     path = tmp_path_factory.mktemp("flip") / "in.arrow"
     table = pa.table({"text": [f"t{n}" for n in range(40)], "lang": LANGS[:40]})
     write(path, table, kind, chunk=20, compression=compression)
@@ -262,8 +339,8 @@ def test_a_footer_that_leaves_batches_out_is_damage(tmp_path: Path, kept: int) -
     path = tmp_path / "in.arrow"
     write(path, pa.table({"text": [f"t{n}" for n in range(40)]}), "file", chunk=20)
     data = path.read_bytes()
-    # The first batch begins behind the schema. The footer lists it as (offset, bytes of metadata, ...), behind the
-    # number of batches.
+    # The first batch begins behind the schema. The footer lists it as (offset, bytes of
+    # metadata, ...), behind the number of batches.
     offset = 16 + struct.unpack_from("<i", data, 12)[0]
     metadata = 8 + struct.unpack_from("<i", data, offset + 4)[0]
     at = data.index(struct.pack("<qi", offset, metadata)) - 4

@@ -1,7 +1,8 @@
-"""The catalogue of damage of Parquet and Arrow: what each case gets, how often, and exactly where.
+"""The catalogue of damage of Parquet and Arrow: what each case gets, how often, and
+exactly where.
 
-F: the file is refused with its name and the place, whatever the policy. Q: the record is set aside
-with its row and reason. OK: nothing is wrong.
+F: the file is refused with its name and the place, whatever the policy. Q: the record
+is set aside with its row and reason. OK: nothing is wrong.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ class Case:
 
     Attributes:
         write: makes the file.
-        refused: what the message of the DamagedFileError says, None where the file is read.
+        refused: what the message of the DamagedFileError says, None where the file is
+            read.
         set_aside: (row, reason) of the bad records.
         kept: how many texts are read.
         rows: whether `read_rows` refuses the file as well.
@@ -91,7 +93,12 @@ def written(data: bytes) -> Write:
 
 
 def parquet(table: pa.Table, **options: Any) -> Write:
-    settings = {"row_group_size": 30, "write_page_checksum": True, "compression": "none", **options}
+    settings = {
+        "row_group_size": 30,
+        "write_page_checksum": True,
+        "compression": "none",
+        **options,
+    }
     return lambda path: pq.write_table(table, path, **settings)
 
 
@@ -121,7 +128,12 @@ def recounted(path: Path) -> None:
 
 
 def huge_page(path: Path) -> None:
-    write_by_hand(path, [page(DATA_PAGE, plain_texts([b"a"]), 1, PLAIN, size=2_000_000_000)], 1, codec="zstd")
+    write_by_hand(
+        path,
+        [page(DATA_PAGE, plain_texts([b"a"]), 1, PLAIN, size=2_000_000_000)],
+        1,
+        codec="zstd",
+    )
 
 
 TWICE = pa.table([WORDS, WORDS], names=["text", "text"])
@@ -130,14 +142,35 @@ FOOTER = "its footer cannot be read"
 NULL_STRUCT = pa.table({"a": [{"b": "x"}, None, {"b": None}]})
 PARQUET = [
     Case("empty", written(b""), FOOTER),
-    *(Case(f"cut to {size}", cut(parquet(GOOD), size), FOOTER) for size in (3, 4, 900, -1, -9)),
+    *(
+        Case(f"cut to {size}", cut(parquet(GOOD), size), FOOTER)
+        for size in (3, 4, 900, -1, -9)
+    ),
     Case("page flipped", flipped, "row group 1, column.* cannot be read"),
-    no_text("text missing", parquet(pa.table({"txt": WORDS})), "has no column 'text'.*columns are txt"),
-    no_text("text retyped", parquet(pa.table({"text": range(90)})), "holds int64, expected strings"),
-    no_text("text nested", parquet(pa.table({"text": [["a"]]})), "holds list<.*>, expected strings"),
-    no_text("text a struct", parquet(pa.table({"text": [{"b": "a"}]})), "holds struct<.*>, expected strings"),
+    no_text(
+        "text missing",
+        parquet(pa.table({"txt": WORDS})),
+        "has no column 'text'.*columns are txt",
+    ),
+    no_text(
+        "text retyped",
+        parquet(pa.table({"text": range(90)})),
+        "holds int64, expected strings",
+    ),
+    no_text(
+        "text nested",
+        parquet(pa.table({"text": [["a"]]})),
+        "holds list<.*>, expected strings",
+    ),
+    no_text(
+        "text a struct",
+        parquet(pa.table({"text": [{"b": "a"}]})),
+        "holds struct<.*>, expected strings",
+    ),
     no_text("text an extension", parquet(pa.table({"text": EXTENSION})), UNKNOWN),
-    no_text("text JSON", parquet(AS_JSON), r"holds extension<arrow\.json>, expected strings"),
+    no_text(
+        "text JSON", parquet(AS_JSON), r"holds extension<arrow\.json>, expected strings"
+    ),
     Case("column twice", parquet(TWICE), "several columns of the same name: text"),
     Case(
         "null text",
@@ -153,7 +186,11 @@ PARQUET = [
         options={"content_field": "a.b"},
     ),
     Case("invalid UTF-8", parquet(NOT_UTF8), set_aside=((1, "invalid_utf8"),), kept=2),
-    Case("more rows counted", recounted, "row group 0, column.* 1 values fewer than the 3"),
+    Case(
+        "more rows counted",
+        recounted,
+        "row group 0, column.* 1 values fewer than the 3",
+    ),
     Case("no row groups", lambda path: pq.ParquetWriter(path, GOOD.schema).close()),
     Case("empty row group", parquet(GOOD.slice(0, 0))),
     Case(
@@ -167,7 +204,9 @@ PARQUET = [
         "row group 0, column.* decompress to [0-9]{9} bytes",
     ),
     Case(
-        "page of 2 GB", huge_page, "row group 0, column.*a page decompresses to 2000000000 bytes, more than"
+        "page of 2 GB",
+        huge_page,
+        "row group 0, column.*a page decompresses to 2000000000 bytes, more than",
     ),
 ]
 
@@ -175,7 +214,9 @@ PARQUET = [
 def arrow(table: pa.Table, kind: str = "file", **options: Any) -> Write:
     def make(path: Path) -> None:
         opened = ipc.new_file if kind == "file" else ipc.new_stream
-        with opened(str(path), table.schema, options=ipc.IpcWriteOptions(**options)) as writer:
+        with opened(
+            str(path), table.schema, options=ipc.IpcWriteOptions(**options)
+        ) as writer:
             writer.write_table(table, max_chunksize=30)
 
     return make
@@ -186,10 +227,14 @@ def stream(table: pa.Table, **options: Any) -> Write:
 
 
 def message_ends(path: Path) -> list[int]:
-    """Return where the messages of a stream of three batches end: schema, batches, marker of the end."""
+    """Return where the messages of a stream of three batches end: schema, batches,
+    marker of the end.
+    """
     with path.open("rb") as file:
         ends = []
-        while (message := ipc.read_message(file)) is not None if len(ends) < 4 else False:
+        while (
+            (message := ipc.read_message(file)) is not None if len(ends) < 4 else False
+        ):
             assert message is not None
             ends.append(file.tell())
     return [*ends, path.stat().st_size]
@@ -206,7 +251,9 @@ def cut_stream(message: int, inside: int = 0) -> Write:
 
 
 def bad_offsets(kind: str) -> Write:
-    """Write the offset of the second batch's third text anew: a read there would leave the buffer."""
+    """Write the offset of the second batch's third text anew: a read there would
+    leave the buffer.
+    """
 
     def make(path: Path) -> None:
         arrow(GOOD, kind)(path)
@@ -245,12 +292,24 @@ NULL_BATCH = pa.table({"text": [*WORDS[:30], None, "b"]})
 ARROW = [
     Case("empty", written(b""), "it is empty"),
     Case("something else", written(b"\1\2" * 99), "its schema cannot be"),
-    Case("JSON", written(b"{}" * 99), "it is text and no Arrow file or stream: it begins with '{}{}"),
+    Case(
+        "JSON",
+        written(b"{}" * 99),
+        "it is text and no Arrow file or stream: it begins with '{}{}",
+    ),
     Case("old Feather", written(b"FEA1" * 9), "Feather file of version 1"),
-    Case("file cut in a batch", cut(arrow(GOOD), 1500), "its footer.*does not end with"),
-    Case("file cut in its footer", cut(arrow(GOOD), -20), "its footer.*does not end with"),
+    Case(
+        "file cut in a batch", cut(arrow(GOOD), 1500), "its footer.*does not end with"
+    ),
+    Case(
+        "file cut in its footer", cut(arrow(GOOD), -20), "its footer.*does not end with"
+    ),
     Case("file cut to its magic", cut(arrow(GOOD), 8), FOOTER),
-    Case("stream cut in its schema", cut_stream(0, 9), "its schema.*middle|its schema.*is truncated"),
+    Case(
+        "stream cut in its schema",
+        cut_stream(0, 9),
+        "its schema.*middle|its schema.*is truncated",
+    ),
     Case("stream cut behind its schema", cut_stream(0), f"record batch 0.*{BETWEEN}"),
     Case("stream cut in a batch", cut_stream(2, 100), "record batch 1 .*is truncated"),
     Case("stream cut in metadata", cut_stream(1, -16), "record batch 1 .*is truncated"),
@@ -260,32 +319,51 @@ ARROW = [
     Case("schema changes", two_schemas, "record batch 3 .*another schema"),
     Case("bad offsets in a file", bad_offsets("file"), "record batch 1 .*ffset"),
     Case("bad offsets in a stream", bad_offsets("stream"), "record batch 1 .*ffset"),
-    Case("absurd size", absurd_size, "record batch 0 .*takes 1152921504606.* more than"),
+    Case(
+        "absurd size", absurd_size, "record batch 0 .*takes 1152921504606.* more than"
+    ),
     Case("column twice", arrow(TWICE), "several columns of the same name: text"),
-    no_text("text missing", stream(pa.table({"txt": WORDS})), "has no column 'text'.*columns are txt"),
+    no_text(
+        "text missing",
+        stream(pa.table({"txt": WORDS})),
+        "has no column 'text'.*columns are txt",
+    ),
     no_text("text an extension", arrow(pa.table({"text": EXTENSION})), UNKNOWN),
-    no_text("text JSON", stream(AS_JSON), r"holds extension<arrow\.json>, expected strings"),
+    no_text(
+        "text JSON", stream(AS_JSON), r"holds extension<arrow\.json>, expected strings"
+    ),
     Case("null text", stream(NULL_BATCH), set_aside=((30, "null_text"),), kept=31),
     Case("invalid UTF-8", arrow(NOT_UTF8), set_aside=((1, "invalid_utf8"),), kept=2),
     Case("file of no batches", arrow(GOOD.slice(0, 0))),
     Case("stream of no batches", stream(GOOD.slice(0, 0))),
 ]
-ALL = [(case, suffix) for cases, suffix in ((PARQUET, "parquet"), (ARROW, "arrow")) for case in cases]
+ALL = [
+    (case, suffix)
+    for cases, suffix in ((PARQUET, "parquet"), (ARROW, "arrow"))
+    for case in cases
+]
 
 
-@pytest.mark.parametrize(("case", "suffix"), ALL, ids=[f"{suffix}: {case.name}" for case, suffix in ALL])
+@pytest.mark.parametrize(
+    ("case", "suffix"), ALL, ids=[f"{suffix}: {case.name}" for case, suffix in ALL]
+)
 def test_every_kind_of_damage_gets_its_policy_and_place(
     case: Case, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (reading_unfolding, unfolding):  # a sixteenth, to save the time of unfolding them
+    # A sixteenth, to save the time of unfolding them.
+    for module in (reading_unfolding, unfolding):
         monkeypatch.setattr(module, "UNFOLDED_BYTES", 1 << 26)
     path = tmp_path / f"in.{suffix}"
     case.write(path)
     if case.refused is None:
         batches = read(path, 1, **case.options)
         assert len(texts(batches)) == case.kept
-        assert faults(batches) == [(row, None, reason) for row, reason in case.set_aside]
-        assert sum(batch.rows_read for batch in batches) == case.kept + len(case.set_aside)
+        assert faults(batches) == [
+            (row, None, reason) for row, reason in case.set_aside
+        ]
+        assert sum(batch.rows_read for batch in batches) == case.kept + len(
+            case.set_aside
+        )
         _fails_at_the_first(path, case)
         return
     place = f"in\\.{suffix}: .*{case.refused}"

@@ -1,4 +1,6 @@
-"""Every way in which a compressed file is broken or named wrongly, and what becomes of it."""
+"""Every way in which a compressed file is broken or named wrongly, and what becomes
+of it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,17 @@ import pyarrow as pa
 import pytest
 
 from tests.sources.damage_support import Damage, check, named
-from tests.sources.support import COMPRESS, PACK, Source, one, positions, read, texts, written, zstd
+from tests.sources.support import (
+    COMPRESS,
+    PACK,
+    Source,
+    one,
+    positions,
+    read,
+    texts,
+    written,
+    zstd,
+)
 from tokenlake.errors import DamagedFileError
 from tokenlake.etl.sources import Want, byte_stream, opened, reader_of, split_file
 
@@ -33,7 +45,13 @@ def zipped(data: bytes) -> bytes:
     return box.getvalue()
 
 
-PACKERS = {"gzip": gzip.compress, "zstd": zstd, "bzip2": bz2.compress, "xz": lzma.compress, "zip": zipped}
+PACKERS = {
+    "gzip": gzip.compress,
+    "zstd": zstd,
+    "bzip2": bz2.compress,
+    "xz": lzma.compress,
+    "zip": zipped,
+}
 NAMES = {".gz": "gzip", ".zst": "zstd", ".bz2": "bzip2", ".xz": "xz"}
 SKIPPABLE = b"\x50\x2a\x4d\x18\x05\x00\x00\x00hello"
 
@@ -65,11 +83,21 @@ def cases() -> Iterator[Damage]:
             }
             for what, (data, told) in broken.items():
                 file = f"in.{kind}{end}"
-                yield Damage(name=f"{file}, {what}", data=data, policy="F", reason=told, file=file)
+                yield Damage(
+                    name=f"{file}, {what}",
+                    data=data,
+                    policy="F",
+                    reason=told,
+                    file=file,
+                )
         for what, pack in PACKERS.items():
             told = f"its first bytes are those of {what}, its name says uncompressed "
             yield Damage(
-                name=f"in.{kind}, {what}", data=pack(body), policy="F", reason=told, file=f"in.{kind}"
+                name=f"in.{kind}, {what}",
+                data=pack(body),
+                policy="F",
+                reason=told,
+                file=f"in.{kind}",
             )
 
 
@@ -89,7 +117,9 @@ def test_damage(tmp_path: Path, case: Damage) -> None:
         ),
     ],
 )
-def test_the_message_says_how_to_mend_a_name(tmp_path: Path, data: bytes, told: str) -> None:
+def test_the_message_says_how_to_mend_a_name(
+    tmp_path: Path, data: bytes, told: str
+) -> None:
     with pytest.raises(DamagedFileError, match=told):
         read(written(tmp_path, data, "in.txt"))
 
@@ -99,7 +129,10 @@ def test_the_message_says_how_to_mend_a_name(tmp_path: Path, data: bytes, told: 
 def test_members_and_frames_are_read_whole(tmp_path: Path, kind: str, end: str) -> None:
     compress, body = COMPRESS[end], BODIES[kind]
     members = compress(body[:40]) + compress(b"") + compress(body[40:])
-    path, plain = written(tmp_path, members, f"in.{kind}{end}"), written(tmp_path, body, f"plain.{kind}")
+    path, plain = (
+        written(tmp_path, members, f"in.{kind}{end}"),
+        written(tmp_path, body, f"plain.{kind}"),
+    )
     assert len(split_file(one(path), 10)) == 1
     batches, expected = read(path), read(plain)
     assert texts(batches) == texts(expected)
@@ -111,7 +144,9 @@ def test_members_and_frames_are_read_whole(tmp_path: Path, kind: str, end: str) 
 def test_skippable_frames_are_skipped(tmp_path: Path, place: str) -> None:
     frames = [zstd(b"some "), zstd(b"words")]
     frames.insert({"first": 0, "between": 1, "last": 2}[place], SKIPPABLE)
-    assert texts(read(written(tmp_path, b"".join(frames), "in.txt.zst"))) == ["some words"]
+    assert texts(read(written(tmp_path, b"".join(frames), "in.txt.zst"))) == [
+        "some words"
+    ]
 
 
 def test_frames_that_do_not_tell_their_size_are_read(tmp_path: Path) -> None:
@@ -129,7 +164,8 @@ def test_an_empty_stream_is_an_empty_file(tmp_path: Path, end: str) -> None:
     assert texts(read(path, text_mode="lines")) == []
 
 
-# ---- bombs -------------------------------------------------------------------------------------------
+# ---- bombs
+# -------------------------------------------------------------------------------------------
 
 
 def bomb(end: str, size: int) -> bytes:
@@ -141,7 +177,10 @@ def bomb(end: str, size: int) -> bytes:
         ".xz": lzma.LZMACompressor(),
     }
     packer = packers[end]
-    return b"".join([packer.compress(b"x" * (1 << 20)) for _ in range(size >> 20)]) + packer.flush()
+    return (
+        b"".join([packer.compress(b"x" * (1 << 20)) for _ in range(size >> 20)])
+        + packer.flush()
+    )
 
 
 @pytest.mark.parametrize("end", COMPRESS)
@@ -158,7 +197,9 @@ def test_a_bomb_is_refused_by_what_it_unfolds_to(
     assert refused.value.details["unfolded"] < 24 << 20
 
 
-def test_what_is_small_or_allowed_may_unfold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_small_or_allowed_may_unfold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = written(tmp_path, bomb(".gz", 8 << 20), "in.txt.gz")
     assert len(texts(read(path, max_expansion=1.0))[0]) == 8 << 20
     monkeypatch.setattr(byte_stream, "FREE_BYTES", 4 << 20)
@@ -167,18 +208,23 @@ def test_what_is_small_or_allowed_may_unfold(tmp_path: Path, monkeypatch: pytest
         read(path, max_expansion=900.0)
 
 
-def test_the_defaults_allow_gzip_of_anything_up_to_256_megabytes(tmp_path: Path) -> None:
+def test_the_defaults_allow_gzip_of_anything_up_to_256_megabytes(
+    tmp_path: Path,
+) -> None:
     assert byte_stream.FREE_BYTES == 256 << 20
     with opened(one(written(tmp_path, b"", "in.txt"))) as data:
         assert data.max_expansion == Source().max_expansion == 1000.0
 
 
-# ---- how it reads ------------------------------------------------------------------------------------
+# ---- how it reads
+# ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("suffix", ["csv", "txt"])
 @pytest.mark.parametrize("end", PACK)
-def test_a_stream_is_read_to_its_end_and_all_of_it_is_counted(tmp_path: Path, end: str, suffix: str) -> None:
+def test_a_stream_is_read_to_its_end_and_all_of_it_is_counted(
+    tmp_path: Path, end: str, suffix: str
+) -> None:
     lines = ["text", *(f"line {number}" for number in range(60_000))]
     path = written(tmp_path, PACK[end]("\n".join(lines).encode()), f"in.{suffix}{end}")
     batches = read(path, text_mode="lines")
@@ -186,7 +232,9 @@ def test_a_stream_is_read_to_its_end_and_all_of_it_is_counted(tmp_path: Path, en
     assert sum(batch.bytes_read for batch in batches) == path.stat().st_size
 
 
-def test_remote_bytes_are_asked_for_in_large_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remote_bytes_are_asked_for_in_large_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     squares = b"".join(b"%d " % (n * n) for n in range(500_000))
     path = written(tmp_path, gzip.compress(squares, 1), "in.txt.gz")
     asked: list[int] = []

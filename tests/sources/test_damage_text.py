@@ -17,11 +17,23 @@ PROSE = "Text of a few words, and then some more of it.\n" * 40
 
 
 def aside(
-    name: str, data: bytes, reasons: dict[int, str], raw: bytes, kept: int = 0, **options: Any
+    name: str,
+    data: bytes,
+    reasons: dict[int, str],
+    raw: bytes,
+    kept: int = 0,
+    **options: Any,
 ) -> Damage:
     where = {"reason": list(reasons.values()), "place": list(reasons)}
     return Damage(
-        name=name, data=data, policy="Q", raw=raw, kept=kept, file="in.txt", options=options, **where
+        name=name,
+        data=data,
+        policy="Q",
+        raw=raw,
+        kept=kept,
+        file="in.txt",
+        options=options,
+        **where,
     )
 
 
@@ -29,9 +41,21 @@ def document(name: str, data: bytes, reason: str, **options: Any) -> Damage:
     return aside(name, data, {0: reason}, data[: 64 << 10], **options)
 
 
-def mended(name: str, data: bytes, kept: int, options: dict[str, Any] | None = None, **counts: int) -> Damage:
+def mended(
+    name: str,
+    data: bytes,
+    kept: int,
+    options: dict[str, Any] | None = None,
+    **counts: int,
+) -> Damage:
     return Damage(
-        name=name, data=data, policy="N", file="in.txt", kept=kept, reason=counts, options=options or {}
+        name=name,
+        data=data,
+        policy="N",
+        file="in.txt",
+        kept=kept,
+        reason=counts,
+        options=options or {},
     )
 
 
@@ -57,14 +81,31 @@ FILES = [
         PROSE.encode("utf-16"),
         "begins with ff fe 54 00 and is encoded in UTF-16, expected UTF-8",
     ),
-    *refused("UTF-16 big", b"\xfe\xff" + PROSE.encode("utf-16-be"), "`iconv -f UTF-16 -t UTF-8 OLD > NEW`"),
-    *refused("UTF-16 bare", PROSE.encode("utf-16-le"), "is encoded in UTF-16LE, expected UTF-8. Convert it"),
-    *refused("UTF-32", PROSE.encode("utf-32-be"), "is encoded in UTF-32BE, expected UTF-8. Convert it"),
+    *refused(
+        "UTF-16 big",
+        b"\xfe\xff" + PROSE.encode("utf-16-be"),
+        "`iconv -f UTF-16 -t UTF-8 OLD > NEW`",
+    ),
+    *refused(
+        "UTF-16 bare",
+        PROSE.encode("utf-16-le"),
+        "is encoded in UTF-16LE, expected UTF-8. Convert it",
+    ),
+    *refused(
+        "UTF-32",
+        PROSE.encode("utf-32-be"),
+        "is encoded in UTF-32BE, expected UTF-8. Convert it",
+    ),
     *refused("a program", bytes(range(256)) * 40, "it is not text: "),
 ]
 DOCUMENTS = [
     document("NUL", b"a\0b", "nul_byte"),
-    document("NUL far behind", b"text " * 30_000 + b"\0" * 20, "nul_byte", max_record_bytes=1 << 20),
+    document(
+        "NUL far behind",
+        b"text " * 30_000 + b"\0" * 20,
+        "nul_byte",
+        max_record_bytes=1 << 20,
+    ),
     document("Latin-1", "été".encode("latin-1"), "invalid_utf8"),
     document("cut character", "é".encode()[:1], "invalid_utf8"),
     document("over the limit", b"x" * 100, "document_too_long", max_record_bytes=99),
@@ -80,7 +121,15 @@ OTHER = [
         b"a\xc3",
         **LINES,
     ),
-    mended("lines mended", b"\xef\xbb\xbfa\r\n\r\n\nb", 2, LINES, bom=1, crlf=2, blank_line=2),
+    mended(
+        "lines mended",
+        b"\xef\xbb\xbfa\r\n\r\n\nb",
+        2,
+        LINES,
+        bom=1,
+        crlf=2,
+        blank_line=2,
+    ),
     mended("document with mark", b"\xef\xbb\xbfa", 1, bom=1),
     mended("no lines", b"", 0, LINES),
     mended("empty document", b"", 1),
@@ -103,5 +152,8 @@ def test_text_has_one_column(tmp_path: Path) -> None:
     lines = [{"text": "first"}, {"text": "second"}, {"text": "third"}]
     for columns in (None, ("text",)):
         assert dicts(rows(path, columns, unit_size=5, **LINES)) == lines
-    with pytest.raises(DamagedFileError, match=r"it has no column 'id'; text files have one column, 'text'"):
+    with pytest.raises(
+        DamagedFileError,
+        match=r"it has no column 'id'; text files have one column, 'text'",
+    ):
         rows(path, ("id",))

@@ -1,4 +1,6 @@
-"""What lies in folders beside data: saved datasets, descriptions, marks, links; and compressed files on every road."""
+"""What lies in folders beside data: saved datasets, descriptions, marks, links; and
+compressed files on every road.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,14 @@ def record(text: str) -> bytes:
 
 
 def read(data_files: Any, **options: Any) -> list[str]:
-    return [row["text"] for row in tl.create_source({"data_files": data_files, **options})]
+    return [
+        row["text"] for row in tl.create_source({"data_files": data_files, **options})
+    ]
 
 
-def save_dataset(folder: Path, texts: list[str], split: str | None = None, **state: Any) -> Path:
+def save_dataset(
+    folder: Path, texts: list[str], split: str | None = None, **state: Any
+) -> Path:
     """Write a folder as `datasets.Dataset.save_to_disk` does, in two shards."""
     folder.mkdir(parents=True, exist_ok=True)
     half = (len(texts) + 1) // 2
@@ -39,9 +45,15 @@ def save_dataset(folder: Path, texts: list[str], split: str | None = None, **sta
         table = pa.table({"text": pa.array(some, pa.string())})
         with pa.ipc.new_stream(str(folder / name), table.schema) as writer:
             writer.write_table(table)
-    described = {"_data_files": [{"filename": name} for name in names], "_split": split, **state}
+    described = {
+        "_data_files": [{"filename": name} for name in names],
+        "_split": split,
+        **state,
+    }
     (folder / "state.json").write_text(json.dumps(described))
-    (folder / "dataset_info.json").write_text('{"features": {"text": {"dtype": "string"}}}')
+    (folder / "dataset_info.json").write_text(
+        '{"features": {"text": {"dtype": "string"}}}'
+    )
     return folder
 
 
@@ -59,11 +71,15 @@ def save_dict(folder: Path, splits: dict[str, list[str]]) -> Path:
 def test_a_saved_dataset_is_read_by_what_it_says_of_its_files(tmp_path: Path) -> None:
     folder = save_dataset(tmp_path / "saved", ["a", "b", "c"])
     # Results of `map` that `datasets` keeps beside the rows.
-    (folder / "cache-1b2c.arrow").write_bytes((folder / "data-00000-of-00002.arrow").read_bytes())
+    (folder / "cache-1b2c.arrow").write_bytes(
+        (folder / "data-00000-of-00002.arrow").read_bytes()
+    )
     for options in ({}, {"split": "train"}, {"type": "arrow"}):
         assert read(str(folder), **options) == ["a", "b", "c"]
     assert read(f"{folder}/data-*.arrow") == ["a", "b", "c"]
-    with pytest.raises(ConfigError, match=r"no split 'test'; as it was saved it has train \(2 files\)"):
+    with pytest.raises(
+        ConfigError, match=r"no split 'test'; as it was saved it has train \(2 files\)"
+    ):
         read(str(folder), split="test")
     assert (tl.inspect(folder).files, tl.inspect(folder).runnable) == (2, True)
 
@@ -75,15 +91,22 @@ def test_a_saved_dataset_that_was_a_split_is_that_split(tmp_path: Path) -> None:
         read(str(folder), split="train")
 
 
-def test_the_splits_of_a_saved_dictionary_act(tmp_path: Path, tokenizer_dir: Path) -> None:
+def test_the_splits_of_a_saved_dictionary_act(
+    tmp_path: Path, tokenizer_dir: Path
+) -> None:
     folder = save_dict(tmp_path / "saved", {"train": ["a", "b"], HOLDOUT: ["c", "d"]})
     assert read(str(folder)) == ["a", "b"]
     assert read(str(folder), split=HOLDOUT) == ["c", "d"]
     assert read(f"{folder}/{HOLDOUT}") == ["c", "d"]
-    with pytest.raises(ConfigError, match=r"as it was saved it has train \(2 files\), holdout \(2 files\)"):
+    with pytest.raises(
+        ConfigError,
+        match=r"as it was saved it has train \(2 files\), holdout \(2 files\)",
+    ):
         read(str(folder), split="test")
     plan = tl.plan(config_of(tmp_path, folder, tokenizer_dir))
-    assert plan.left_out == (f"s: {folder}: split 'train', 2 files; not read: holdout (2 files)",)
+    assert plan.left_out == (
+        f"s: {folder}: split 'train', 2 files; not read: holdout (2 files)",
+    )
     assert [split.name for split in tl.inspect(folder).splits] == [HOLDOUT, "train"]
 
 
@@ -104,7 +127,11 @@ def test_saved_datasets_below_a_folder_are_read(tmp_path: Path) -> None:
             '{"_data_files": [{"filename": "../x.arrow"}]}',
             r"got \{'filename': '\.\./x\.arrow'\}",
         ),
-        ("state.json", '{"_data_files": [], "_indices_data_files": [{}]}', "a list of row indices"),
+        (
+            "state.json",
+            '{"_data_files": [], "_indices_data_files": [{}]}',
+            "a list of row indices",
+        ),
         ("dataset_dict.json", '{"splits": []}', r'expected \{"splits": \[names\]\}'),
         ("dataset_dict.json", "{}", r'expected \{"splits": \[names\]\}'),
     ],
@@ -122,8 +149,12 @@ def test_what_the_library_itself_saves_is_read(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     rows = datasets.Dataset.from_dict({"text": ["a", "b"], "tags": [["x"], []]})
     rows.save_to_disk(str(tmp_path / "one"), num_shards=2)
-    datasets.DatasetDict({"train": rows, HOLDOUT: rows.select([1])}).save_to_disk(str(tmp_path / "both"))
-    assert list(tl.create_source({"data_files": str(tmp_path / "one")})) == rows.to_list()
+    datasets.DatasetDict({"train": rows, HOLDOUT: rows.select([1])}).save_to_disk(
+        str(tmp_path / "both")
+    )
+    assert (
+        list(tl.create_source({"data_files": str(tmp_path / "one")})) == rows.to_list()
+    )
     assert read(str(tmp_path / "both"), split=HOLDOUT) == ["b"]
 
 
@@ -144,7 +175,9 @@ NO_DATA = {
 
 @pytest.mark.parametrize("entry", ["", "*", "**/*", "*.js*"])
 @pytest.mark.parametrize("kind", [None, "txt"])
-def test_files_beside_data_are_no_data(tmp_path: Path, entry: str, kind: str | None) -> None:
+def test_files_beside_data_are_no_data(
+    tmp_path: Path, entry: str, kind: str | None
+) -> None:
     for name, text in NO_DATA.items():
         if name != "dataset_dict.json" or entry:
             (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -158,21 +191,31 @@ def test_files_beside_data_are_no_data(tmp_path: Path, entry: str, kind: str | N
             inputs(tmp_path / entry, type="text")
         return
     options = {"type": "text"} if kind else {}
-    assert [file.path for file in inputs(tmp_path / entry, **options)] == [f"a.{end}", f"b.{end}"]
+    assert [file.path for file in inputs(tmp_path / entry, **options)] == [
+        f"a.{end}",
+        f"b.{end}",
+    ]
 
 
 def test_a_file_that_is_named_is_data(tmp_path: Path) -> None:
     for name in ("dataset_info.json", "README.md", "_part"):
         (tmp_path / name).write_text(json.dumps([{"text": name}]))
         assert read(str(tmp_path / name), type="json") == [name]
-    assert [file.path for file in inputs(tmp_path / "*.md", type="text")] == ["README.md"]
+    assert [file.path for file in inputs(tmp_path / "*.md", type="text")] == [
+        "README.md"
+    ]
     assert [file.path for file in inputs(tmp_path / "_*", type="text")] == ["_part"]
 
 
-def test_a_readme_that_is_no_card_is_a_text_where_text_is_asked_for(tmp_path: Path) -> None:
+def test_a_readme_that_is_no_card_is_a_text_where_text_is_asked_for(
+    tmp_path: Path,
+) -> None:
     for name in ("README.md", "guide.md"):
         (tmp_path / name).write_text("# Words\n")
-    assert [file.path for file in inputs(tmp_path, type="text")] == ["README.md", "guide.md"]
+    assert [file.path for file in inputs(tmp_path, type="text")] == [
+        "README.md",
+        "guide.md",
+    ]
 
 
 # -- a bucket is read as a folder is
@@ -187,7 +230,9 @@ def test_a_bucket_has_the_splits_the_card_and_the_descriptions_of_a_folder(
     def put(name: str, folder: Path) -> str:
         for path in folder.rglob("*"):
             if path.is_file():
-                bucket.pipe_file(f"/{name}/{path.relative_to(folder)}", path.read_bytes())
+                bucket.pipe_file(
+                    f"/{name}/{path.relative_to(folder)}", path.read_bytes()
+                )
         return f"memory://{name}"
 
     names = tmp_path / "names"
@@ -198,8 +243,12 @@ def test_a_bucket_has_the_splits_the_card_and_the_descriptions_of_a_folder(
     url = put("names", names)
     assert (read(url), read(url, split="test")) == (["train-0", "train-1"], ["test-0"])
     assert read(f"{url}/*.js*") == ["test-0", "train-0", "train-1"]
-    assert read({"train": f"{url}/train-*", "test": f"{url}/test-0.jsonl"}, split="test") == ["test-0"]
-    with pytest.raises(ConfigError, match=r"no split 'dev'.* it has train \(2 files\), test \(1 file\)"):
+    assert read(
+        {"train": f"{url}/train-*", "test": f"{url}/test-0.jsonl"}, split="test"
+    ) == ["test-0"]
+    with pytest.raises(
+        ConfigError, match=r"no split 'dev'.* it has train \(2 files\), test \(1 file\)"
+    ):
         read(url, split="dev")
     with pytest.raises(ConfigError, match="have no subsets"):
         read(f"{url}/*.jsonl", subset="en")
@@ -209,9 +258,14 @@ def test_a_bucket_has_the_splits_the_card_and_the_descriptions_of_a_folder(
     )
     url = put("card", names)
     assert read(url, subset="odd") == ["test-0", "train-0"]
-    with pytest.raises(ConfigError, match=r"has several subsets and no default one; .* it has odd, all"):
+    with pytest.raises(
+        ConfigError, match=r"has several subsets and no default one; .* it has odd, all"
+    ):
         read(url)
-    url = put("saved", save_dict(tmp_path / "saved", {"train": ["a", "b"], HOLDOUT: ["c", "d"]}))
+    url = put(
+        "saved",
+        save_dict(tmp_path / "saved", {"train": ["a", "b"], HOLDOUT: ["c", "d"]}),
+    )
     assert (read(url), read(url, split=HOLDOUT)) == (["a", "b"], ["c", "d"])
     assert [split.name for split in tl.inspect(url).splits] == [HOLDOUT, "train"]
 
@@ -241,7 +295,9 @@ def links(folder: Path) -> Path:
     ],
 )
 @pytest.mark.parametrize("around", [False, True])
-def test_a_file_that_links_lead_to_is_read_once(tmp_path: Path, entries: list[str], around: bool) -> None:
+def test_a_file_that_links_lead_to_is_read_once(
+    tmp_path: Path, entries: list[str], around: bool
+) -> None:
     folder = links(tmp_path / "data")
     if around:  # links that lead back
         (folder / "self").symlink_to(".")
@@ -313,7 +369,9 @@ def test_compressed_files_are_read_on_every_road(
     assert len(list(rows)) == 5
     monkeypatch.setenv("TOKENLAKE_ALLOWED_SCHEMES", "memory")
     for path in data.iterdir():
-        fsspec.filesystem("memory").pipe_file(f"/packed{end}/{path.name}", path.read_bytes())
+        fsspec.filesystem("memory").pipe_file(
+            f"/packed{end}/{path.name}", path.read_bytes()
+        )
     assert read(f"memory://packed{end}") == texts
     assert sum(tl.inspect(data).groups[0].formats.values()) == 4
     (data / f"x.jsonl{end}").write_bytes(members[:-5])
@@ -342,7 +400,8 @@ def test_the_padding_that_xz_allows_is_no_data(tmp_path: Path) -> None:
 
 def test_a_stream_that_wants_gigabytes_of_memory_is_refused(tmp_path: Path) -> None:
     stream = bytearray(lzma.compress(record("a")))
-    # The header of the first block: its size, flags, LZMA2 (0x21, 1 byte), the dictionary's size, padding, CRC32.
+    # The header of the first block: its size, flags, LZMA2 (0x21, 1 byte), the
+    # dictionary's size, padding, CRC32.
     assert stream[12:16] == b"\x02\x00\x21\x01"
     stream[16] = 40  # 4 GiB
     stream[20:24] = zlib.crc32(stream[12:20]).to_bytes(4, "little")

@@ -1,4 +1,6 @@
-"""Inputs on whatever else fsspec reads, URLs that are refused, and the parts that need no server."""
+"""Inputs on whatever else fsspec reads, URLs that are refused, and the parts that
+need no server.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,12 @@ from tests.sources.remote_support import (
     read_rows_of,
     require_same_as_local,
 )
-from tokenlake.errors import ConfigError, InputChangedError, MissingExtraError, SourceNotFoundError
+from tokenlake.errors import (
+    ConfigError,
+    InputChangedError,
+    MissingExtraError,
+    SourceNotFoundError,
+)
 from tokenlake.etl.sources.ranged_bytes import ReadAheadBytes
 from tokenlake.runtime.store import close_filesystems, parse_url
 
@@ -55,15 +62,25 @@ class TestMemory:
         for name in ("a/x.jsonl", "a/b/y.jsonl", "a/_z.jsonl"):
             memory.pipe_file(f"/{name}", b"{}")
         assert [file.path for file in listed("memory://a")] == ["b/y.jsonl", "x.jsonl"]
-        assert [file.path for file in listed("memory://a/*.jsonl")] == ["_z.jsonl", "x.jsonl"]
+        assert [file.path for file in listed("memory://a/*.jsonl")] == [
+            "_z.jsonl",
+            "x.jsonl",
+        ]
         assert [file.path for file in listed("memory://a/x.jsonl")] == ["x.jsonl"]
-        with pytest.raises(SourceNotFoundError, match=r"Did you mean 'memory://a/x\.jsonl'"):
+        with pytest.raises(
+            SourceNotFoundError, match=r"Did you mean 'memory://a/x\.jsonl'"
+        ):
             listed("memory://a/xx.jsonl")
 
     def test_lines_of_a_file_of_type_json(self, memory: MemoryFileSystem) -> None:
         memory.pipe_file("/a/x.json", jsonl(documents(5)))
-        memory.pipe_file("/a/y.json", b"[" + jsonl(documents(5)).rstrip().replace(b"\n", b",") + b"]")
-        assert [file.format for file in listed("memory://a", type="json")] == ["jsonl", "json"]
+        memory.pipe_file(
+            "/a/y.json", b"[" + jsonl(documents(5)).rstrip().replace(b"\n", b",") + b"]"
+        )
+        assert [file.format for file in listed("memory://a", type="json")] == [
+            "jsonl",
+            "json",
+        ]
         assert [file.format for file in listed("memory://a")] == ["jsonl", "json"]
         assert len(everything("memory://a", type="json")) == 10
 
@@ -81,20 +98,30 @@ class TestMemory:
 
 class TestSchemes:
     def test_an_unknown_scheme_names_near_ones(self) -> None:
-        with pytest.raises(ConfigError, match=r"sftpp:// is not a known scheme; expected s3"):
+        with pytest.raises(
+            ConfigError, match=r"sftpp:// is not a known scheme; expected s3"
+        ):
             listed("sftpp://host/a.jsonl")
 
     def test_a_missing_package_is_named(self) -> None:
         with pytest.raises(
-            MissingExtraError, match=r"dropbox:// needs a package that is missing: pip install dropbox"
+            MissingExtraError,
+            match=r"dropbox:// needs a package that is missing: pip install dropbox",
         ):
             listed("dropbox://a.jsonl")
 
     def test_unknown_options_are_an_error(self) -> None:
-        with pytest.raises(ConfigError, match=r"storage_options: the file system of gs:// refuses them"):
+        with pytest.raises(
+            ConfigError, match=r"storage_options: the file system of gs:// refuses them"
+        ):
             listed(
                 "gs://lake/a.jsonl",
-                storage_options={"token": "anon", "access": "full_control", "loop": None, "self": 1},
+                storage_options={
+                    "token": "anon",
+                    "access": "full_control",
+                    "loop": None,
+                    "self": 1,
+                },
             )
 
 
@@ -131,11 +158,14 @@ class TestUrls:
         assert str(parse_url(url)) == url
 
 
-# A name that begins with an underscore and has no ending marks that a folder is whole, and is no data.
+# A name that begins with an underscore and has no ending marks that a folder is whole,
+# and is no data.
 NAMES = st.text("ab.-_1", min_size=1, max_size=4).filter(
     lambda name: name not in (".", "..") and name[0] != "_"
 )
-PARTS = st.one_of(st.sampled_from(["*", "**", "a*", "?", "[ab]*", "[!a]", "*.b", "?1*"]), NAMES)
+PARTS = st.one_of(
+    st.sampled_from(["*", "**", "a*", "?", "[ab]*", "[!a]", "*.b", "?1*"]), NAMES
+)
 
 
 class TestGlobs:
@@ -167,7 +197,11 @@ class TestGlobs:
         text = "/".join(pattern)
         hits = glob(text, root_dir=root, recursive=True)  # noqa: PTH207
         # For "a/**" Python names a file "a" as "a/", which is no path of a file.
-        expected = {f"memory://top/{hit}" for hit in hits if (root / hit).is_file() and not hit.endswith("/")}
+        expected = {
+            f"memory://top/{hit}"
+            for hit in hits
+            if (root / hit).is_file() and not hit.endswith("/")
+        }
         if not expected and {"*", "?", "["} & set(text):
             with pytest.raises(SourceNotFoundError):
                 listed(f"memory://top/{text}", type="text")
@@ -179,7 +213,9 @@ class TestGlobs:
 class TestReadAhead:
     @given(
         size=st.integers(1, 40 << 20),
-        reads=st.lists(st.tuples(st.floats(0, 1), st.integers(1, 20 << 20)), max_size=12),
+        reads=st.lists(
+            st.tuples(st.floats(0, 1), st.integers(1, 20 << 20)), max_size=12
+        ),
         sequential=st.integers(0, 12),
         step=st.integers(1 << 16, 16 << 20),
     )
@@ -187,7 +223,9 @@ class TestReadAhead:
         self, size: int, reads: list[tuple[float, int]], sequential: int, step: int
     ) -> None:
         fetched: list[tuple[int, int]] = []
-        ahead = _ahead(size, lambda start, length: _fetched(fetched, start, length, size))
+        ahead = _ahead(
+            size, lambda start, length: _fetched(fetched, start, length, size)
+        )
         places = [(int(at * size), length) for at, length in reads]
         places += [(index * step, step) for index in range(sequential)]
         for start, length in places:
@@ -204,7 +242,9 @@ class TestReadAhead:
     def test_a_long_sequence_is_fetched_once_in_large_pieces(self) -> None:
         size, step = 100 << 20, 16 << 20
         fetched: list[tuple[int, int]] = []
-        ahead = _ahead(size, lambda start, length: _fetched(fetched, start, length, size))
+        ahead = _ahead(
+            size, lambda start, length: _fetched(fetched, start, length, size)
+        )
         for start in range(0, size, step):
             # As line formats do: a little of what was read comes again.
             assert sum(map(len, ahead.spans(max(start - 1000, 0), step))) == min(
@@ -238,7 +278,9 @@ def _pattern(start: int, size: int) -> bytes:
     return bytes((at * 31 + (at >> 8)) & 255 for at in range(start, start + size))
 
 
-def _fetched(log: list[tuple[int, int]], start: int, length: int, size: int) -> Future[bytearray]:
+def _fetched(
+    log: list[tuple[int, int]], start: int, length: int, size: int
+) -> Future[bytearray]:
     """Bytes that tell where they are; only what tests look at is filled in."""
     assert 0 <= start < start + length <= size
     log.append((start, length))

@@ -1,4 +1,6 @@
-"""The Hub: which files a subset and a split are, at which commit, and what is said when they cannot be read."""
+"""The Hub: which files a subset and a split are, at which commit, and what is said
+when they cannot be read.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,11 @@ import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import HfApi, HfFileSystem
 from huggingface_hub import constants as hub_constants
-from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+from huggingface_hub.errors import (
+    GatedRepoError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -35,16 +41,28 @@ from tokenlake.errors import (
     SourceNotFoundError,
 )
 from tokenlake.etl import build_dataset, make_plan
-from tokenlake.etl.sources import HubClient, InputFile, hub_client, read_range, split_file
+from tokenlake.etl.sources import (
+    HubClient,
+    InputFile,
+    hub_client,
+    read_range,
+    split_file,
+)
 from tokenlake.rowwise import downloaded
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServer]:
     """A Hub on loopback, for a user who is not logged in."""
-    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+    for name in (
+        "HF_HUB_OFFLINE",
+        "TRANSFORMERS_OFFLINE",
+        "HF_TOKEN",
+        "HUGGING_FACE_HUB_TOKEN",
+    ):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(hub_constants, "HF_HUB_OFFLINE", False)  # read when the package was imported
+    # Read when the package was imported.
+    monkeypatch.setattr(hub_constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(hub_constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
     monkeypatch.setattr(hub_client, "_FIRST_WAIT", 0.01)
     with hub() as running:
@@ -87,29 +105,56 @@ def read_all(*ids: str, **options: Any) -> list[str]:
 # Which files
 
 
-SHARDED_TRAIN = ["data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet"]
+SHARDED_TRAIN = [
+    "data/train-00000-of-00002.parquet",
+    "data/train-00001-of-00002.parquet",
+]
 SHARDED_ODD = "data/odd-00000-of-00001-ab.csv"
 NAMES = [
     ({"data.jsonl"}, {"train": ["data.jsonl"]}),
     ({"train.csv", "test.csv"}, {"train": ["train.csv"], "test": ["test.csv"]}),
-    ({"a/train_0.csv", "a/train_1.csv", "b.csv"}, {"train": ["a/train_0.csv", "a/train_1.csv"]}),
-    ({"my-dev.jsonl", "my_eval.jsonl"}, {"validation": ["my-dev.jsonl"], "test": ["my_eval.jsonl"]}),
-    ({"data/train/x.csv", "data/test/x.csv"}, {"train": ["data/train/x.csv"], "test": ["data/test/x.csv"]}),
-    ({"training/a.csv", "val/a.csv"}, {"train": ["training/a.csv"], "validation": ["val/a.csv"]}),
-    ({*SHARDED_TRAIN, SHARDED_ODD}, {"train": SHARDED_TRAIN, "odd": [SHARDED_ODD]}),
-    # A name that only holds the word is of no split; hidden files and descriptions are no data.
     (
-        {"trainer.csv", ".train.csv", "__pycache__/train.csv", "README.md", "config.json"},
+        {"a/train_0.csv", "a/train_1.csv", "b.csv"},
+        {"train": ["a/train_0.csv", "a/train_1.csv"]},
+    ),
+    (
+        {"my-dev.jsonl", "my_eval.jsonl"},
+        {"validation": ["my-dev.jsonl"], "test": ["my_eval.jsonl"]},
+    ),
+    (
+        {"data/train/x.csv", "data/test/x.csv"},
+        {"train": ["data/train/x.csv"], "test": ["data/test/x.csv"]},
+    ),
+    (
+        {"training/a.csv", "val/a.csv"},
+        {"train": ["training/a.csv"], "validation": ["val/a.csv"]},
+    ),
+    ({*SHARDED_TRAIN, SHARDED_ODD}, {"train": SHARDED_TRAIN, "odd": [SHARDED_ODD]}),
+    # A name that only holds the word is of no split; hidden files and descriptions are
+    # no data.
+    (
+        {
+            "trainer.csv",
+            ".train.csv",
+            "__pycache__/train.csv",
+            "README.md",
+            "config.json",
+        },
         {"train": ["trainer.csv"]},
     ),
     ({"trainer.csv", "contest.csv"}, {"train": ["contest.csv", "trainer.csv"]}),
     ({"a.csv", "requirements.txt", "LICENSE", "load.py"}, {"train": ["a.csv"]}),
     ({"a.txt", "LICENSE"}, {"train": ["a.txt"]}),
-    ({"a.csv", "b.jsonl.gz", "c.parquet"}, {"train": ["a.csv", "b.jsonl.gz", "c.parquet"]}),
+    (
+        {"a.csv", "b.jsonl.gz", "c.parquet"},
+        {"train": ["a.csv", "b.jsonl.gz", "c.parquet"]},
+    ),
 ]
 
 
-@pytest.mark.parametrize(("names", "splits"), NAMES, ids=lambda value: str(sorted(value))[:60])
+@pytest.mark.parametrize(
+    ("names", "splits"), NAMES, ids=lambda value: str(sorted(value))[:60]
+)
 def test_without_a_card_the_names_of_the_files_tell_the_splits(
     server: HubServer, names: set[str], splits: dict[str, list[str]]
 ) -> None:
@@ -120,18 +165,37 @@ def test_without_a_card_the_names_of_the_files_tell_the_splits(
         paths("org/name", split="nothing_like_it")
 
 
-FOLDERS = ["", "data/", "train/", "my-test/x/", "a/b/", "a/validation 1/", ".hidden/", "__special__/"]
+FOLDERS = [
+    "",
+    "data/",
+    "train/",
+    "my-test/x/",
+    "a/b/",
+    "a/validation 1/",
+    ".hidden/",
+    "__special__/",
+]
 STEMS = ["train", "test-1", "Train", "dev", "x.eval", "trainer", "contest"]
 STEMS += ["x", "my_training", "1test", ".train"]
 SHARDS = ["data/train-00000-of-00001", "data/odd-00001-of-00002-abc"]
 SHARDS += ["data/test-0-of-1", "x/train-00000-of-00001"]
-NAMED = st.sets(st.builds(str.__add__, st.sampled_from(FOLDERS), st.sampled_from(STEMS)), max_size=4)
-SHARDED = st.sampled_from([set[str](), set[str](), set[str](), *({shard} for shard in SHARDS)])
+NAMED = st.sets(
+    st.builds(str.__add__, st.sampled_from(FOLDERS), st.sampled_from(STEMS)), max_size=4
+)
+SHARDED = st.sampled_from(
+    [set[str](), set[str](), set[str](), *({shard} for shard in SHARDS)]
+)
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=15,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None,
+)
 @given(st.builds(set.union, NAMED, SHARDED))
-def test_names_mean_what_the_datasets_library_takes_them_for(server: HubServer, stems: set[str]) -> None:
+def test_names_mean_what_the_datasets_library_takes_them_for(
+    server: HubServer, stems: set[str]
+) -> None:
     theirs = pytest.importorskip("datasets.data_files")
     names = sorted(f"{stem}.csv" for stem in stems)
     with tempfile.TemporaryDirectory() as folder:
@@ -143,7 +207,10 @@ def test_names_mean_what_the_datasets_library_takes_them_for(server: HubServer, 
         except theirs.EmptyDatasetError:
             patterns = {}
         found = theirs.DataFilesDict.from_patterns(patterns, base_path=folder)
-        expected = {s: sorted({Path(p).relative_to(folder).as_posix() for p in found[s]}) for s in found}
+        expected = {
+            s: sorted({Path(p).relative_to(folder).as_posix() for p in found[s]})
+            for s in found
+        }
     server.repo("org/name", dict.fromkeys(names, b"text\nx\n"))
     for split, files in expected.items():
         assert paths("org/name", split=split) == files
@@ -164,15 +231,26 @@ def test_the_real_client_sees_the_same_hub(server: HubServer, tmp_path: Path) ->
     api = HfApi(endpoint=server.endpoint, token=False)
     assert api.dataset_info("org/name", revision="v1").sha == repo.refs["v1"]
     assert sorted(api.list_repo_files("org/name", repo_type="dataset")) == sorted(data)
-    assert [tag.name for tag in api.list_repo_refs("org/name", repo_type="dataset").tags] == ["v1"]
-    got = api.hf_hub_download("org/name", "a/b.csv", repo_type="dataset", cache_dir=tmp_path)
+    assert [
+        tag.name for tag in api.list_repo_refs("org/name", repo_type="dataset").tags
+    ] == ["v1"]
+    got = api.hf_hub_download(
+        "org/name", "a/b.csv", repo_type="dataset", cache_dir=tmp_path
+    )
     assert Path(got).read_bytes() == b"text\n"
-    files = HfFileSystem(endpoint=server.endpoint, token=False, skip_instance_cache=True)
+    files = HfFileSystem(
+        endpoint=server.endpoint, token=False, skip_instance_cache=True
+    )
     (planned,) = listed("org/name")
     path = planned.url.removeprefix("hf://")
     info = files.info(path)
-    assert (info["size"], f"sha256:{info['lfs'].sha256}") == (planned.size, planned.token)
-    assert files.cat_file(path, 4, 40) == data["data/train-00000-of-00001.parquet"][4:40]
+    assert (info["size"], f"sha256:{info['lfs'].sha256}") == (
+        planned.size,
+        planned.token,
+    )
+    assert (
+        files.cat_file(path, 4, 40) == data["data/train-00000-of-00001.parquet"][4:40]
+    )
     assert files.glob(f"{path.partition('/data/')[0]}/data/*.parquet") == [path]
     server.repo("org/gated", data, gated=True)
     with pytest.raises(GatedRepoError):
@@ -200,7 +278,10 @@ def test_the_card_says_what_files_mean(server: HubServer) -> None:
     assert paths("org/name", subset="fr", split="test") == ["fr/test.csv"]
     assert paths("org/name", subset="all") == ["de/t.csv", "en/1.csv"]
     for message, asked in (
-        (r"no subset 'dee'; set `subset` to one of en, de, fr, all; did you mean", {"subset": "dee"}),
+        (
+            r"no subset 'dee'; set `subset` to one of en, de, fr, all; did you mean",
+            {"subset": "dee"},
+        ),
         (
             r"no split 'trian'; set `split` to one of train, test; did you mean 'tr",
             {"subset": "de", "split": "trian"},
@@ -212,10 +293,16 @@ def test_the_card_says_what_files_mean(server: HubServer) -> None:
 
 
 def test_a_subset_must_be_named_where_no_default_is(server: HubServer) -> None:
-    configs = [f"- config_name: {name}\n  data_files: {name}.csv\n" for name in ("en", "de")]
-    server.repo("org/name", {"README.md": card(*configs), "en.csv": "text\n", "de.csv": "text\n"})
+    configs = [
+        f"- config_name: {name}\n  data_files: {name}.csv\n" for name in ("en", "de")
+    ]
+    server.repo(
+        "org/name",
+        {"README.md": card(*configs), "en.csv": "text\n", "de.csv": "text\n"},
+    )
     with pytest.raises(
-        ConfigError, match=r"several subsets and no default one; set `subset` to one of en, de"
+        ConfigError,
+        match=r"several subsets and no default one; set `subset` to one of en, de",
     ) as got:
         paths("org/name")
     assert got.value.details["subsets"] == ["en", "de"]
@@ -225,7 +312,8 @@ def test_a_split_of_the_card_without_files_is_an_error(server: HubServer) -> Non
     readme = card("- config_name: default\n  data_files: data/*.parquet\n")
     server.repo("org/name", {"README.md": readme, "other.csv": "text\n"})
     with pytest.raises(
-        SourceNotFoundError, match=r"lists files for it, but none of them is in the repository at"
+        SourceNotFoundError,
+        match=r"lists files for it, but none of them is in the repository at",
     ):
         paths("org/name")
 
@@ -235,23 +323,38 @@ def test_a_split_of_the_card_without_files_is_an_error(server: HubServer) -> Non
     [
         ("- config_name: [\n", "front matter is not YAML"),
         ("- data_files: x\n", "has no config_name"),
-        ("- config_name: a\n  data_files:\n  - split: a b\n    path: x\n", r"is not \{split, path\}"),
-        ("- config_name: a\n  data_files: s3://bucket/x\n", "points outside the repository"),
+        (
+            "- config_name: a\n  data_files:\n  - split: a b\n    path: x\n",
+            r"is not \{split, path\}",
+        ),
+        (
+            "- config_name: a\n  data_files: s3://bucket/x\n",
+            "points outside the repository",
+        ),
         ("- config_name: a\n  data_files: ../x\n", "points outside the repository"),
         (
             "- {config_name: default, data_files: x}\n- {config_name: b, default: true}\n",
             "several default subsets",
         ),
-        ("- config_name: a\n  data_files: ['x', {split: train, path: y}]\n", r"is not \{split, path\}"),
+        (
+            "- config_name: a\n  data_files: ['x', {split: train, path: y}]\n",
+            r"is not \{split, path\}",
+        ),
     ],
 )
-def test_a_card_of_no_use_is_an_error(server: HubServer, configs: str, message: str) -> None:
+def test_a_card_of_no_use_is_an_error(
+    server: HubServer, configs: str, message: str
+) -> None:
     server.repo("org/name", {"README.md": card(configs), "x": "text\n"})
-    with pytest.raises(ConfigError, match=rf"the card \(README.md\) cannot be used: .*{message}"):
+    with pytest.raises(
+        ConfigError, match=rf"the card \(README.md\) cannot be used: .*{message}"
+    ):
         paths("org/name")
 
 
-@pytest.mark.parametrize("text", ["# A dataset\n---\nconfigs:\n", "---\nlicense: mit\n---\n"])
+@pytest.mark.parametrize(
+    "text", ["# A dataset\n---\nconfigs:\n", "---\nlicense: mit\n---\n"]
+)
 def test_a_card_without_configs_says_nothing(server: HubServer, text: str) -> None:
     server.repo("org/name", {"README.md": text, "x.jsonl": lines("1")})
     assert paths("org/name") == ["x.jsonl"]
@@ -260,7 +363,11 @@ def test_a_card_without_configs_says_nothing(server: HubServer, text: str) -> No
 def test_files_of_mixed_types_are_each_read_as_what_they_are(server: HubServer) -> None:
     server.repo(
         "org/name",
-        {"a.jsonl": lines("1"), "b.parquet": parquet("2", "3"), "c.jsonl.gz": gzip.compress(lines("4"))},
+        {
+            "a.jsonl": lines("1"),
+            "b.parquet": parquet("2", "3"),
+            "c.jsonl.gz": gzip.compress(lines("4")),
+        },
     )
     assert [file.format for file in listed("org/name")] == ["jsonl", "parquet", "jsonl"]
     assert read_all("org/name") == ["1", "2", "3", "4"]
@@ -274,14 +381,21 @@ def test_json_files_of_lines_and_of_arrays_are_told_apart(server: HubServer) -> 
         "d.json": b"",
     }
     server.repo("org/name", files)
-    assert [file.format for file in listed("org/name")] == ["jsonl", "json", "jsonl", "json"]
+    assert [file.format for file in listed("org/name")] == [
+        "jsonl",
+        "json",
+        "jsonl",
+        "json",
+    ]
 
 
 # At which commit
 
 
 def test_the_commit_is_resolved_once_and_named_in_every_url(server: HubServer) -> None:
-    repo = server.repo("org/name", {"train.jsonl": lines("old"), "train.parquet": parquet("old")})
+    repo = server.repo(
+        "org/name", {"train.jsonl": lines("old"), "train.parquet": parquet("old")}
+    )
     old = repo.refs["main"]
     files = listed("org/name")
     assert [file.url for file in files] == [
@@ -304,10 +418,17 @@ def test_branches_tags_and_commits_can_be_named(server: HubServer) -> None:
     repo.commit({"train.jsonl": lines("3")}, "a/b")
     repo.commit({"train.jsonl": lines("4")})
     assert read_all("org/name@v1.0") == read_all(f"org/name@{first}") == ["1"]
-    assert read_all("org/name@refs/pr/7") == read_all("hf://datasets/org/name@refs%2Fpr%2F7") == ["2"]
+    assert (
+        read_all("org/name@refs/pr/7")
+        == read_all("hf://datasets/org/name@refs%2Fpr%2F7")
+        == ["2"]
+    )
     assert read_all("org/name@a/b") == ["3"]
     assert read_all("hf://datasets/org/name") == ["4"]
-    with pytest.raises(SourceNotFoundError, match=r"no revision 'v1'; it has .*v1\.0; did you mean 'v1\.0'"):
+    with pytest.raises(
+        SourceNotFoundError,
+        match=r"no revision 'v1'; it has .*v1\.0; did you mean 'v1\.0'",
+    ):
         listed("org/name@v1")
 
 
@@ -316,7 +437,9 @@ def test_several_datasets_keep_their_ids_in_the_paths(server: HubServer) -> None
     server.repo("two", {"train.jsonl": lines("2")})
     assert paths("two", "org/one") == ["org/one/train.jsonl", "two/train.jsonl"]
     assert read_all("two", "org/one") == ["1", "2"]
-    with pytest.raises(ConfigError, match=r"'org/one' at two revisions; make them two sources"):
+    with pytest.raises(
+        ConfigError, match=r"'org/one' at two revisions; make them two sources"
+    ):
         listed("org/one", "org/one@v1")
 
 
@@ -325,11 +448,14 @@ def test_long_listings_come_in_pages_and_the_token_stays_here(
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     server.page_size = 4
-    server.repo("org/name", {f"{n // 4}/{n:02}.parquet": parquet(str(n)) for n in range(11)})
+    server.repo(
+        "org/name", {f"{n // 4}/{n:02}.parquet": parquet(str(n)) for n in range(11)}
+    )
     assert len(paths("org/name")) == 11
     assert read_all("org/name") == [str(n) for n in range(11)]
     assert len(server.asked("/tree/")) == 2 * 4
-    # The link to the next page, and the storage host of large files, are at another address.
+    # The link to the next page, and the storage host of large files, are at another
+    # address.
     others = [seen for seen in server.seen if seen.host.startswith("localhost")]
     assert {seen.path.split("/")[1] for seen in others} == {"cdn"}
     assert not any(seen.authorized for seen in others)
@@ -340,11 +466,15 @@ def test_long_listings_come_in_pages_and_the_token_stays_here(
 
 
 def converted(server: HubServer, files: dict[str, bytes], **main: bytes | str) -> str:
-    repo = server.repo("org/name", {path.replace("__", "."): data for path, data in main.items()})
+    repo = server.repo(
+        "org/name", {path.replace("__", "."): data for path, data in main.items()}
+    )
     return repo.commit(files, "refs/convert/parquet")
 
 
-def test_a_loader_script_is_never_run_and_the_converted_branch_is_read(server: HubServer) -> None:
+def test_a_loader_script_is_never_run_and_the_converted_branch_is_read(
+    server: HubServer,
+) -> None:
     files = {
         "en/train/0000.parquet": parquet("1"),
         "en/train/0001.parquet": parquet("2"),
@@ -357,24 +487,33 @@ def test_a_loader_script_is_never_run_and_the_converted_branch_is_read(server: H
     assert "because its loader script name.py is never run" in got[0].origin
     assert f"2 files of commit {sha} (refs/convert/parquet)" in got[0].origin
     with pytest.raises(
-        ConfigError, match=r"never run.* several subsets and no default one; set `subset` to one of de, en"
+        ConfigError,
+        match=r"never run.* several subsets and no default one; set `subset` to one of de, en",
     ):
         listed("org/name")
 
 
-def test_a_loader_script_without_a_conversion_is_an_error_with_a_remedy(server: HubServer) -> None:
+def test_a_loader_script_without_a_conversion_is_an_error_with_a_remedy(
+    server: HubServer,
+) -> None:
     server.repo("org/name", {"name.py": "raise SystemExit", "raw.csv": "a\n"})
     with pytest.raises(
-        ConfigError, match=r"loader script name\.py is never run, and the Hub has no conversion"
+        ConfigError,
+        match=r"loader script name\.py is never run, and the Hub has no conversion",
     ) as got:
         listed("org/name")
     assert "1 x .py, 1 x .csv" in str(got.value)
     assert "run it once with an older release of `datasets`" in str(got.value)
 
 
-def test_formats_that_are_not_read_are_taken_from_the_converted_branch(server: HubServer) -> None:
+def test_formats_that_are_not_read_are_taken_from_the_converted_branch(
+    server: HubServer,
+) -> None:
     sha = converted(
-        server, {"default/train/0000.parquet": parquet("x")}, metadata__csv="text\n", a__tar=b"tar"
+        server,
+        {"default/train/0000.parquet": parquet("x")},
+        metadata__csv="text\n",
+        a__tar=b"tar",
     )
     assert [file.url for file in listed("org/name")] == [
         f"hf://datasets/org/name@{sha}/default/train/0000.parquet"
@@ -382,7 +521,8 @@ def test_formats_that_are_not_read_are_taken_from_the_converted_branch(server: H
     assert read_all("org/name") == ["x"]
     server.repo("org/tars", {"a.tar": b"tar", "b.tar": b"tar"})
     with pytest.raises(
-        ConfigError, match=r"files such as a\.tar are not read .* holds 2 x \.tar\. List files"
+        ConfigError,
+        match=r"files such as a\.tar are not read .* holds 2 x \.tar\. List files",
     ):
         listed("org/tars")
     server.repo("org/empty", {"README.md": "# nothing yet"})
@@ -390,10 +530,15 @@ def test_formats_that_are_not_read_are_taken_from_the_converted_branch(server: H
         listed("org/empty")
 
 
-def test_a_partial_conversion_is_refused_unless_it_is_asked_for(server: HubServer) -> None:
-    converted(server, {"default/partial-train/0000.parquet": parquet("x")}, a__tar=b"tar")
+def test_a_partial_conversion_is_refused_unless_it_is_asked_for(
+    server: HubServer,
+) -> None:
+    converted(
+        server, {"default/partial-train/0000.parquet": parquet("x")}, a__tar=b"tar"
+    )
     with pytest.raises(
-        ConfigError, match=r"of split 'train' the Hub converted only the beginning.*split: partial-train"
+        ConfigError,
+        match=r"of split 'train' the Hub converted only the beginning.*split: partial-train",
     ):
         listed("org/name")
     server.repo("org/other", {"a.csv": "text\n"}).commit(
@@ -403,12 +548,22 @@ def test_a_partial_conversion_is_refused_unless_it_is_asked_for(server: HubServe
     assert paths("org/other@refs/convert/parquet", split="partial-train") == [
         "default/partial-train/0000.parquet"
     ]
-    assert paths("org/other@~parquet", split="partial-train") == ["default/partial-train/0000.parquet"]
+    assert paths("org/other@~parquet", split="partial-train") == [
+        "default/partial-train/0000.parquet"
+    ]
 
 
-def test_big_splits_of_the_converted_branch_come_in_several_folders(server: HubServer) -> None:
-    names = ["a/train-part0/0000.parquet", "a/train-part1/0000.parquet", "a/partial/old/0000.parquet"]
-    server.repo("org/name").commit(dict.fromkeys(names, parquet("x")), "refs/convert/parquet")
+def test_big_splits_of_the_converted_branch_come_in_several_folders(
+    server: HubServer,
+) -> None:
+    names = [
+        "a/train-part0/0000.parquet",
+        "a/train-part1/0000.parquet",
+        "a/partial/old/0000.parquet",
+    ]
+    server.repo("org/name").commit(
+        dict.fromkeys(names, parquet("x")), "refs/convert/parquet"
+    )
     assert paths("org/name@refs/convert/parquet") == names[:2]
     assert paths("org/name@refs/convert/parquet", split="partial-old") == names[2:]
 
@@ -422,24 +577,34 @@ def urls(*entries: str, **options: Any) -> list[str]:
 
 def test_files_can_be_named_by_url(server: HubServer) -> None:
     repo = server.repo(
-        "org/name", dict.fromkeys(["a/1.csv", "a/2.csv", "a/b/3.csv", "a/x.md", "odd name.csv"], "text\n")
+        "org/name",
+        dict.fromkeys(
+            ["a/1.csv", "a/2.csv", "a/b/3.csv", "a/x.md", "odd name.csv"], "text\n"
+        ),
     )
     repo.commit({"v.csv": "text\n"}, "v1", tag=True)
     base = "hf://datasets/org/name"
     assert urls(f"{base}/a/1.csv") == ["a/1.csv"]
     assert urls(f"{base}@main/a/*.csv") == ["a/1.csv", "a/2.csv"]
-    assert urls(f"{base}/a/**/*.csv", f"{base}/a/1.csv") == ["a/1.csv", "a/2.csv", "a/b/3.csv"]
+    assert urls(f"{base}/a/**/*.csv", f"{base}/a/1.csv") == [
+        "a/1.csv",
+        "a/2.csv",
+        "a/b/3.csv",
+    ]
     assert urls(f"{base}/a") == ["a/1.csv", "a/2.csv", "a/b/3.csv"]
     assert urls(f"{base}/a", type="text") == ["a/x.md"]
     assert urls(f"{base}/odd name.csv") == ["odd name.csv"]
     assert urls(f"{base}@v1/v.csv", f"{base}/a/1.csv") == ["a/1.csv", "v.csv"]
     with pytest.raises(
-        SourceNotFoundError, match=r"nothing matches 'a/1\.cvs' at commit .*did you mean 'a/1\.csv'"
+        SourceNotFoundError,
+        match=r"nothing matches 'a/1\.cvs' at commit .*did you mean 'a/1\.csv'",
     ):
         urls(f"{base}/a/1.cvs")
 
 
-def test_a_folder_of_a_repository_has_the_splits_of_any_folder(server: HubServer) -> None:
+def test_a_folder_of_a_repository_has_the_splits_of_any_folder(
+    server: HubServer,
+) -> None:
     names = ["train-0.csv", "test-0.csv", "en/train.csv", "en/test.csv"]
     server.repo("org/names", dict.fromkeys(names, b"text\nx\n"))
     base = "hf://datasets/org/names"
@@ -448,19 +613,29 @@ def test_a_folder_of_a_repository_has_the_splits_of_any_folder(server: HubServer
     assert paths(f"{base}/en", type=None, split="test", **written) == ["en/test.csv"]
     assert paths(f"{base}/*.csv", type=None) == ["test-0.csv", "train-0.csv"]
     assert paths(f"{base}/*.csv", type=None, split="test", **written) == ["test-0.csv"]
-    with pytest.raises(ConfigError, match=r"no split 'dev'; .* it has train \(1 file\), test \(1 file\)"):
+    with pytest.raises(
+        ConfigError,
+        match=r"no split 'dev'; .* it has train \(1 file\), test \(1 file\)",
+    ):
         paths(f"{base}/en", type=None, split="dev", **written)
     (file, _) = listed(base, type=None)
     assert "split 'train', 2 files; not read: test (2 files)" in file.origin
-    readme = card("- config_name: en\n  data_dir: en\n", "- config_name: all\n  data_files: '*.csv'\n")
+    readme = card(
+        "- config_name: en\n  data_dir: en\n",
+        "- config_name: all\n  data_files: '*.csv'\n",
+    )
     server.repo("org/card", {"README.md": readme} | dict.fromkeys(names, b"text\nx\n"))
     assert paths("hf://datasets/org/card", type=None, subset="en") == ["en/train.csv"]
     with pytest.raises(ConfigError, match="has several subsets and no default one"):
         paths("hf://datasets/org/card", type=None)
 
 
-def test_a_repository_that_holds_a_saved_dataset_is_read_by_what_it_says(server: HubServer) -> None:
-    state = json.dumps({"_data_files": [{"filename": "data-00000-of-00001.arrow"}], "_split": None}).encode()
+def test_a_repository_that_holds_a_saved_dataset_is_read_by_what_it_says(
+    server: HubServer,
+) -> None:
+    state = json.dumps(
+        {"_data_files": [{"filename": "data-00000-of-00001.arrow"}], "_split": None}
+    ).encode()
     saved = {
         f"{split}/{name}": data
         for split in ("train", "holdout")
@@ -471,11 +646,15 @@ def test_a_repository_that_holds_a_saved_dataset_is_read_by_what_it_says(server:
             ("dataset_info.json", b"{}"),
         )
     }
-    server.repo("org/saved", {**saved, "dataset_dict.json": b'{"splits": ["train", "holdout"]}'})
+    server.repo(
+        "org/saved", {**saved, "dataset_dict.json": b'{"splits": ["train", "holdout"]}'}
+    )
     for entry, kind in (("org/saved", "hub"), ("hf://datasets/org/saved", None)):
         options = {"type": kind, "split_from": "option"}
         assert paths(entry, **options) == ["train/data-00000-of-00001.arrow"]
-        assert paths(entry, split="holdout", **options) == ["holdout/data-00000-of-00001.arrow"]
+        assert paths(entry, split="holdout", **options) == [
+            "holdout/data-00000-of-00001.arrow"
+        ]
         with pytest.raises(ConfigError, match="no split 'test'"):
             paths(entry, split="test", **options)
 
@@ -493,9 +672,9 @@ def test_ids_and_urls_are_read_as_the_hub_reads_them(server: HubServer) -> None:
             url = f"hf://datasets/{name}@{quote(revision, safe='')}/x/y.jsonl"
             assert read_all(url, type=None) == [f"{name} {revision}"]
     # References of the Hub may stand as they are, and of a folder all data is read.
-    assert read_all("hf://datasets/org/name@refs/convert/parquet/x/y.jsonl", type=None) == [
-        "org/name refs/convert/parquet"
-    ]
+    assert read_all(
+        "hf://datasets/org/name@refs/convert/parquet/x/y.jsonl", type=None
+    ) == ["org/name refs/convert/parquet"]
     assert read_all("hf://datasets/org/name", type=None) == ["org/name main"]
     with pytest.raises(ConfigError, match=r"expected hf://datasets/org/name/path"):
         listed("hf://datasets/name", type=None)
@@ -513,7 +692,9 @@ def test_a_local_path_is_never_taken_for_an_id(
     (tmp_path / "data/webb.jsonl").write_bytes(lines("of this machine"))
     with pytest.raises(SourceNotFoundError, match=r"nothing matches 'data/web'"):
         inputs("data/web")
-    with pytest.raises(ConfigError, match=r"a local path, but with `type: huggingface`"):
+    with pytest.raises(
+        ConfigError, match=r"a local path, but with `type: huggingface`"
+    ):
         listed("data/webb.jsonl")
     with pytest.raises(ConfigError, match=r"a local path"):
         listed("./data/web")
@@ -530,21 +711,31 @@ def test_a_missing_dataset_is_an_error_and_private_ones_look_the_same(
     server.repo("org/secret", {"train.jsonl": lines("x")}, private=True)
     for name in ("org/nothing", "org/secret"):
         with pytest.raises(
-            SourceNotFoundError, match=f"no dataset '{name}', or it is private and no token was given"
+            SourceNotFoundError,
+            match=f"no dataset '{name}', or it is private and no token was given",
         ):
             listed(name)
     monkeypatch.setenv("MY_TOKEN", TOKEN)
     options = {"token": {"env": "MY_TOKEN"}}
-    assert [file.path for file in listed("org/secret", storage_options=options)] == ["train.jsonl"]
-    with pytest.raises(SourceNotFoundError, match=r"the token may have no access to it") as got:
+    assert [file.path for file in listed("org/secret", storage_options=options)] == [
+        "train.jsonl"
+    ]
+    with pytest.raises(
+        SourceNotFoundError, match=r"the token may have no access to it"
+    ) as got:
         listed("org/nothing", storage_options=options)
     assert TOKEN not in str(got.value)
 
 
-def test_a_gated_dataset_says_how_to_get_access(server: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    repo = server.repo("org/name", {"train.parquet": parquet("x")}, gated=True, granted=False)
+def test_a_gated_dataset_says_how_to_get_access(
+    server: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repo = server.repo(
+        "org/name", {"train.parquet": parquet("x")}, gated=True, granted=False
+    )
     with pytest.raises(
-        SourceError, match=r"gated: .*no token was given.*Request access at .*org/name, then log in"
+        SourceError,
+        match=r"gated: .*no token was given.*Request access at .*org/name, then log in",
     ):
         listed("org/name")
     monkeypatch.setenv("HF_TOKEN", TOKEN)
@@ -567,34 +758,50 @@ def test_a_token_that_is_not_accepted_is_named_by_where_it_is(
     with pytest.raises(SourceError, match=r"does not accept the token") as got:
         listed("org/name")
     assert "hf_expired" not in str(got.value)
-    with pytest.raises(ConfigError, match=r"NOT_SET\} names an environment variable that is not set"):
+    with pytest.raises(
+        ConfigError, match=r"NOT_SET\} names an environment variable that is not set"
+    ):
         listed("org/name", storage_options={"token": {"env": "NOT_SET"}})
     with pytest.raises(ConfigError, match=r"characters that tokens never have") as got:
         listed("org/name", storage_options={"token": "hf_a\nb"})
     assert "hf_a" not in str(got.value)
     with pytest.raises(ConfigError, match=r"anon: not an option of the Hub"):
         listed("org/name", storage_options={"anon": True})
-    assert [file.path for file in listed("org/name", storage_options={"token": False})] == ["train.jsonl"]
+    assert [
+        file.path for file in listed("org/name", storage_options={"token": False})
+    ] == ["train.jsonl"]
     monkeypatch.delenv("HF_TOKEN")
     with pytest.raises(ConfigError, match="requires a saved login, but there is none"):
         listed("org/name", storage_options={"token": True})
 
 
 def test_a_commit_that_is_gone_is_an_input_that_changed(server: HubServer) -> None:
-    repo = server.repo("org/name", {"train.parquet": parquet("x"), "train.jsonl": lines("x")})
+    repo = server.repo(
+        "org/name", {"train.parquet": parquet("x"), "train.jsonl": lines("x")}
+    )
     files = listed("org/name")
     repo.commits.clear()
     for file in files:
-        with pytest.raises(InputChangedError, match=r"no longer exists on the Hub .*history rewritten"):
+        with pytest.raises(
+            InputChangedError, match=r"no longer exists on the Hub .*history rewritten"
+        ):
             read(file)
 
 
-def test_another_content_at_the_same_commit_is_an_input_that_changed(server: HubServer) -> None:
-    repo = server.repo("org/name", {"train.parquet": parquet("aa"), "train.jsonl": lines("aa")})
+def test_another_content_at_the_same_commit_is_an_input_that_changed(
+    server: HubServer,
+) -> None:
+    repo = server.repo(
+        "org/name", {"train.parquet": parquet("aa"), "train.jsonl": lines("aa")}
+    )
     files = listed("org/name")
-    repo.commits[repo.refs["main"]].update({"train.parquet": parquet("bb"), "train.jsonl": lines("bb")})
+    repo.commits[repo.refs["main"]].update(
+        {"train.parquet": parquet("bb"), "train.jsonl": lines("bb")}
+    )
     for file in files:
-        with pytest.raises(InputChangedError, match=r"its hash is [0-9a-f]+, planned was"):
+        with pytest.raises(
+            InputChangedError, match=r"its hash is [0-9a-f]+, planned was"
+        ):
             read(file)
     repo.commits[repo.refs["main"]]["train.jsonl"] = lines("aa", "b")
     with pytest.raises(InputChangedError, match=r"the Hub sent 'bytes"):
@@ -609,8 +816,13 @@ def test_another_content_at_the_same_commit_is_an_input_that_changed(server: Hub
     "fault",
     [
         pytest.param(Fault("", status=503, times=2), id="unavailable"),
-        pytest.param(Fault("", status=429, headers={"Retry-After": "0"}), id="too many requests"),
-        pytest.param(Fault("", status=429, headers={"RateLimit": '"api";r=0;t=0'}), id="a limit is spent"),
+        pytest.param(
+            Fault("", status=429, headers={"Retry-After": "0"}), id="too many requests"
+        ),
+        pytest.param(
+            Fault("", status=429, headers={"RateLimit": '"api";r=0;t=0'}),
+            id="a limit is spent",
+        ),
         pytest.param(Fault("/resolve/", cut=5, times=2), id="broken off while reading"),
         pytest.param(Fault("/tree/", cut=5), id="broken off while listing"),
     ],
@@ -638,18 +850,22 @@ def test_no_connection_is_an_error_that_says_so(server: HubServer) -> None:
         unused.bind(("127.0.0.1", 0))
         closed = f"http://127.0.0.1:{unused.getsockname()[1]}"
         with pytest.raises(
-            SourceError, match=r"Hub at http://127.*could not be reached.*Check the connection and HF_END"
+            SourceError,
+            match=r"Hub at http://127.*could not be reached.*Check the connection and HF_END",
         ):
             listed("org/name", storage_options={"endpoint": closed})
 
 
-def test_offline_no_request_is_made(server: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_no_request_is_made(
+    server: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server.repo("org/name", {"train.jsonl": lines("a")})
     (file,) = listed("org/name")
     server.seen.clear()
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(
-        SourceError, match=r"'org/name': HF_HUB_OFFLINE .* is set, so no request was sent to the Hub"
+        SourceError,
+        match=r"'org/name': HF_HUB_OFFLINE .* is set, so no request was sent to the Hub",
     ):
         listed("org/name")
     with pytest.raises(SourceError, match=r"HF_HUB_OFFLINE"):
@@ -670,19 +886,27 @@ def test_a_server_that_is_not_the_hub_is_an_error(server: HubServer) -> None:
 # Reading
 
 
-def test_a_large_file_is_read_in_few_requests_and_only_what_is_needed(server: HubServer) -> None:
+def test_a_large_file_is_read_in_few_requests_and_only_what_is_needed(
+    server: HubServer,
+) -> None:
     rows = [f"row {n} " + "x" * 200 for n in range(20_000)]
     sink = io.BytesIO()
     table = pa.table({"text": rows, "other": [f"{n} " * 100 for n in range(20_000)]})
     pq.write_table(table, sink, row_group_size=4000, compression="none")
     server.repo(
-        "org/name", {"train.parquet": sink.getvalue(), "test.jsonl.gz": gzip.compress(lines(*rows), 1)}
+        "org/name",
+        {
+            "train.parquet": sink.getvalue(),
+            "test.jsonl.gz": gzip.compress(lines(*rows), 1),
+        },
     )
     (file,) = listed("org/name")
     server.seen.clear()
     assert read(file) == rows
     spans = [seen.range for seen in server.asked("/cdn/")]
-    fetched = sum(int(b) - int(a) + 1 for a, b in (str(span)[6:].split("-") for span in spans))
+    fetched = sum(
+        int(b) - int(a) + 1 for a, b in (str(span)[6:].split("-") for span in spans)
+    )
     assert fetched < 0.6 * file.size
     assert len(spans) < 40
     (file,) = listed("org/name", split="test")
@@ -692,31 +916,41 @@ def test_a_large_file_is_read_in_few_requests_and_only_what_is_needed(server: Hu
 
 
 def test_files_can_be_downloaded_first(server: HubServer, tmp_path: Path) -> None:
-    repo = server.repo("org/name", {"train.jsonl": lines("a"), "train.parquet": parquet("b")})
+    repo = server.repo(
+        "org/name", {"train.jsonl": lines("a"), "train.parquet": parquet("b")}
+    )
     planned = listed("org/name")
     local = downloaded(planned, cache_dir=tmp_path)
     identity = [(file.path, file.token, file.file_id, file.format) for file in planned]
-    assert [(file.path, file.token, file.file_id, file.format) for file in local] == identity
+    assert [
+        (file.path, file.token, file.file_id, file.format) for file in local
+    ] == identity
     assert all(file.is_local for file in local)
     server.seen.clear()
     assert downloaded(planned, cache_dir=tmp_path) == local
     assert [text for file in local for text in read(file)] == ["a", "b"]
     assert not server.asked("/cdn/")
     Path(local[1].url).write_bytes(parquet("c"))
-    with pytest.raises(DamagedFileError, match=r"its copy .* planned were .* delete the copy and run again"):
+    with pytest.raises(
+        DamagedFileError,
+        match=r"its copy .* planned were .* delete the copy and run again",
+    ):
         downloaded(planned, cache_dir=tmp_path)
     repo.commits.clear()
     with pytest.raises(SourceError, match=r"train.jsonl cannot be downloaded"):
         downloaded(planned, cache_dir=tmp_path / "other")
 
 
-def test_a_download_carries_the_source_s_own_token(server: HubServer, tmp_path: Path) -> None:
+def test_a_download_carries_the_source_s_own_token(
+    server: HubServer, tmp_path: Path
+) -> None:
     server.repo("org/name", {"train.jsonl": lines("a")}, gated=True, granted=True)
     options = {"token": TOKEN, "endpoint": server.endpoint}
     planned = listed("org/name", storage_options=options)
     (local,) = downloaded(planned, options, tmp_path)
     assert read(local) == ["a"]
-    with pytest.raises(SourceError, match=r"train.jsonl cannot be downloaded"):  # where nobody has a token
+    # Where nobody has a token.
+    with pytest.raises(SourceError, match=r"train.jsonl cannot be downloaded"):
         downloaded(planned, cache_dir=tmp_path / "other")
 
 
@@ -728,7 +962,10 @@ def test_a_client_keeps_its_token_out_of_its_own_words(server: HubServer) -> Non
 
 
 def test_a_whole_build_of_a_dataset_and_a_commit_that_changes_nothing(
-    server: HubServer, tmp_path: Path, tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch
+    server: HubServer,
+    tmp_path: Path,
+    tokenizer_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     words = [f"document {n} of the Hub " * 9 for n in range(300)]
@@ -746,7 +983,9 @@ def test_a_whole_build_of_a_dataset_and_a_commit_that_changes_nothing(
     (run,) = (tmp_path / "store").glob("set/v1/runs/*Z-????????.json")
     assert json.loads(run.read_text())["hub_commits"] == {"s": {"org/name": commit}}
     everything = "".join(
-        p.read_text() for p in (tmp_path / "store").rglob("*") if p.suffix in (".json", ".yaml", ".md")
+        p.read_text()
+        for p in (tmp_path / "store").rglob("*")
+        if p.suffix in (".json", ".yaml", ".md")
     )
     assert TOKEN not in everything
     repo.commit(files | {"README.md": "# Now with a card"})

@@ -15,7 +15,12 @@ import pytest
 
 from tests import token_files
 from tests.contracts.test_token_sources import ids_of, read_in_units, source_of
-from tokenlake.errors import ConfigError, DamagedFileError, SourceNotFoundError, UnsuitableFileError
+from tokenlake.errors import (
+    ConfigError,
+    DamagedFileError,
+    SourceNotFoundError,
+    UnsuitableFileError,
+)
 
 DOCUMENTS = [[5, 6, 0], [], [7], list(range(1, 400))]
 FULL = [document for document in DOCUMENTS if document]
@@ -30,7 +35,9 @@ def read(path: Path, format_name: str, unit_size: int = 1 << 30) -> list[list[in
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "int32", "int64"])
 @pytest.mark.parametrize("sequences", [1, 3])
-def test_a_document_has_the_ids_of_all_its_sequences(tmp_path: Path, dtype: str, sequences: int) -> None:
+def test_a_document_has_the_ids_of_all_its_sequences(
+    tmp_path: Path, dtype: str, sequences: int
+) -> None:
     documents = [[token % 200 for token in document] for document in DOCUMENTS]
     path = token_files.megatron(tmp_path, documents, dtype, sequences)
     for unit_size in (1, 50, 1 << 30):
@@ -43,7 +50,8 @@ def change(path: Path, offset: int, data: bytes) -> None:
     path.write_bytes(content)
 
 
-# Places in an index of 4 sequences and 5 borders: a head of 34 bytes, lengths, places, borders.
+# Places in an index of 4 sequences and 5 borders: a head of 34 bytes, lengths, places,
+# borders.
 LENGTHS = 34
 PLACES = LENGTHS + 4 * 4
 BORDERS = PLACES + 8 * 4
@@ -65,7 +73,9 @@ BORDERS = PLACES + 8 * 4
         (BORDERS + 32, struct.pack("<q", 3), "borders"),
     ],
 )
-def test_a_wrong_index_is_refused(tmp_path: Path, offset: int, data: bytes, message: str) -> None:
+def test_a_wrong_index_is_refused(
+    tmp_path: Path, offset: int, data: bytes, message: str
+) -> None:
     path = token_files.megatron(tmp_path, DOCUMENTS)
     change(path.with_suffix(".idx"), offset, data)
     with pytest.raises((DamagedFileError, UnsuitableFileError), match=message):
@@ -82,7 +92,9 @@ def test_ids_without_their_index_are_refused(tmp_path: Path) -> None:
 # MDS
 
 
-@pytest.mark.parametrize("encoding", ["bytes", "ndarray", "ndarray:uint16", "ndarray:int64"])
+@pytest.mark.parametrize(
+    "encoding", ["bytes", "ndarray", "ndarray:uint16", "ndarray:int64"]
+)
 def test_every_encoding_of_ids_is_read(tmp_path: Path, encoding: str) -> None:
     path = token_files.mds(tmp_path, FULL, encoding, other=True)
     source = source_of(path, "mds")
@@ -120,11 +132,20 @@ def test_a_column_of_matrices_or_fractions_holds_no_ids(tmp_path: Path) -> None:
 @pytest.mark.parametrize("format_name", ["mds", "litdata"])
 @pytest.mark.parametrize(
     ("offset", "data"),
-    [(0, struct.pack("<I", 9999)), (4, struct.pack("<I", 1)), (8, struct.pack("<I", 1 << 30))],
+    [
+        (0, struct.pack("<I", 9999)),
+        (4, struct.pack("<I", 1)),
+        (8, struct.pack("<I", 1 << 30)),
+    ],
     ids=["number", "first place", "second place"],
 )
-def test_a_wrong_head_is_refused(tmp_path: Path, format_name: str, offset: int, data: bytes) -> None:
-    writers: dict[str, Callable[..., Path]] = {"mds": token_files.mds, "litdata": token_files.litdata}
+def test_a_wrong_head_is_refused(
+    tmp_path: Path, format_name: str, offset: int, data: bytes
+) -> None:
+    writers: dict[str, Callable[..., Path]] = {
+        "mds": token_files.mds,
+        "litdata": token_files.litdata,
+    }
     path = writers[format_name](tmp_path, FULL)
     change(path, offset, data)
     with pytest.raises(DamagedFileError, match=path.name):
@@ -153,7 +174,10 @@ def test_a_chunk_must_be_that_of_its_index(tmp_path: Path) -> None:
     path = token_files.litdata(tmp_path, DOCUMENTS)
     index = tmp_path / "index.json"
     content = json.loads(index.read_text())
-    for entry, message in (({"chunk_size": 3}, "states 3"), ({"filename": "other.bin"}, "does not name it")):
+    for entry, message in (
+        ({"chunk_size": 3}, "states 3"),
+        ({"filename": "other.bin"}, "does not name it"),
+    ):
         changed = {**content, "chunks": [{**content["chunks"][0], **entry}]}
         index.write_text(json.dumps(changed))
         with pytest.raises(DamagedFileError, match=message):

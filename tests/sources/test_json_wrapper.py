@@ -11,7 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.sources.support import Source, dicts, faults, one, positions, read, rows, texts, written
+from tests.sources.support import (
+    Source,
+    dicts,
+    faults,
+    one,
+    positions,
+    read,
+    rows,
+    texts,
+    written,
+)
 from tokenlake import create_source, inspect
 from tokenlake.errors import BadRecordError, DamagedFileError, UnsuitableFileError
 from tokenlake.etl.sources import read_rows, split_file
@@ -23,9 +33,12 @@ LAYOUTS: dict[str, Any] = {"one line": {}, "several lines": {"indent": 2}}
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("key", ["data", "rows", 'é " key', ""])
 @pytest.mark.parametrize(
-    "beside", [{}, {"version": "1.1", "info": {"n": [1, 2]}, "names": ["a"], "none": []}]
+    "beside",
+    [{}, {"version": "1.1", "info": {"n": [1, 2]}, "names": ["a"], "none": []}],
 )
-def test_the_only_list_of_objects_is_read(tmp_path: Path, layout: str, key: str, beside: dict[str, Any]):
+def test_the_only_list_of_objects_is_read(
+    tmp_path: Path, layout: str, key: str, beside: dict[str, Any]
+):
     for value in ({**beside, key: RECORDS}, {key: RECORDS, **beside}):
         data = json.dumps(value, **LAYOUTS[layout]).encode()
         path = written(tmp_path, data, "in.json")
@@ -38,15 +51,22 @@ def test_the_only_list_of_objects_is_read(tmp_path: Path, layout: str, key: str,
         assert dicts(rows(packed)) == RECORDS
         assert inspect(str(path)).groups[0].sample == tuple(RECORDS)
         source = create_source({"name": "a", "data_files": str(path)})
-        assert [row for name in source.shard_names for row in source.open_shard(name)] == RECORDS
+        assert [
+            row for name in source.shard_names for row in source.open_shard(name)
+        ] == RECORDS
 
 
 VALUES = st.recursive(
     st.none() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
     max_leaves=5,
 )
-OTHERS = VALUES.filter(lambda value: not (isinstance(value, list) and value and isinstance(value[0], dict)))
+OTHERS = VALUES.filter(
+    lambda value: not (isinstance(value, list) and value and isinstance(value[0], dict))
+)
 OBJECTS = st.dictionaries(st.sampled_from("abc"), VALUES, min_size=1, max_size=3)
 
 
@@ -69,7 +89,9 @@ def test_records_are_those_of_the_list_alone(
     members = list(others.items())
     members.insert(place, ("data", records))
     path = written(
-        tmp_path_factory.mktemp("json"), json.dumps(dict(members), indent=indent).encode(), "in.json"
+        tmp_path_factory.mktemp("json"),
+        json.dumps(dict(members), indent=indent).encode(),
+        "in.json",
     )
     (part,) = split_file(one(path), 1)
     batches = list(read_rows(part, Source(), None, block_bytes=block))
@@ -81,7 +103,9 @@ def test_several_lists_are_refused_by_name(tmp_path: Path, layout: str):
     data = json.dumps({"train": RECORDS, "test": RECORDS}, **LAYOUTS[layout]).encode()
     path = written(tmp_path, data, "in.json")
     for reader in (read, rows):
-        with pytest.raises(UnsuitableFileError, match=r"several lists of objects \('train', 'test'\)"):
+        with pytest.raises(
+            UnsuitableFileError, match=r"several lists of objects \('train', 'test'\)"
+        ):
             reader(path)
 
 
@@ -105,15 +129,20 @@ def test_lines_of_wrappers_are_records(tmp_path: Path):
     line = json.dumps({"data": RECORDS}).encode() + b"\n"
     path = written(tmp_path, line * 2, "in.json")
     assert dicts(rows(path)) == [{"data": RECORDS}] * 2
-    long = json.dumps({"data": RECORDS * 500}).encode() + b"\n"  # more than is looked at first
+    # More than is looked at first.
+    long = json.dumps({"data": RECORDS * 500}).encode() + b"\n"
     assert len(dicts(rows(written(tmp_path, long * 2, "in.json")))) == 2
     assert len(dicts(rows(written(tmp_path, long, "in.json")))) == 1000
     assert len(dicts(rows(written(tmp_path, line, "in.jsonl")))) == 1
 
 
 def test_an_object_around_no_list_is_refused(tmp_path: Path):
-    path = written(tmp_path, json.dumps({"a": {"b": RECORDS}}, indent=1).encode(), "in.json")
-    with pytest.raises(UnsuitableFileError, match="of several lines that contains no list of objects"):
+    path = written(
+        tmp_path, json.dumps({"a": {"b": RECORDS}}, indent=1).encode(), "in.json"
+    )
+    with pytest.raises(
+        UnsuitableFileError, match="of several lines that contains no list of objects"
+    ):
         read(path)
 
 

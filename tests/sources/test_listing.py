@@ -22,8 +22,22 @@ from tokenlake.base import in_order
 from tokenlake.errors import ConfigError, SourceNotFoundError
 from tokenlake.etl.sources import HashCache, InputFile, list_inputs, split_file
 
-NAMES = ["a.jsonl", "b/c.jsonl.gz", "b/d.txt", "b/e/f.ndjson", "b/e/g.txt.zst", "z.JSONL"]
-OTHERS = [".hidden.jsonl", "_part.jsonl", ".git/x.jsonl", "_tmp/x.jsonl", "README.md", "b/x.bin"]
+NAMES = [
+    "a.jsonl",
+    "b/c.jsonl.gz",
+    "b/d.txt",
+    "b/e/f.ndjson",
+    "b/e/g.txt.zst",
+    "z.JSONL",
+]
+OTHERS = [
+    ".hidden.jsonl",
+    "_part.jsonl",
+    ".git/x.jsonl",
+    "_tmp/x.jsonl",
+    "README.md",
+    "b/x.bin",
+]
 
 
 @pytest.fixture
@@ -39,8 +53,22 @@ def tree(tmp_path: Path) -> Path:
 def test_a_directory_is_searched_for_known_extensions(tree: Path) -> None:
     files = inputs(tree)
     assert [file.path for file in files] == sorted(NAMES)
-    assert [file.format for file in files] == ["jsonl", "jsonl", "text", "jsonl", "text", "jsonl"]
-    assert [file.compression for file in files] == [None, "gzip", None, None, "zstd", None]
+    assert [file.format for file in files] == [
+        "jsonl",
+        "jsonl",
+        "text",
+        "jsonl",
+        "text",
+        "jsonl",
+    ]
+    assert [file.compression for file in files] == [
+        None,
+        "gzip",
+        None,
+        None,
+        "zstd",
+        None,
+    ]
 
 
 def test_what_a_file_is_identified_by(tree: Path) -> None:
@@ -58,7 +86,8 @@ def test_what_a_file_is_identified_by(tree: Path) -> None:
 @pytest.mark.parametrize(
     ("entries", "expected"),
     [
-        (["*.jsonl"], ["_part.jsonl", "a.jsonl"]),  # a pattern takes what it says, but not what is hidden
+        # A pattern takes what it says, but not what is hidden.
+        (["*.jsonl"], ["_part.jsonl", "a.jsonl"]),
         (["**/[a-z]*.jsonl"], ["_tmp/x.jsonl", "a.jsonl"]),
         (["b/*", "b/e/*"], None),
         (["b/[c-d]*"], ["c.jsonl.gz", "d.txt"]),
@@ -80,17 +109,27 @@ def test_paths_are_relative_to_the_deepest_common_directory(
         assert [file.path for file in inputs(*found)] == expected
 
 
-def test_the_place_of_the_tree_and_the_order_of_the_entries_are_not_identity(tree: Path) -> None:
+def test_the_place_of_the_tree_and_the_order_of_the_entries_are_not_identity(
+    tree: Path,
+) -> None:
     before = [(file.path, file.token, file.file_id) for file in inputs(tree)]
     tree.rename(tree.parent / "elsewhere")
     moved = tree.parent / "elsewhere"
-    after = inputs(moved / "z.JSONL", moved / "b", moved / "a.jsonl", moved / "b" / "d.txt")
+    after = inputs(
+        moved / "z.JSONL", moved / "b", moved / "a.jsonl", moved / "b" / "d.txt"
+    )
     assert [(file.path, file.token, file.file_id) for file in after] == before
 
 
-def test_relative_paths_and_file_urls_are_local(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_paths_and_file_urls_are_local(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tree)
-    assert inputs("a.jsonl") == inputs(f"file://{tree}/a.jsonl") == inputs("b/../[a]*.jsonl")
+    assert (
+        inputs("a.jsonl")
+        == inputs(f"file://{tree}/a.jsonl")
+        == inputs("b/../[a]*.jsonl")
+    )
 
 
 def test_a_name_that_looks_like_a_pattern_is_taken_as_it_is(tmp_path: Path) -> None:
@@ -105,7 +144,22 @@ def test_a_link_back_to_a_folder_above_is_not_followed_for_ever(tree: Path) -> N
 
 
 _PARTS = st.sampled_from(
-    ["*", "**", "?", "a*", "[ab]", "[!a]", "a", "b", ".*", ".h", "*.x", "[.]h", "a?", "**a"]
+    [
+        "*",
+        "**",
+        "?",
+        "a*",
+        "[ab]",
+        "[!a]",
+        "a",
+        "b",
+        ".*",
+        ".h",
+        "*.x",
+        "[.]h",
+        "a?",
+        "**a",
+    ]
 )
 
 
@@ -115,7 +169,9 @@ def many_names(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folders = [root / name for name in ("a/b", "a/a.x", "b/.h", ".h/a", "ab/a/b", "")]
     for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)
-    for path in [folder / name for folder in folders for name in ("b", "a.x", ".h", "ba")]:
+    for path in [
+        folder / name for folder in folders for name in ("b", "a.x", ".h", "ba")
+    ]:
         if not path.exists():
             path.write_text("")
     return root
@@ -132,7 +188,9 @@ def test_globs_find_what_pythons_glob_finds(many_names: Path, parts: list[str]) 
         with pytest.raises(SourceNotFoundError):
             inputs(pattern, type="text")
     else:
-        assert {file.url for file in inputs(pattern, type="text")} == {str(Path(hit)) for hit in expected}
+        assert {file.url for file in inputs(pattern, type="text")} == {
+            str(Path(hit)) for hit in expected
+        }
 
 
 def test_a_glob_does_not_go_round_where_a_link_leads_back(tree: Path) -> None:
@@ -145,7 +203,9 @@ def test_a_glob_does_not_go_round_where_a_link_leads_back(tree: Path) -> None:
 def test_a_link_to_nothing_is_an_error_and_not_a_file_less(tree: Path) -> None:
     (tree / "b" / "gone.jsonl").symlink_to(tree / "nowhere")
     for entry in (tree, tree / "b" / "*.jsonl*", tree / "**" / "*.jsonl"):
-        with pytest.raises(SourceNotFoundError, match=r"b/gone\.jsonl: cannot be read \(No such file"):
+        with pytest.raises(
+            SourceNotFoundError, match=r"b/gone\.jsonl: cannot be read \(No such file"
+        ):
             inputs(entry)
 
 
@@ -169,8 +229,14 @@ def test_a_listing_ends_where_it_is_enough(tree: Path) -> None:
 def test_an_explicit_type_names_the_format_of_every_file(tree: Path) -> None:
     assert one(tree / "README.md", type="text").format == "text"
     assert one(tree / "b" / "x.bin", type="jsonl").format == "jsonl"
-    assert [file.path for file in inputs(tree, type="jsonl")] == [n for n in sorted(NAMES) if "txt" not in n]
-    assert [file.path for file in inputs(tree, type="text")] == ["README.md", "b/d.txt", "b/e/g.txt.zst"]
+    assert [file.path for file in inputs(tree, type="jsonl")] == [
+        n for n in sorted(NAMES) if "txt" not in n
+    ]
+    assert [file.path for file in inputs(tree, type="text")] == [
+        "README.md",
+        "b/d.txt",
+        "b/e/g.txt.zst",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -194,7 +260,9 @@ def test_a_mistyped_path_is_an_error_that_names_what_is_near(
         assert str(tree / near) in caught.value.details["near"]
 
 
-def test_what_could_be_a_hub_id_is_never_taken_for_one(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_could_be_a_hub_id_is_never_taken_for_one(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tree)
     with pytest.raises(SourceNotFoundError, match=r"'org/corpus'.*Hub"):
         inputs("org/corpus")
@@ -231,24 +299,33 @@ def test_progress_reaches_the_total(tree: Path) -> None:
         with lock:
             seen.append(progress)
 
-    files = list_inputs(Source(data_files=(str(tree),)), hash_threads=4, on_progress=report)  # type: ignore[arg-type]
+    files = list_inputs(
+        Source(data_files=(str(tree),)), hash_threads=4, on_progress=report
+    )  # type: ignore[arg-type]
     total = sum(file.size for file in files)
     hashed = [progress for progress in seen if progress.step == "hashing"]
     assert (hashed[-1].files, hashed[-1].all_files) == (len(files), len(files))
     assert (hashed[-1].bytes, hashed[-1].all_bytes) == (total, total)
-    assert [progress.bytes for progress in hashed] == sorted(progress.bytes for progress in hashed)
+    assert [progress.bytes for progress in hashed] == sorted(
+        progress.bytes for progress in hashed
+    )
 
 
-# ---- the cache of hashes ----------------------------------------------------------------------------
+# ---- the cache of hashes
+# ----------------------------------------------------------------------------
 
 
 def _old(path: Path) -> os.stat_result:
-    """Make a file look as if it had been left alone for a while, as far as a test can (not its ctime)."""
+    """Make a file look as if it had been left alone for a while, as far as a test
+    can (not its ctime).
+    """
     os.utime(path, ns=(1, 1))
     return path.stat()
 
 
-def test_a_hash_is_remembered_until_the_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hash_is_remembered_until_the_file_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text("{}")
     stat = _old(path)
@@ -273,7 +350,9 @@ def test_a_file_that_just_changed_is_not_remembered(tmp_path: Path) -> None:
         assert cache.get_many([path.stat()])[0] is None
 
 
-@pytest.mark.parametrize("break_it", ["garbage", "directory", "read-only", "other table", "closed"])
+@pytest.mark.parametrize(
+    "break_it", ["garbage", "directory", "read-only", "other table", "closed"]
+)
 def test_a_broken_cache_is_no_error(tmp_path: Path, break_it: str) -> None:
     path, data = tmp_path / "x.sqlite", tmp_path / "a.jsonl"
     data.write_text("{}")
@@ -307,7 +386,9 @@ def test_a_locked_cache_is_no_error(tmp_path: Path) -> None:
         other.close()
 
 
-def test_what_is_put_together_is_found_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_put_together_is_found_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stats = []
     for number in range(3):
         (tmp_path / f"{number}").write_text("x")
@@ -351,14 +432,23 @@ def test_where_the_cache_lives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert (tmp_path / "own" / "sha256.sqlite").is_file()
 
 
-# ---- ranges -----------------------------------------------------------------------------------------
+# ---- ranges
+# -----------------------------------------------------------------------------------------
 
-NAMED = {"source": "web", "path": "a.jsonl", "url": "/a.jsonl", "token": "sha256:", "file_id": 0}
+NAMED = {
+    "source": "web",
+    "path": "a.jsonl",
+    "url": "/a.jsonl",
+    "token": "sha256:",
+    "file_id": 0,
+}
 PLAIN = InputFile(**NAMED, size=0, stat=(0, 0, 0), format="jsonl", compression=None)
 
 
 @given(st.integers(0, 10**13), st.integers(1 << 20, 1 << 30))
-def test_ranges_of_a_plain_file_meet_and_are_about_a_unit_long(size: int, unit_size: int) -> None:
+def test_ranges_of_a_plain_file_meet_and_are_about_a_unit_long(
+    size: int, unit_size: int
+) -> None:
     file = renamed(PLAIN, size=size)
     if size // unit_size > 2000:
         return
@@ -368,12 +458,19 @@ def test_ranges_of_a_plain_file_meet_and_are_about_a_unit_long(size: int, unit_s
     assert all(a.stop == b.start for a, b in pairwise(parts))
     assert sum(part.weight for part in parts) == size
     if size > unit_size:
-        assert all(unit_size // 2 <= part.weight < unit_size * 3 // 2 + 1 for part in parts)
+        assert all(
+            unit_size // 2 <= part.weight < unit_size * 3 // 2 + 1 for part in parts
+        )
 
 
 def test_which_files_can_be_split() -> None:
     big = renamed(PLAIN, size=10**9)
-    for whole in ({"compression": "gzip"}, {"format": "text"}, {"format": "csv"}, {"format": "json"}):
+    for whole in (
+        {"compression": "gzip"},
+        {"format": "text"},
+        {"format": "csv"},
+        {"format": "json"},
+    ):
         assert len(split_file(renamed(big, **whole), 1 << 20)) == 1
     for lines in ({}, {"format": "text", "text_mode": "lines"}):
         assert len(split_file(renamed(big, **lines), 1 << 20)) > 900
@@ -381,14 +478,19 @@ def test_which_files_can_be_split() -> None:
     assert (whole.start, whole.stop, whole.weight) == (0, 10**9, 10**9)
 
 
-def test_a_url_beside_a_local_entry_is_refused_and_its_credentials_are_not_repeated(tree: Path) -> None:
-    with pytest.raises(ConfigError, match=r"data_files mix URLs \(s3://\.\.\.\) and local files") as caught:
+def test_a_url_beside_a_local_entry_is_refused_and_its_credentials_are_not_repeated(
+    tree: Path,
+) -> None:
+    with pytest.raises(
+        ConfigError, match=r"data_files mix URLs \(s3://\.\.\.\) and local files"
+    ) as caught:
         inputs("s3://key:hunter22@lake/in/*.jsonl", tree / "a.jsonl")
     assert "hunter22" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    "entry", ["/no-such-folder-here/a.jsonl", "/no-such-file-here.jsonl", "/*.no-such-ending"]
+    "entry",
+    ["/no-such-folder-here/a.jsonl", "/no-such-file-here.jsonl", "/*.no-such-ending"],
 )
 def test_an_error_lists_nothing_of_the_root_of_the_file_system(entry: str) -> None:
     with pytest.raises(SourceNotFoundError) as caught:

@@ -1,4 +1,6 @@
-"""Enormous documents and lines are read, or passed over, in bounded memory, whatever the format."""
+"""Enormous documents and lines are read, or passed over, in bounded memory, whatever
+the format.
+"""
 
 from __future__ import annotations
 
@@ -37,18 +39,27 @@ print((total, bad, int(status.split("VmHWM:")[1].split()[0]) >> 10))
 
 
 def _peak(path: Path, **options: object) -> tuple[int, list[tuple[int, str, int]], int]:
-    """Return (bytes of text, bad records, peak memory in MB) of a process that reads `path`, and remove it."""
+    """Return (bytes of text, bad records, peak memory in MB) of a process that reads
+    `path`, and remove it.
+    """
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'lib'}{os.pathsep}{ROOT}"}
     command = [sys.executable, "-c", SCRIPT, str(path), repr(options)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, env=environment
+    )
     path.unlink()
     return eval(done.stdout)
 
 
-# One emoji makes a Python string four bytes wide: one copy as a string would be over each bound.
+# One emoji makes a Python string four bytes wide: one copy as a string would be over
+# each bound.
 def _records(size: int) -> bytes:
     piece = b"line of text, \\n and more " * 40 + b"\\ud83d\\ude00"
-    return b'{"text":"a"}\n{"id":1,"text":"' + piece * (size // len(piece)) + b'"}\n{"text":"b"}\n'
+    return (
+        b'{"text":"a"}\n{"id":1,"text":"'
+        + piece * (size // len(piece))
+        + b'"}\n{"text":"b"}\n'
+    )
 
 
 def _prose(size: int) -> bytes:
@@ -60,12 +71,18 @@ def _table(size: int) -> bytes:
     offsets = pa.array([0, len(data)], pa.int64()).buffers()[1]
     text = pa.LargeStringArray.from_buffers(1, offsets, pa.py_buffer(data))
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.table({"text": text}), sink, use_dictionary=False, compression="snappy")
+    pq.write_table(
+        pa.table({"text": text}), sink, use_dictionary=False, compression="snappy"
+    )
     return sink.getvalue().to_pybytes()
 
 
 def _cell(size: int) -> bytes:
-    return b'id,text\n1,a\n2,"' + b'line of ""text"", and more\n' * (size // 27) + b'"\n3,b\n'
+    return (
+        b'id,text\n1,a\n2,"'
+        + b'line of ""text"", and more\n' * (size // 27)
+        + b'"\n3,b\n'
+    )
 
 
 @promise(135)
@@ -90,8 +107,11 @@ def test_an_enormous_document_takes_bounded_memory(
 
 
 @pytest.mark.integration
-def test_a_line_of_300_megabytes_is_passed_over_in_bounded_memory(tmp_path: Path) -> None:
-    # After some text the line goes on as a hole in the file, which takes no room on disk.
+def test_a_line_of_300_megabytes_is_passed_over_in_bounded_memory(
+    tmp_path: Path,
+) -> None:
+    # After some text the line goes on as a hole in the file, which takes no room on
+    # disk.
     path = tmp_path / "in.txt"
     size = 300 << 20
     with path.open("wb") as file:
@@ -107,7 +127,9 @@ def test_a_line_of_300_megabytes_is_passed_over_in_bounded_memory(tmp_path: Path
 @pytest.mark.integration
 def test_a_row_over_the_limit_is_passed_over_in_bounded_memory(tmp_path: Path) -> None:
     path = tmp_path / "in.csv.zst"
-    path.write_bytes(PACK[".zst"](b"id,text\n1,a\n2," + b"line of text " * 6_000_000 + b"\n3,b\n"))
+    path.write_bytes(
+        PACK[".zst"](b"id,text\n1,a\n2," + b"line of text " * 6_000_000 + b"\n3,b\n")
+    )
     total, bad, peak = _peak(path, max_record_bytes=1 << 20)
     assert (total < 100, len(bad)) == (True, 1)
     assert peak < 190

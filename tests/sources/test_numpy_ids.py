@@ -13,7 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.contracts.test_token_sources import ids_of, positions_of, read_in_units, source_of
+from tests.contracts.test_token_sources import (
+    ids_of,
+    positions_of,
+    read_in_units,
+    source_of,
+)
 from tokenlake.errors import DamagedFileError, UnsuitableFileError
 from tokenlake.etl.sources import list_inputs, read_rows, split_file
 
@@ -43,7 +48,11 @@ def split_at_eos(ids: list[int]) -> list[list[int]]:
     return documents
 
 
-@given(ids=st.lists(st.integers(0, 3), max_size=60), unit_size=st.integers(1, 50), block=st.integers(1, 40))
+@given(
+    ids=st.lists(st.integers(0, 3), max_size=60),
+    unit_size=st.integers(1, 50),
+    block=st.integers(1, 40),
+)
 def test_documents_end_behind_each_eos_in_units_and_blocks_of_any_size(
     ids: list[int], unit_size: int, block: int
 ) -> None:
@@ -54,8 +63,12 @@ def test_documents_end_behind_each_eos_in_units_and_blocks_of_any_size(
         assert ids_of(batches) == split_at_eos(ids)
         starts = np.cumsum([0, *map(len, split_at_eos(ids))])[:-1]
         assert positions_of(batches) == starts.tolist()
-        by_length = read_in_units(with_tokens(path, length=7), unit_size, block_bytes=block)
-        assert ids_of(by_length) == [ids[begin : begin + 7] for begin in range(0, len(ids), 7)]
+        by_length = read_in_units(
+            with_tokens(path, length=7), unit_size, block_bytes=block
+        )
+        assert ids_of(by_length) == [
+            ids[begin : begin + 7] for begin in range(0, len(ids), 7)
+        ]
 
 
 @pytest.mark.parametrize("dtype", ["uint16", "uint32", "int32", "int64"])
@@ -64,8 +77,12 @@ def test_a_header_of_numpy_states_the_type(tmp_path: Path, dtype: str) -> None:
     assert read(tmp_path / "ids.npy", unit_size=5) == [[5, 6, 0], [7]]
 
 
-@pytest.mark.parametrize(("magic", "version", "dtype"), [(20240520, 1, "<u2"), (20240801, 7, "<u4")])
-def test_the_header_of_llmc_states_the_type(tmp_path: Path, magic: int, version: int, dtype: str) -> None:
+@pytest.mark.parametrize(
+    ("magic", "version", "dtype"), [(20240520, 1, "<u2"), (20240801, 7, "<u4")]
+)
+def test_the_header_of_llmc_states_the_type(
+    tmp_path: Path, magic: int, version: int, dtype: str
+) -> None:
     ids = np.array([5, 6, 0, 7], dtype)
     header = np.zeros(256, "<i4")
     header[:3] = [magic, version, len(ids)]
@@ -85,7 +102,9 @@ def test_borders_beside_the_ids_are_their_documents(tmp_path: Path) -> None:
         assert read(path, unit_size) == [[5, 6], [], [7, 8, 9]]
 
 
-@pytest.mark.parametrize("borders", [b"0,2\n3,5\n", b"0,2\n2,4\n", b"1,5\n", b"0,2\n2,6\n", b"0,x\n", b""])
+@pytest.mark.parametrize(
+    "borders", [b"0,2\n3,5\n", b"0,2\n2,4\n", b"1,5\n", b"0,2\n2,6\n", b"0,x\n", b""]
+)
 def test_borders_of_other_ids_are_refused(tmp_path: Path, borders: bytes) -> None:
     path = tmp_path / "ids.npy"
     np.array([5, 6, 7, 8, 9], "<u2").tofile(path)
@@ -103,7 +122,10 @@ def test_a_loss_mask_has_a_value_for_each_id(tmp_path: Path) -> None:
     [data_file] = [file for file in list_inputs(source) if not file.companion]
     [part] = split_file(data_file, 1 << 30)
     [batch] = read_rows(part, source)
-    assert batch.rows.to_pydict() == {"input_ids": [[5, 6, 0], [7]], "loss_mask": [[0, 1, 1], [0]]}
+    assert batch.rows.to_pydict() == {
+        "input_ids": [[5, 6, 0], [7]],
+        "loss_mask": [[0, 1, 1], [0]],
+    }
     mask.write_bytes(bytes([0, 1, 1]))
     with pytest.raises(DamagedFileError, match="one for each of the 4 ids"):
         read(path, loss_field="loss_mask")
@@ -112,11 +134,15 @@ def test_a_loss_mask_has_a_value_for_each_id(tmp_path: Path) -> None:
 def test_an_array_that_is_no_stream_of_ids_is_refused(tmp_path: Path) -> None:
     for array in (np.ones((2, 3), np.uint16), np.ones(3, np.float32)):
         np.save(tmp_path / "ids.npy", array)
-        with pytest.raises(UnsuitableFileError, match="expected integers of one dimension"):
+        with pytest.raises(
+            UnsuitableFileError, match="expected integers of one dimension"
+        ):
             read(tmp_path / "ids.npy")
 
 
-def test_a_document_without_end_is_no_reason_to_read_all_of_a_file(tmp_path: Path) -> None:
+def test_a_document_without_end_is_no_reason_to_read_all_of_a_file(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "ids.bin"
     np.ones(1000, "<u2").tofile(path)
     source = replace(with_tokens(path), max_record_bytes=100)

@@ -1,4 +1,6 @@
-"""Files of ids that the trainers' own libraries wrote. Each test needs its library, and is left out without it."""
+"""Files of ids that the trainers' own libraries wrote. Each test needs its library,
+and is left out without it.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,12 @@ def imports(tmp_path: Path) -> Any:
     tokenizer = save(byte_level(), tmp_path / "tokenizer")
 
     def run(data: Path, format_name: str, **options: Any) -> list[Any]:
-        options = {"tokenizer": tokenizer, "store": tmp_path / "store", "workers": 1, **options}
+        options = {
+            "tokenizer": tokenizer,
+            "store": tmp_path / "store",
+            "workers": 1,
+            **options,
+        }
         result = tl.import_tokens(data, format=format_name, name="ids", **options)  # type: ignore[arg-type]
         with open_dataset(result.path) as rows:
             return rows.read(0, len(rows)).column("input_ids").to_pylist()
@@ -31,7 +38,8 @@ def imports(tmp_path: Path) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("encoding", "dtype"), [("bytes", "int64"), ("ndarray", "uint16"), ("ndarray:int32", "int32")]
+    ("encoding", "dtype"),
+    [("bytes", "int64"), ("ndarray", "uint16"), ("ndarray:int32", "int32")],
 )
 @pytest.mark.parametrize("compression", [None, "zstd"])
 def test_shards_of_mosaicml_streaming(
@@ -42,7 +50,10 @@ def test_shards_of_mosaicml_streaming(
         streaming = pytest.importorskip("streaming")
         out = str(tmp_path / "mds")
         with streaming.MDSWriter(
-            out=out, columns={"tokens": encoding, "name": "str"}, size_limit=2000, compression=compression
+            out=out,
+            columns={"tokens": encoding, "name": "str"},
+            size_limit=2000,
+            compression=compression,
         ) as writer:
             for number, document in enumerate(DOCUMENTS):
                 ids: Any = np.asarray(document, dtype)
@@ -53,7 +64,9 @@ def test_shards_of_mosaicml_streaming(
     assert imports(tmp_path / "mds", "mds", **options) == DOCUMENTS
 
 
-@pytest.mark.parametrize("kind", ["stream", "dictionary of tensors", "dictionary of arrays"])
+@pytest.mark.parametrize(
+    "kind", ["stream", "dictionary of tensors", "dictionary of arrays"]
+)
 def test_chunks_of_litdata(tmp_path: Path, imports: Any, kind: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -63,7 +76,9 @@ def test_chunks_of_litdata(tmp_path: Path, imports: Any, kind: str) -> None:
         loader = None
         if kind == "stream":
             loader = loaders.TokensLoader()
-        writer = writer_module.BinaryWriter(str(tmp_path / "lit"), chunk_bytes=2000, item_loader=loader)
+        writer = writer_module.BinaryWriter(
+            str(tmp_path / "lit"), chunk_bytes=2000, item_loader=loader
+        )
         for number, document in enumerate(DOCUMENTS):
             ids: Any = np.asarray(document, np.int32)
             if "array" not in kind:
@@ -78,7 +93,9 @@ def test_chunks_of_litdata(tmp_path: Path, imports: Any, kind: str) -> None:
 def test_records_of_array_record(tmp_path: Path, imports: Any) -> None:
     module = pytest.importorskip("array_record.python.array_record_module")
     (tmp_path / "data").mkdir()
-    writer = module.ArrayRecordWriter(str(tmp_path / "data" / "train.array_record"), "group_size:7")
+    writer = module.ArrayRecordWriter(
+        str(tmp_path / "data" / "train.array_record"), "group_size:7"
+    )
     for document in DOCUMENTS:
         writer.write(np.asarray(document, "<i4").tobytes())
     writer.close()
@@ -87,6 +104,11 @@ def test_records_of_array_record(tmp_path: Path, imports: Any) -> None:
 
 def test_folders_of_datasets(tmp_path: Path, imports: Any) -> None:
     datasets = pytest.importorskip("datasets")
-    columns = {"input_ids": DOCUMENTS, "attention_mask": [[1] * len(document) for document in DOCUMENTS]}
-    datasets.Dataset.from_dict(columns).save_to_disk(str(tmp_path / "data"), num_shards=3)
+    columns = {
+        "input_ids": DOCUMENTS,
+        "attention_mask": [[1] * len(document) for document in DOCUMENTS],
+    }
+    datasets.Dataset.from_dict(columns).save_to_disk(
+        str(tmp_path / "data"), num_shards=3
+    )
     assert imports(tmp_path / "data", "datasets") == DOCUMENTS

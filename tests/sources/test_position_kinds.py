@@ -1,4 +1,6 @@
-"""The meaning of a document's position, by the file's name and the configuration of its source."""
+"""The meaning of a document's position, by the file's name and the configuration of
+its source.
+"""
 
 from __future__ import annotations
 

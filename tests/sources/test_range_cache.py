@@ -1,4 +1,6 @@
-"""Blocks of remote inputs are kept where it is asked for; those of another version are never used."""
+"""Blocks of remote inputs are kept where it is asked for; those of another version
+are never used.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +39,17 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def texts(server: HttpServer, name: str) -> list[str]:
     """Read a file anew, as another process would."""
-    return [row["text"] for row in create_source({"data_files": f"{server.url}/set/{name}"})]
+    return [
+        row["text"] for row in create_source({"data_files": f"{server.url}/set/{name}"})
+    ]
 
 
-@pytest.mark.parametrize(("name", "data"), [("a.jsonl", jsonl(TEXTS)), ("a.parquet", parquet(TEXTS))])
-def test_a_second_reading_asks_for_no_bytes(server: HttpServer, kept: Path, name: str, data: bytes) -> None:
+@pytest.mark.parametrize(
+    ("name", "data"), [("a.jsonl", jsonl(TEXTS)), ("a.parquet", parquet(TEXTS))]
+)
+def test_a_second_reading_asks_for_no_bytes(
+    server: HttpServer, kept: Path, name: str, data: bytes
+) -> None:
     server.files[f"set/{name}"] = data
     assert texts(server, name) == TEXTS
     assert server.requests("GET")
@@ -83,7 +91,11 @@ def test_nothing_is_kept_unasked_and_a_wrong_size_is_an_error(
 
 @promise(156)
 def test_a_configuration_keeps_them_for_builds_and_pipelines_and_their_workers(
-    server: HttpServer, kept: Path, tokenizer_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: HttpServer,
+    kept: Path,
+    tokenizer_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv(VARIABLE)
     server.files["set/a.jsonl"] = jsonl(TEXTS)
@@ -101,5 +113,7 @@ def test_a_configuration_keeps_them_for_builds_and_pipelines_and_their_workers(
     assert build_dataset(config | packed, workers=1).units_built == 1
     assert len(list(Pipeline.from_config(config).source().build())) == len(TEXTS)
     assert not server.requests("GET")
-    again = build_dataset({name: config[name] for name in config if name != "cache"}, workers=1)
+    again = build_dataset(
+        {name: config[name] for name in config if name != "cache"}, workers=1
+    )
     assert (again.status, again.version) == ("exists", first.version)

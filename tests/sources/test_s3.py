@@ -27,7 +27,12 @@ from tests.sources.remote_support import (
     require_resumed,
     require_same_as_local,
 )
-from tokenlake.errors import ConfigError, InputChangedError, SourceError, SourceNotFoundError
+from tokenlake.errors import (
+    ConfigError,
+    InputChangedError,
+    SourceError,
+    SourceNotFoundError,
+)
 from tokenlake.etl import build_dataset
 from tokenlake.etl.sources import RowBatch, list_inputs, opened, read_rows, split_files
 from tokenlake.runtime.store import close_filesystems
@@ -75,7 +80,9 @@ def put(server: S3Server, name: str, data: bytes, bucket: str = "lake") -> str:
 
 
 def paths(server: S3Server, *urls: str, **options: Any) -> list[str]:
-    return [file.path for file in listed(*urls, storage_options=server.options(), **options)]
+    return [
+        file.path for file in listed(*urls, storage_options=server.options(), **options)
+    ]
 
 
 class TestListing:
@@ -84,8 +91,14 @@ class TestListing:
         expected += ["part-0.jsonl", "part-1.jsonl.gz", "part-10.jsonl"]
         assert paths(server, "s3://tree/raw") == expected
         assert paths(server, "s3://tree/raw/") == expected
-        assert paths(server, "s3://tree") == [*(f"raw/{path}" for path in expected), "rawer/e.jsonl"]
-        assert paths(server, "s3://tree/raw", type="text") == ["deep/c.txt", "deep/readme.md"]
+        assert paths(server, "s3://tree") == [
+            *(f"raw/{path}" for path in expected),
+            "rawer/e.jsonl",
+        ]
+        assert paths(server, "s3://tree/raw", type="text") == [
+            "deep/c.txt",
+            "deep/readme.md",
+        ]
 
     @pytest.mark.parametrize(
         ("pattern", "expected"),
@@ -93,7 +106,10 @@ class TestListing:
             ("raw/*.jsonl", ["a.jsonl", "part-0.jsonl", "part-10.jsonl"]),
             ("raw/part-[0-9].jsonl*", ["part-0.jsonl", "part-1.jsonl.gz"]),
             ("raw/part-?.jsonl", ["part-0.jsonl"]),
-            ("raw/**/*.jsonl", ["_tmp/d.jsonl", "a.jsonl", "part-0.jsonl", "part-10.jsonl"]),
+            (
+                "raw/**/*.jsonl",
+                ["_tmp/d.jsonl", "a.jsonl", "part-0.jsonl", "part-10.jsonl"],
+            ),
             ("raw/*/er/*", ["deep/er/b.parquet"]),
             ("**/*.parquet", ["raw/deep/er/b.parquet"]),
             ("raw*/e.jsonl", ["rawer/e.jsonl"]),
@@ -108,7 +124,9 @@ class TestListing:
             assert paths(server, f"s3://tree/{pattern}") == expected
             assert all(request.method == "GET" for request in server.log)
 
-    def test_a_folder_has_the_splits_that_names_or_a_card_say(self, server: S3Server) -> None:
+    def test_a_folder_has_the_splits_that_names_or_a_card_say(
+        self, server: S3Server
+    ) -> None:
         for name in ("train-0", "train-1", "test-0"):
             put(server, f"splits/{name}.jsonl", b"{}")
         url, written = "s3://lake/splits", {"split_from": "option"}
@@ -116,56 +134,91 @@ class TestListing:
         assert paths(server, url, split="test", **written) == ["test-0.jsonl"]
         assert paths(server, f"{url}/t*-0.jsonl") == ["test-0.jsonl", "train-0.jsonl"]
         with pytest.raises(
-            ConfigError, match=r"no split 'dev'; .* it has train \(2 files\), test \(1 file\)"
+            ConfigError,
+            match=r"no split 'dev'; .* it has train \(2 files\), test \(1 file\)",
         ):
             paths(server, url, split="dev", **written)
-        put(server, "splits/README.md", b"---\nconfigs:\n- config_name: x\n  data_files: '*-0.jsonl'\n---\n")
-        assert paths(server, url) == paths(server, url, subset="x") == ["test-0.jsonl", "train-0.jsonl"]
+        put(
+            server,
+            "splits/README.md",
+            b"---\nconfigs:\n- config_name: x\n  data_files: '*-0.jsonl'\n---\n",
+        )
+        assert (
+            paths(server, url)
+            == paths(server, url, subset="x")
+            == ["test-0.jsonl", "train-0.jsonl"]
+        )
 
-    def test_globs_agree_with_those_of_local_files(self, server: S3Server, tmp_path: Path) -> None:
+    def test_globs_agree_with_those_of_local_files(
+        self, server: S3Server, tmp_path: Path
+    ) -> None:
         for name, data in TREE.items():
             if not name.endswith("/"):
                 (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
                 (tmp_path / name).write_bytes(data)
-        patterns = ["raw", "raw/**/*.jsonl", "raw/**", "**/*.jsonl*", "raw/*", "raw*/*.jsonl", "raw/p*-?.*"]
+        patterns = [
+            "raw",
+            "raw/**/*.jsonl",
+            "raw/**",
+            "**/*.jsonl*",
+            "raw/*",
+            "raw*/*.jsonl",
+            "raw/p*-?.*",
+        ]
         for pattern in patterns:
             given = "text" if pattern in ("raw/**", "raw/*") else None
             local = [file.path for file in listed(f"{tmp_path}/{pattern}", type=given)]
             assert paths(server, f"s3://tree/{pattern}", type=given) == local, pattern
 
-    def test_lists_are_relative_to_the_common_folder_and_without_repeats(self, server: S3Server) -> None:
+    def test_lists_are_relative_to_the_common_folder_and_without_repeats(
+        self, server: S3Server
+    ) -> None:
         found = paths(
-            server, "s3://tree/raw/deep/er", "s3://tree/raw/deep/c.txt", "s3a://tree/raw/deep/*.txt"
+            server,
+            "s3://tree/raw/deep/er",
+            "s3://tree/raw/deep/c.txt",
+            "s3a://tree/raw/deep/*.txt",
         )
         assert found == ["c.txt", "er/b.parquet"]
 
-    def test_more_objects_than_a_page_cost_a_request_a_page(self, server: S3Server) -> None:
-        inside = s3_backends["123456789012"]["aws"]  # moto runs in this process: no 1,205 requests
+    def test_more_objects_than_a_page_cost_a_request_a_page(
+        self, server: S3Server
+    ) -> None:
+        # Moto runs in this process: no 1,205 requests.
+        inside = s3_backends["123456789012"]["aws"]
         for index in range(1205):
             inside.put_object("many", f"in/{index:05d}.jsonl", b"")
         files = listed("s3://many/in", storage_options=server.options())
-        assert [file.path for file in files] == [f"{index:05d}.jsonl" for index in range(1205)]
+        assert [file.path for file in files] == [
+            f"{index:05d}.jsonl" for index in range(1205)
+        ]
         assert len(server.requests("GET", "list-type=2")) == 2
         assert len(server.log) == 3  # and the question whether `in` itself is an object
 
     def test_an_object_and_its_listing_have_one_token(self, server: S3Server) -> None:
         (alone,) = listed("s3://tree/raw/a.jsonl", storage_options=server.options())
-        (listed_one,) = listed("s3://tree/raw/a*.jsonl", storage_options=server.options())
+        (listed_one,) = listed(
+            "s3://tree/raw/a*.jsonl", storage_options=server.options()
+        )
         assert alone == listed_one
         assert alone.token == "etag:99914b932bd37a50b983c5e7c90ae93b"
         assert alone.url == "s3://tree/raw/a.jsonl"
 
     def test_a_missing_object_names_near_ones(self, server: S3Server) -> None:
         with pytest.raises(
-            SourceNotFoundError, match=r"nothing matches.*Did you mean 's3://tree/raw/a\.jsonl'"
+            SourceNotFoundError,
+            match=r"nothing matches.*Did you mean 's3://tree/raw/a\.jsonl'",
         ):
             paths(server, "s3://tree/raw/aa.jsonl")
-        with pytest.raises(SourceNotFoundError, match=r"'s3://tree/' holds: raw, rawer"):
+        with pytest.raises(
+            SourceNotFoundError, match=r"'s3://tree/' holds: raw, rawer"
+        ):
             paths(server, "s3://tree/zzzzzzzz.parquet")
 
     def test_a_folder_without_inputs_says_what_it_holds(self, server: S3Server) -> None:
         with pytest.raises(
-            SourceNotFoundError, match=r"no file of type csv in 's3://tree/raw'\. It holds .*\.gz"
+            SourceNotFoundError,
+            match=r"no file of type csv in 's3://tree/raw'\. It holds .*\.gz",
         ):
             paths(server, "s3://tree/raw", type="csv")
 
@@ -185,12 +238,18 @@ class TestReading:
     ) -> None:
         for name, data in corpus().items():
             put(server, f"same/{name}", data)
-        require_same_as_local(tmp_path, "s3://lake/same", storage_options=server.options())
+        require_same_as_local(
+            tmp_path, "s3://lake/same", storage_options=server.options()
+        )
 
     @promise(245)
-    def test_a_killed_connection_and_a_slow_down_lose_nothing(self, server: S3Server) -> None:
+    def test_a_killed_connection_and_a_slow_down_lose_nothing(
+        self, server: S3Server
+    ) -> None:
         texts = documents(10_000)
-        files = listed(put(server, "long.jsonl", jsonl(texts)), storage_options=server.options())
+        files = listed(
+            put(server, "long.jsonl", jsonl(texts)), storage_options=server.options()
+        )
         require_resumed(server, files, texts, "long.jsonl", status=503)
 
     def test_listings_are_tried_again(self, server: S3Server) -> None:
@@ -199,15 +258,26 @@ class TestReading:
         assert not server.faults
 
     def test_a_replaced_object(self, server: S3Server) -> None:
-        files = listed(put(server, "x.jsonl", jsonl(documents(20))), storage_options=server.options())
+        files = listed(
+            put(server, "x.jsonl", jsonl(documents(20))),
+            storage_options=server.options(),
+        )
         put(server, "x.jsonl", jsonl(documents(20)[::-1]))
         with pytest.raises(InputChangedError, match="another version"):
             read_rows_of(files, storage_options=server.options())
         # The storage refuses by itself: no byte of the other version was sent.
-        assert all("if-match" in request.headers for request in server.requests("GET", "x.jsonl"))
+        assert all(
+            "if-match" in request.headers
+            for request in server.requests("GET", "x.jsonl")
+        )
 
-    def test_an_object_that_is_replaced_while_it_is_read(self, server: S3Server) -> None:
-        (file,) = listed(put(server, "x.jsonl", jsonl(documents(20))), storage_options=server.options())
+    def test_an_object_that_is_replaced_while_it_is_read(
+        self, server: S3Server
+    ) -> None:
+        (file,) = listed(
+            put(server, "x.jsonl", jsonl(documents(20))),
+            storage_options=server.options(),
+        )
         with pytest.raises(InputChangedError), opened(file, server.options()) as data:
             data.pread(100, 0)
             put(server, "x.jsonl", jsonl(documents(21)))
@@ -218,7 +288,8 @@ class TestReading:
         server.refuse = True
         monkeypatch.setenv("LAKE_KEY", "AKIAOTHER")
         with pytest.raises(
-            SourceError, match=r"access is denied .*places that AWS's tools use.*\{key: \{env: NAME\}"
+            SourceError,
+            match=r"access is denied .*places that AWS's tools use.*\{key: \{env: NAME\}",
         ):
             paths(server, "s3://tree/raw/a*.jsonl")
         assert len(server.log) == 1
@@ -231,11 +302,16 @@ class TestReading:
         monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
         monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
         monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-        options = {"endpoint_url": server.url, "client_kwargs": {"region_name": "us-east-1"}}
+        options = {
+            "endpoint_url": server.url,
+            "client_kwargs": {"region_name": "us-east-1"},
+        }
         with pytest.raises(SourceError, match=r"access is denied .*NoCredentialsError"):
             listed("s3://tree/raw/a.jsonl", storage_options=options)
 
-    def test_the_patience_is_bounded(self, server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_patience_is_bounded(
+        self, server: S3Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv("TOKENLAKE_RETRY_SECONDS", "1.5")
         server.faults.extend([Fault(status=503)] * 100)
         with pytest.raises(SourceError, match=r"cannot be read: tried \d+ times"):
@@ -243,14 +319,22 @@ class TestReading:
         assert len(server.log) < 20
 
 
-def config(server: S3Server, tmp_path: Path, tokenizer: Path, urls: str) -> dict[str, Any]:
-    made = config_of(tmp_path, urls, tokenizer, pack=128, storage_options=server.options())
+def config(
+    server: S3Server, tmp_path: Path, tokenizer: Path, urls: str
+) -> dict[str, Any]:
+    made = config_of(
+        tmp_path, urls, tokenizer, pack=128, storage_options=server.options()
+    )
     return made | {"source": {"unit_size": 60_000}}
 
 
 class TestBuild:
     def test_a_whole_build_by_two_processes_and_no_secret_anywhere(
-        self, server: S3Server, tmp_path: Path, tokenizer_dir: Path, capfd: pytest.CaptureFixture[str]
+        self,
+        server: S3Server,
+        tmp_path: Path,
+        tokenizer_dir: Path,
+        capfd: pytest.CaptureFixture[str],
     ) -> None:
         for name, data in corpus().items():
             put(server, f"build/{name}", data)
@@ -271,10 +355,16 @@ class TestBuild:
         assert len(written) > 5
         for secret in (KEY, SECRET):
             assert secret not in told
-            assert not [path for path in written if secret.encode() in path.read_bytes()]
+            assert not [
+                path for path in written if secret.encode() in path.read_bytes()
+            ]
 
     def test_a_literal_secret_works_and_is_kept_nowhere(
-        self, server: S3Server, tmp_path: Path, tokenizer_dir: Path, capfd: pytest.CaptureFixture[str]
+        self,
+        server: S3Server,
+        tmp_path: Path,
+        tokenizer_dir: Path,
+        capfd: pytest.CaptureFixture[str],
     ) -> None:
         put(server, "one.jsonl", jsonl(documents(50)))
         wanted = config(server, tmp_path, tokenizer_dir, "s3://lake/one.jsonl")
@@ -285,9 +375,13 @@ class TestBuild:
         wanted["name"] = "other"
         with pytest.raises(SourceError, match="access is denied") as caught:
             build_dataset(wanted, workers=1)
-        assert SECRET not in str(caught.value) + repr(caught.value.details) + "".join(capfd.readouterr())
+        assert SECRET not in str(caught.value) + repr(caught.value.details) + "".join(
+            capfd.readouterr()
+        )
         assert not [
-            path for path in tmp_path.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()
+            path
+            for path in tmp_path.rglob("*")
+            if path.is_file() and SECRET.encode() in path.read_bytes()
         ]
 
     def test_an_object_that_is_replaced_during_the_run(
@@ -301,7 +395,9 @@ class TestBuild:
                 replaced.append(put(server, "moving.jsonl", jsonl(documents(4001))))
 
         wanted = config(server, tmp_path, tokenizer_dir, "s3://lake/moving.jsonl")
-        with pytest.raises(InputChangedError, match=r"s3://lake/moving\.jsonl: the input changed"):
+        with pytest.raises(
+            InputChangedError, match=r"s3://lake/moving\.jsonl: the input changed"
+        ):
             build_dataset(wanted, workers=1, on_event=replace)
 
 

@@ -28,7 +28,12 @@ ROWS = pa.record_batch(
         "score": pa.array([0.5, float("nan"), 2.0, None]),
         "ok": pa.array([True, False, None, True]),
         "meta": pa.array(
-            [{"lang": "py", "deep": {"x": 1}}, {"lang": "go", "deep": None}, None, {"lang": None}]
+            [
+                {"lang": "py", "deep": {"x": 1}},
+                {"lang": "go", "deep": None},
+                None,
+                {"lang": None},
+            ]
         ),
         "tags": pa.array([["a", "b"], [], None, ["c"]]),
         "my col": pa.array([1, 2, 3, 4]),
@@ -72,7 +77,10 @@ def met(sql: str, rows: Rows) -> list[int]:
         ("meta['lang'] = 'go'", [1]),
         ('"my col" > 2', [2, 3]),
         ('"a.b" = 1', [0]),
-        ("list_contains(tags, 'a') or len(list_filter(tags, lambda t: t = 'c')) = 1", [0, 3]),
+        (
+            "list_contains(tags, 'a') or len(list_filter(tags, lambda t: t = 'c')) = 1",
+            [0, 3],
+        ),
         ("len([t for t in tags if t > 'a']) = 1", [0, 3]),
         ("regexp_matches(lang, '^g')", [1]),
         ("nothing = 'py'", []),
@@ -100,13 +108,18 @@ def test_what_a_predicate_keeps(sql: str, expected: list[int]) -> None:
         ('"a.b" = 1', ("a.b",)),
         ('"a.b".c = 1', ("a.b",)),
         ("len(list_filter(l, lambda x: x.a > y)) > 0", ("l", "y")),
-        ("len(list_filter(l, lambda x: len(list_filter(m, lambda y: y > x)) > y)) > 0", ("l", "m", "y")),
+        (
+            "len(list_filter(l, lambda x: len(list_filter(m, lambda y: y > x)) > y)) > 0",
+            ("l", "m", "y"),
+        ),
         ("case when a then b else c end in (d, 1)", ("a", "b", "c", "d")),
         ("Lang = 'py'", ("Lang",)),
         ('"quoted ""name""" = 1', ('quoted "name"',)),
     ],
 )
-def test_the_columns_of_a_predicate_are_top_level_fields(sql: str, columns: tuple[str, ...]) -> None:
+def test_the_columns_of_a_predicate_are_top_level_fields(
+    sql: str, columns: tuple[str, ...]
+) -> None:
     assert Predicate(sql).columns == columns
 
 
@@ -170,10 +183,16 @@ def test_what_is_no_predicate_is_refused_before_any_work(sql: str, why: str) -> 
 @pytest.mark.parametrize(
     ("sql", "said"),
     [
-        ("land = 'py'", r"'land', which is no column\. Did you mean lang\? The columns are id, lang"),
+        (
+            "land = 'py'",
+            r"'land', which is no column\. Did you mean lang\? The columns are id, lang",
+        ),
         ("LANG = 'py'", "Did you mean lang"),
         ("rowid = 1", "'rowid', which is no column"),
-        ("id = 'abc'", r"Could not convert string 'abc' to INT64 \(at `'abc'`\).*TRY_CAST"),
+        (
+            "id = 'abc'",
+            r"Could not convert string 'abc' to INT64 \(at `'abc'`\).*TRY_CAST",
+        ),
         ("lang > 3", "Cannot compare.*TRY_CAST"),
         ("meta.size > 3", "Could not find key"),
         ("length(lang)", "is of type int64, expected a condition"),
@@ -195,10 +214,14 @@ def test_a_value_that_cannot_be_judged_is_a_fault_of_its_row_alone() -> None:
         (1, "where_failed"),
         (4, "where_failed"),
     ]
-    assert re.search("Could not convert string 'x'.*n string.*TRY_CAST", verdicts.faults[1].detail)
+    assert re.search(
+        "Could not convert string 'x'.*n string.*TRY_CAST", verdicts.faults[1].detail
+    )
 
 
-@pytest.mark.parametrize("sql", ["lang = 'en'", "lang in ('en', 'de')", "lang like 'e%'", "length(lang) = 2"])
+@pytest.mark.parametrize(
+    "sql", ["lang = 'en'", "lang in ('en', 'de')", "lang like 'e%'", "length(lang) = 2"]
+)
 def test_one_odd_value_changes_the_verdict_on_itself_alone(sql: str) -> None:
     objects: list[Row] = [{"lang": "en"}] * 1000
     objects[500] = {"lang": 5}
@@ -222,12 +245,17 @@ def test_one_odd_value_changes_the_verdict_on_itself_alone(sql: str) -> None:
     ],
 )
 @pytest.mark.parametrize("nested", [False, True])
-def test_integers_of_json_are_numbers_whatever_their_size(sql: str, expected: list[int], nested: bool):
+def test_integers_of_json_are_numbers_whatever_their_size(
+    sql: str, expected: list[int], nested: bool
+):
     values = [1, 2**63, 2**64 - 1, 2**70, 10**40, -(2**70), 10**400, -(10**400)]
     objects: list[Row] = [{"i": value} for value in values]
     if nested:
         objects = [{"i": {"n": value}} for value in values[:4]]
-        sql, expected = re.sub(r"\bi\b", "i.n", sql), [index for index in expected if index < 4]
+        sql, expected = (
+            re.sub(r"\bi\b", "i.n", sql),
+            [index for index in expected if index < 4],
+        )
     assert met(sql, Rows(objects=objects)) == expected
 
 
@@ -242,7 +270,10 @@ _SCALARS = st.one_of(
 )
 _MIXED = st.recursive(
     _SCALARS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("lLxy"), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from("lLxy"), inner, max_size=3)
+    ),
     max_leaves=5,
 ) | st.just(functools.reduce(lambda inner, _: [inner], range(400), 1))
 _ON_MIXED = st.sampled_from(
@@ -276,19 +307,28 @@ _ON_MIXED = st.sampled_from(
 
 
 @settings(max_examples=60, deadline=None)
-@given(_ON_MIXED, st.lists(st.dictionaries(st.sampled_from("ab"), _MIXED), min_size=1, max_size=6))
+@given(
+    _ON_MIXED,
+    st.lists(st.dictionaries(st.sampled_from("ab"), _MIXED), min_size=1, max_size=6),
+)
 @example("typeof(a) = 'BIGINT'", [{"a": 1}, {"a": 2**63}])
-def test_the_verdict_on_an_object_is_that_on_it_alone(sql: str, objects: list[Row]) -> None:
+def test_the_verdict_on_an_object_is_that_on_it_alone(
+    sql: str, objects: list[Row]
+) -> None:
     together = Predicate(sql).judge(Rows(objects=objects))
     alone = [Predicate(sql).judge(Rows(objects=[each])) for each in objects]
     assert together.mask.tolist() == [bool(each.mask[0]) for each in alone]
-    assert together.faults == {index: each.faults[0] for index, each in enumerate(alone) if each.faults}
+    assert together.faults == {
+        index: each.faults[0] for index, each in enumerate(alone) if each.faults
+    }
 
 
 @settings(max_examples=50, deadline=None)
 @given(
     _ON_MIXED,
-    st.lists(st.none() | st.sampled_from(["en", "1", "x", "", "[1]"]), min_size=1, max_size=6),
+    st.lists(
+        st.none() | st.sampled_from(["en", "1", "x", "", "[1]"]), min_size=1, max_size=6
+    ),
     st.booleans(),
 )
 def test_the_verdict_on_a_row_of_columns_is_that_on_it_alone(
@@ -306,15 +346,22 @@ def test_the_verdict_on_a_row_of_columns_is_that_on_it_alone(
         return
     alone = [judge(Rows(rows[index : index + 1])) for index in range(len(rows))]
     assert together.mask.tolist() == [bool(each.mask[0]) for each in alone]
-    assert together.faults == {index: each.faults[0] for index, each in enumerate(alone) if each.faults}
+    assert together.faults == {
+        index: each.faults[0] for index, each in enumerate(alone) if each.faults
+    }
 
 
 def test_many_fields_in_an_object_do_not_change_what_others_beside_it_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(rows_module, "MAX_CELLS", 20_000)  # more are no column: a 200th, to save the time
-    objects: list[Row] = [{"m": {str(key): key for key in range(600)}} for _ in range(50)]
-    assert met("m['7'] = 7 and m::varchar like '{%'", Rows(objects=objects)) == list(range(50))
+    # More are no column: a 200th, to save the time.
+    monkeypatch.setattr(rows_module, "MAX_CELLS", 20_000)
+    objects: list[Row] = [
+        {"m": {str(key): key for key in range(600)}} for _ in range(50)
+    ]
+    assert met("m['7'] = 7 and m::varchar like '{%'", Rows(objects=objects)) == list(
+        range(50)
+    )
 
 
 def test_of_two_columns_that_differ_in_case_the_one_that_is_spelled_so_counts() -> None:
@@ -327,12 +374,20 @@ def test_of_two_columns_that_differ_in_case_the_one_that_is_spelled_so_counts() 
 
 
 def test_what_an_object_lacks_is_null() -> None:
-    objects: list[Row] = [{"meta": {"a": {"b": 1}}, "flat": 1}, {"meta": {"a": None}, "flat": 2}, {"flat": 3}]
+    objects: list[Row] = [
+        {"meta": {"a": {"b": 1}}, "flat": 1},
+        {"meta": {"a": None}, "flat": 2},
+        {"flat": 3},
+    ]
     rows = Rows(objects=objects)
     assert met("land is null", rows) == [0, 1, 2]
     assert met("meta.size > 3 or meta.a.b = 1", rows) == [0]
-    assert met("meta.A.b = 1", rows) == [0]  # fields of fields in any case, as in DuckDB
-    assert met("meta.a.c is null and meta.size is null", Rows(objects=objects[1:])) == [0, 1]
+    # Fields of fields in any case, as in DuckDB.
+    assert met("meta.A.b = 1", rows) == [0]
+    assert met("meta.a.c is null and meta.size is null", Rows(objects=objects[1:])) == [
+        0,
+        1,
+    ]
     assert met("land.x = 1 or meta['new']['x'] = 1 or flat = 2", rows) == [1]
     assert met("flat = 2", Rows(objects=[])) == []
 
@@ -342,12 +397,22 @@ def test_rows_that_are_slices_or_empty() -> None:
     assert kept("id = 1", ROWS[:0]) == []
     assert kept("nothing = 1", ROWS[:0]) == []
     many = pa.record_batch({"x": np.arange(300_000)})
-    assert kept("x % 100000 = 99999", many) == [99_999, 199_999, 299_999]  # in the order of the rows
+    # In the order of the rows.
+    assert kept("x % 100000 = 99999", many) == [99_999, 199_999, 299_999]
 
 
 @pytest.mark.parametrize(
     "kind",
-    ["string", "large_string", "string_view", "dictionary", "binary", "uint64", "decimal", "timestamp"],
+    [
+        "string",
+        "large_string",
+        "string_view",
+        "dictionary",
+        "binary",
+        "uint64",
+        "decimal",
+        "timestamp",
+    ],
 )
 def test_types_that_files_have(kind: str) -> None:
     arrays = {
@@ -360,7 +425,11 @@ def test_types_that_files_have(kind: str) -> None:
         "decimal": pa.array([3, 1, None]).cast(pa.decimal128(38, 2)),
         "timestamp": pa.array([86_400 * 10**6, 0, None], pa.timestamp("us")),
     }
-    conditions = {"uint64": "> 1", "decimal": "> 1.5", "timestamp": "> '1970-01-01 12:00'"}
+    conditions = {
+        "uint64": "> 1",
+        "decimal": "> 1.5",
+        "timestamp": "> '1970-01-01 12:00'",
+    }
     condition = conditions.get(kind, "= 'a'")
     assert kept(f"x {condition}", pa.record_batch({"x": arrays[kind]})) == [0]
 
@@ -389,11 +458,15 @@ def test_threads_share_the_engine() -> None:
 def test_a_worker_without_where_does_not_import_duckdb() -> None:
     code = "import sys; import tokenlake.etl.sources.records, tokenlake.etl.worker; sys.exit('duckdb' in sys.modules)"
     assert (
-        subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": ":".join(sys.path)}).returncode == 0
+        subprocess.run(
+            [sys.executable, "-c", code], env={"PYTHONPATH": ":".join(sys.path)}
+        ).returncode
+        == 0
     )
 
 
-# ---- statistics -------------------------------------------------------------------------------------
+# ---- statistics
+# -------------------------------------------------------------------------------------
 
 
 def _range(low: Any, high: Any, nulls: int | None = 0, rows: int = 10) -> ColumnRange:
@@ -465,14 +538,21 @@ def test_what_statistics_rule_out(sql: str, excluded: bool) -> None:
 
 
 _INTS = st.one_of(st.none(), st.integers(-4, 4))
-_FLOATS = st.one_of(st.none(), st.sampled_from([-1.5, -0.0, 0.0, 0.1, 1.0, 2.5, float("inf"), float("nan")]))
-_TEXTS = st.one_of(st.none(), st.sampled_from(["", "a", "ab", "b", "z", "ü", "\uffff", "\U0001f600"]))
+_FLOATS = st.one_of(
+    st.none(),
+    st.sampled_from([-1.5, -0.0, 0.0, 0.1, 1.0, 2.5, float("inf"), float("nan")]),
+)
+_TEXTS = st.one_of(
+    st.none(), st.sampled_from(["", "a", "ab", "b", "z", "ü", "\uffff", "\U0001f600"])
+)
 _BOOLS = st.one_of(st.none(), st.booleans())
 _CONSTANTS = {
     "i": st.integers(-5, 5).map(str),
     "f": st.sampled_from(["-1.5", "0", "0.0", "0.1", "1", "2.5", "3"]),
     "g": st.sampled_from(["-1.5", "0", "0.0", "0.1", "1", "2.5", "3"]),
-    "t": st.sampled_from(["", "a", "aa", "b", "ü", "\uffff", "\U0001f600"]).map(lambda text: f"'{text}'"),
+    "t": st.sampled_from(["", "a", "aa", "b", "ü", "\uffff", "\U0001f600"]).map(
+        lambda text: f"'{text}'"
+    ),
     "b": st.sampled_from(["true", "false"]),
 }
 
@@ -481,7 +561,9 @@ _CONSTANTS = {
 def _conditions(draw: st.DrawFn) -> str:
     column = draw(st.sampled_from(sorted(_CONSTANTS)))
     value = _CONSTANTS[column]
-    form = draw(st.sampled_from(["compare", "turned", "in", "between", "null", "not null"]))
+    form = draw(
+        st.sampled_from(["compare", "turned", "in", "between", "null", "not null"])
+    )
     sign = draw(st.sampled_from(["=", "<", "<=", ">", ">=", "<>"]))
     return {
         "compare": f"{column} {sign} {draw(value)}",
@@ -496,7 +578,9 @@ def _conditions(draw: st.DrawFn) -> str:
 _PREDICATES = st.recursive(
     _conditions(),
     lambda inner: st.one_of(
-        st.tuples(inner, st.sampled_from(["and", "or"]), inner).map(lambda each: f"({' '.join(each)})"),
+        st.tuples(inner, st.sampled_from(["and", "or"]), inner).map(
+            lambda each: f"({' '.join(each)})"
+        ),
         inner.map(lambda each: f"(not {each})"),
     ),
     max_leaves=4,
@@ -505,14 +589,21 @@ _PREDICATES = st.recursive(
 
 def _true_range(array: pa.Array) -> ColumnRange:
     """Statistics as a writer of Parquet makes them: without nulls and NaN."""
-    values = [value for value in array.to_pylist() if value is not None and value == value]
+    values = [
+        value for value in array.to_pylist() if value is not None and value == value
+    ]
     low, high = (min(values), max(values)) if values else (None, None)
     return ColumnRange(low=low, high=high, nulls=array.null_count, rows=len(array))
 
 
 @settings(max_examples=60, deadline=None)
-@given(_PREDICATES, st.lists(st.tuples(_INTS, _FLOATS, _TEXTS, _BOOLS), min_size=1, max_size=4))
-def test_where_statistics_rule_a_predicate_out_no_record_meets_it(sql: str, rows: list[Any]) -> None:
+@given(
+    _PREDICATES,
+    st.lists(st.tuples(_INTS, _FLOATS, _TEXTS, _BOOLS), min_size=1, max_size=4),
+)
+def test_where_statistics_rule_a_predicate_out_no_record_meets_it(
+    sql: str, rows: list[Any]
+) -> None:
     ints, floats, texts, bools = (list(column) for column in zip(*rows, strict=True))
     batch = pa.record_batch(
         {

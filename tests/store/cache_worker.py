@@ -1,8 +1,9 @@
-"""A process that opens shards of a remote store through a cache, as told on its standard input.
+"""A process that opens shards of a remote store through a cache, as told on its
+standard input.
 
-``python -m tests.store.cache_worker URL FOLDER BYTES [LIMIT]``; a line ``open KEY SIZE SHA256`` is answered with
-the sha256 of what was read, ``keep`` before it keeps the shard open, ``end`` ends it. LIMIT is the size
-of the largest file that it may write.
+``python -m tests.store.cache_worker URL FOLDER BYTES [LIMIT]``; a line ``open KEY SIZE
+SHA256`` is answered with the sha256 of what was read, ``keep`` before it keeps the
+shard open, ``end`` ends it. LIMIT is the size of the largest file that it may write.
 """
 
 from __future__ import annotations
@@ -30,8 +31,13 @@ def main(url: str, folder: str, max_bytes: str, limit: str = "") -> None:
             warnings.simplefilter("always")
             stream = store.open(key, size=int(size), sha256=sha256)
         data = stream.read()
-        told = [hashlib.sha256(data).hexdigest(), "copy" if hasattr(stream, "raw") else "remote"]
-        print(*told, *(str(one.message).replace(" ", "_") for one in warned), flush=True)
+        told = [
+            hashlib.sha256(data).hexdigest(),
+            "copy" if hasattr(stream, "raw") else "remote",
+        ]
+        print(
+            *told, *(str(one.message).replace(" ", "_") for one in warned), flush=True
+        )
         if word == "keep":
             kept.append(stream)
         else:
@@ -43,4 +49,5 @@ if __name__ == "__main__":
         main(*sys.argv[1:])
     finally:
         sys.stdout.flush()
-        os._exit(0)  # nothing is left to clean up, and what would be is what these tests are about
+        # Nothing is left to clean up, and what would be is what these tests are about.
+        os._exit(0)

@@ -1,4 +1,6 @@
-"""A store in memory that stops before each of its steps, and every order in which the steps of several can go."""
+"""A store in memory that stops before each of its steps, and every order in which
+the steps of several can go.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, final
 
-from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
+from tokenlake.errors import (
+    IntegrityError,
+    NotFoundError,
+    StoreError,
+    VersionConflictError,
+)
 from tokenlake.runtime.store import Leftover, Link, ObjectInfo, Store
 
 Outcome = Literal["created", "equal", "replaced"]
@@ -27,14 +34,17 @@ def go_on(*_: Hashable) -> None:
 
 @final
 class MemoryStore(Store):
-    """Objects in a dictionary, as an object store keeps them: each call is one atomic step.
+    """Objects in a dictionary, as an object store keeps them: each call is one atomic
+    step.
 
     Args:
         step: called before each with what it is and its key.
         see: called after it with what came of it.
     """
 
-    def __init__(self, objects: dict[str, bytes], step: Step = go_on, see: See = go_on) -> None:
+    def __init__(
+        self, objects: dict[str, bytes], step: Step = go_on, see: See = go_on
+    ) -> None:
         self.objects, self._step, self._see = objects, step, see
 
     def _do(self, action: str, key: str, act: Callable[[], Any]) -> Any:
@@ -59,11 +69,15 @@ class MemoryStore(Store):
             raise NotFoundError(f"there is no {key}", key=key)
         return self.objects[key]
 
-    def open(self, key: str, *, size: int | None = None, sha256: str | None = None) -> BinaryIO:
+    def open(
+        self, key: str, *, size: int | None = None, sha256: str | None = None
+    ) -> BinaryIO:
         return io.BytesIO(self.read(key))
 
     def size(self, key: str) -> int | None:
-        return self._do("size", key, lambda: len(self.objects[key]) if key in self.objects else None)
+        return self._do(
+            "size", key, lambda: len(self.objects[key]) if key in self.objects else None
+        )
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         return iter(self._do("list", prefix, lambda: self._listed(prefix)))
@@ -78,10 +92,18 @@ class MemoryStore(Store):
 
     def _folders(self, prefix: str) -> tuple[str, ...]:
         below = f"{prefix}/" if prefix else ""
-        rests = [key.removeprefix(below) for key in self.objects if key.startswith(below)]
+        rests = [
+            key.removeprefix(below) for key in self.objects if key.startswith(below)
+        ]
         return tuple(sorted({rest.partition("/")[0] for rest in rests if "/" in rest}))
 
-    def put_new(self, key: str, data: bytes, *, replace_orphan: bool | Callable[[], bool] = False) -> Outcome:
+    def put_new(
+        self,
+        key: str,
+        data: bytes,
+        *,
+        replace_orphan: bool | Callable[[], bool] = False,
+    ) -> Outcome:
         found = self._do("put_new", key, lambda: self._created(key, data))
         if found is None:
             return "created"
@@ -96,7 +118,9 @@ class MemoryStore(Store):
         self.objects.setdefault(key, data)
         return found
 
-    def link_all(self, links: Sequence[Link]) -> builtins.list[Outcome | NotFoundError | IntegrityError]:
+    def link_all(
+        self, links: Sequence[Link]
+    ) -> builtins.list[Outcome | NotFoundError | IntegrityError]:
         results: builtins.list[Outcome | NotFoundError | IntegrityError] = []
         for link in links:
             try:
@@ -143,7 +167,9 @@ class MemoryStore(Store):
 class _Actor:
     """One process: runs until its next step, and waits there for its turn."""
 
-    def __init__(self, work: Callable[[Store], Any], objects: dict[str, bytes], stops: Stops) -> None:
+    def __init__(
+        self, work: Callable[[Store], Any], objects: dict[str, bytes], stops: Stops
+    ) -> None:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._work, self._stops = work, stops
         self._store = MemoryStore(objects, self._stop, self._note)
@@ -217,14 +243,16 @@ def explore(
 ) -> Walk:
     """Run several processes on one store in every order of their steps.
 
-    Two orders that lead to the same objects, with each process having seen the same, go on in the same ways: what comes
-    after is looked at once. A process that is never given its turn again has died, and `check` sees that too.
+    Two orders that lead to the same objects, with each process having seen the same, go
+    on in the same ways: what comes after is looked at once. A process that is never
+    given its turn again has died, and `check` sees that too.
 
     Args:
         begin: the objects there are.
         works: what each process does.
         check: looks at the objects after every step.
-        end: looks at the objects and the outcomes when all have ended; its answer is counted.
+        end: looks at the objects and the outcomes when all have ended; its answer is
+            counted.
         stops: the actions to stop at, besides those on JSON files; None: all.
     """
     walk = Walk()
@@ -253,7 +281,10 @@ def _run(
         actors[index].advance()
     try:
         while True:
-            state = (hash(frozenset(objects.items())), tuple((actor.seen, actor.ended) for actor in actors))
+            state = (
+                hash(frozenset(objects.items())),
+                tuple((actor.seen, actor.ended) for actor in actors),
+            )
             if state in walk.states:
                 return
             walk.states.add(state)

@@ -1,4 +1,6 @@
-"""Buckets of both clouds on loopback: what is in them, seen from behind, and stores to write into them."""
+"""Buckets of both clouds on loopback: what is in them, seen from behind, and stores
+to write into them.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,17 @@ from tokenlake.runtime.store import (
     payload,
 )
 
-__all__ = ["CLOUDS", "Bucket", "Folder", "bucket_on", "environment", "on", "sha256", "small_parts", "written"]
+__all__ = [
+    "CLOUDS",
+    "Bucket",
+    "Folder",
+    "bucket_on",
+    "environment",
+    "on",
+    "sha256",
+    "small_parts",
+    "written",
+]
 
 CLOUDS = ("s3", "gs")
 
@@ -46,7 +58,9 @@ class Bucket:
         """Open a store; each at a root of its own, unless one is named."""
         # Servers of one process share what moto holds.
         name = f"store-{secrets.token_hex(6)}" if root is None else root
-        return open_store(f"{self.scheme}://lake/{name}", storage_options=self.server.options())
+        return open_store(
+            f"{self.scheme}://lake/{name}", storage_options=self.server.options()
+        )
 
     def ready(self) -> Store:
         """Open a store that has done its preflight, and forget the requests so far."""
@@ -77,7 +91,11 @@ class Bucket:
         """Return how many uploads were begun and neither finished nor aborted."""
         if self.scheme == "gs":
             return 0
-        return len(self.server.client().list_multipart_uploads(Bucket="lake").get("Uploads", []))
+        return len(
+            self.server.client()
+            .list_multipart_uploads(Bucket="lake")
+            .get("Uploads", [])
+        )
 
     def break_down(self, *faults: Fault) -> None:
         self.server.faults.extend(faults)
@@ -92,12 +110,22 @@ class Bucket:
         if self.scheme == "gs":
             with self.server.lock:
                 found = dict(self.server.objects)
-            return {name: one.data for (_, name), one in found.items() if name.startswith(prefix)}
+            return {
+                name: one.data
+                for (_, name), one in found.items()
+                if name.startswith(prefix)
+            }
         client = self.server.client()
         names = [
-            one["Key"] for one in client.list_objects_v2(Bucket="lake", Prefix=prefix).get("Contents", [])
+            one["Key"]
+            for one in client.list_objects_v2(Bucket="lake", Prefix=prefix).get(
+                "Contents", []
+            )
         ]
-        return {name: client.get_object(Bucket="lake", Key=name)["Body"].read() for name in names}
+        return {
+            name: client.get_object(Bucket="lake", Key=name)["Body"].read()
+            for name in names
+        }
 
 
 @dataclass
@@ -123,7 +151,9 @@ class Folder:
     def inside(self, store: Store, prefix: str = "") -> dict[str, bytes]:
         """Return all files of a store whose keys begin so, temporary ones too."""
         files = (path for path in Path(store.url).rglob("*") if path.is_file())
-        found = {path.relative_to(store.url).as_posix(): path.read_bytes() for path in files}
+        found = {
+            path.relative_to(store.url).as_posix(): path.read_bytes() for path in files
+        }
         return {key: data for key, data in found.items() if key.startswith(prefix)}
 
     def put(self, store: Store, key: str, data: bytes) -> None:
@@ -139,7 +169,9 @@ class Folder:
 
 @contextlib.contextmanager
 def bucket_on(scheme: str) -> Iterator[Bucket]:
-    """Start a server with an empty bucket; credentials and scratch folder are in the environment."""
+    """Start a server with an empty bucket; credentials and scratch folder are in the
+    environment.
+    """
     with S3Server() if scheme == "s3" else GcsServer() as server:
         if scheme == "s3":
             server.client().create_bucket(Bucket="lake")
@@ -151,7 +183,9 @@ def bucket_on(scheme: str) -> Iterator[Bucket]:
 
 @contextlib.contextmanager
 def environment(scratch: Path) -> Iterator[pytest.MonkeyPatch]:
-    """Set what the buckets' options refer to, and a scratch folder of the test's own."""
+    """Set what the buckets' options refer to, and a scratch folder of the test's
+    own.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LAKE_KEY", KEY)
         patch.setenv("LAKE_SECRET", SECRET)
@@ -161,7 +195,9 @@ def environment(scratch: Path) -> Iterator[pytest.MonkeyPatch]:
 
 
 def small_parts(patch: pytest.MonkeyPatch) -> None:
-    """Let large begin at 1 MB, with parts of 500 KiB, which the stand-in for S3 takes for once."""
+    """Let large begin at 1 MB, with parts of 500 KiB, which the stand-in for S3
+    takes for once.
+    """
     patch.setattr(payload, "LARGE", 1_000_000)
     patch.setattr(payload, "PIECE", 500 << 10)
     patch.setattr("tokenlake.runtime.store.object_store.LARGE", 1_000_000)

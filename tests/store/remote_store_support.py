@@ -1,4 +1,6 @@
-"""The lake of :mod:`tests.reading.support` behind servers of every protocol, each with a log of its requests."""
+"""The lake of :mod:`tests.reading.support` behind servers of every protocol, each
+with a log of its requests.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,10 @@ class Served:
     def asked(self) -> list[tuple[str, str]]:
         """Method and last part of the path of each request so far, and forget them."""
         found = [
-            (one.method, one.path.partition("?")[0].replace("%2F", "/").rpartition("/")[2])
+            (
+                one.method,
+                one.path.partition("?")[0].replace("%2F", "/").rpartition("/")[2],
+            )
             for one in self.server.log
         ]
         self.server.log.clear()
@@ -68,7 +73,8 @@ def _s3(files: Mapping[str, bytes]) -> Iterator[Served]:
     with S3Server() as server:
         client = server.client()
         client.create_bucket(Bucket="lake")
-        # Servers of one process share their objects, and another module's may have left some here.
+        # Servers of one process share their objects, and another module's may have left
+        # some here.
         for left in client.list_objects_v2(Bucket="lake").get("Contents", ()):
             client.delete_object(Bucket="lake", Key=left["Key"])
         for key, data in files.items():
@@ -115,10 +121,14 @@ def require_same_rows(remote: StoredRows, local: StoredRows) -> None:
     for group in range(len(local.group_rows)):
         assert remote.read(group).equals(local.read(group))
         if local.manifest.kind == "packed":
-            ours, theirs = (rows.packed(group, loss_mask=True) for rows in (remote, local))
+            ours, theirs = (
+                rows.packed(group, loss_mask=True) for rows in (remote, local)
+            )
             assert ours.ids.tolist() == theirs.ids.tolist()
             assert ours.segments is not None and theirs.segments is not None
-            assert list(map(list, ours.segments.rows())) == list(map(list, theirs.segments.rows()))
+            assert list(map(list, ours.segments.rows())) == list(
+                map(list, theirs.segments.rows())
+            )
 
 
 def shard_keys(store: Store, name: str = "plain") -> list[str]:

@@ -12,7 +12,9 @@ from tokenlake.errors import AccountError
 from tokenlake.runtime.store import Account
 
 COUNT = st.integers(0, 1 << 40)
-REASONS = st.dictionaries(st.sampled_from(["empty", "excluded", "bom", "truncated"]), COUNT, max_size=3)
+REASONS = st.dictionaries(
+    st.sampled_from(["empty", "excluded", "bom", "truncated"]), COUNT, max_size=3
+)
 DICTS = ("rows_skipped", "filtered", "quarantined", "normalized", "dropped")
 INTS = tuple(name for name in Account.__dataclass_fields__ if name not in DICTS)
 ANY: st.SearchStrategy[Account] = st.builds(
@@ -31,7 +33,9 @@ def closing(draw: st.DrawFn) -> tuple[Account, int]:
     documents = base.kept + base.expanded
     account = replace(
         base,
-        rows_read=base.kept + sum(base.filtered.values()) + sum(base.quarantined.values()),
+        rows_read=base.kept
+        + sum(base.filtered.values())
+        + sum(base.quarantined.values()),
         documents=documents,
         tokens=base.content_packed + sum(base.dropped.values()),
         eos_existing=min(base.eos_existing, documents),
@@ -43,7 +47,9 @@ def closing(draw: st.DrawFn) -> tuple[Account, int]:
 
 
 @given(ANY, ANY, ANY)
-def test_adding_is_associative_and_commutative_with_a_zero(a: Account, b: Account, c: Account) -> None:
+def test_adding_is_associative_and_commutative_with_a_zero(
+    a: Account, b: Account, c: Account
+) -> None:
     total = Account.total
     assert total([total([a, b]), c]) == total([a, total([b, c])]) == total([a, b, c])
     assert total([a, b]) == total([b, a])
@@ -52,22 +58,32 @@ def test_adding_is_associative_and_commutative_with_a_zero(a: Account, b: Accoun
 
 
 @given(closing(), closing())
-def test_closing_accounts_close_and_so_do_sums(a: tuple[Account, int], b: tuple[Account, int]) -> None:
+def test_closing_accounts_close_and_so_do_sums(
+    a: tuple[Account, int], b: tuple[Account, int]
+) -> None:
     a[0].check(a[1])
     b[0].check()
     Account.total([a[0], b[0]]).check()
 
 
 @given(closing(), st.sampled_from(EQUATED), st.integers(-50, 50).filter(bool))
-def test_any_single_wrong_figure_is_found(good: tuple[Account, int], name: str, error: int) -> None:
+def test_any_single_wrong_figure_is_found(
+    good: tuple[Account, int], name: str, error: int
+) -> None:
     account, length = good
     wrong = replace(account, **{name: getattr(account, name) + error})
     with pytest.raises(AccountError):
         wrong.check(length)
 
 
-@given(closing(), st.sampled_from(["filtered", "quarantined", "dropped"]), st.integers(-50, 50).filter(bool))
-def test_any_single_wrong_reason_is_found(good: tuple[Account, int], name: str, error: int) -> None:
+@given(
+    closing(),
+    st.sampled_from(["filtered", "quarantined", "dropped"]),
+    st.integers(-50, 50).filter(bool),
+)
+def test_any_single_wrong_reason_is_found(
+    good: tuple[Account, int], name: str, error: int
+) -> None:
     account, length = good
     reasons: dict[str, int] = dict(getattr(account, name))
     reasons["empty"] = reasons.get("empty", 0) + error

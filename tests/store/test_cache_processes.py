@@ -1,4 +1,6 @@
-"""The cache of shards under several real processes: races, a killed one, a full disk."""
+"""The cache of shards under several real processes: races, a killed one, a full
+disk.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,8 @@ def served(running: Served) -> Served:
 
 
 def kept(folder: Path) -> dict[str, int]:
-    # Locked, room is neither made nor taken; a file may still get its name, after which we look again.
+    # Locked, room is neither made nor taken; a file may still get its name, after which
+    # we look again.
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -104,9 +107,12 @@ def every(worker: Worker, order: Sequence[int]) -> None:
 
 
 def test_processes_race(served: Served, tmp_path: Path) -> None:
-    """Four processes and one folder, over and over; one start of processes, because that is what takes long."""
+    """Four processes and one folder, over and over; one start of processes, because
+    that is what takes long.
+    """
     with workers(served, tmp_path, 4, 3 * SIZE) as found:
-        # For one shard: two of them, then all four; one fetches it, slowly, and the others wait for it.
+        # For one shard: two of them, then all four; one fetches it, slowly, and the
+        # others wait for it.
         for name, racers in (("shard-0", found[:2]), ("shard-1", found)):
             served.break_down(Fault(wait=0.2))
             for worker in racers:
@@ -114,7 +120,8 @@ def test_processes_race(served: Served, tmp_path: Path) -> None:
             for worker in racers:
                 assert worker.answer() == [sha(SHARDS[name]), "copy"]
             assert len(served.server.requests("GET", name)) == 1
-        # For different shards, more than the bound holds, each process in another order.
+        # For different shards, more than the bound holds, each process in another
+        # order.
         orders = [
             [(start + step * turn) % 6 for turn in range(24)]
             for start, step in ((0, 1), (3, 5), (1, 1), (4, 5))
@@ -126,21 +133,30 @@ def test_processes_race(served: Served, tmp_path: Path) -> None:
             for worker, order in zip(found, orders, strict=True):
                 hashed, where, *warned = worker.answer()
                 assert hashed == sha(SHARDS[f"shard-{order[turn]}"])
-                assert where == "copy" or warned == [] or "shards_that_are_open" in warned[0]
+                assert (
+                    where == "copy"
+                    or warned == []
+                    or "shards_that_are_open" in warned[0]
+                )
                 most = max(most, sum(kept(tmp_path).values()))
         assert SIZE < most <= 3 * SIZE
         assert len(kept(tmp_path)) <= 3
         assert not any(name.startswith(".") for name in kept(tmp_path))
 
 
-def test_what_another_process_has_open_is_not_removed(served: Served, tmp_path: Path) -> None:
+def test_what_another_process_has_open_is_not_removed(
+    served: Served, tmp_path: Path
+) -> None:
     with workers(served, tmp_path, 2, 2 * SIZE) as (holder, other):
         holder.ask("shard-0", SHARDS["shard-0"], "keep")
         assert holder.answer()[1] == "copy"
         for number in (1, 2, 3, 1):
             other.ask(f"shard-{number}", SHARDS[f"shard-{number}"])
             assert other.answer() == [sha(SHARDS[f"shard-{number}"]), "copy"]
-            assert set(kept(tmp_path)) == {sha(SHARDS["shard-0"]), sha(SHARDS[f"shard-{number}"])}
+            assert set(kept(tmp_path)) == {
+                sha(SHARDS["shard-0"]),
+                sha(SHARDS[f"shard-{number}"]),
+            }
         holder.kill()  # and what it held is held no more
         for number in (2, 3):
             other.ask(f"shard-{number}", SHARDS[f"shard-{number}"])
@@ -148,7 +164,9 @@ def test_what_another_process_has_open_is_not_removed(served: Served, tmp_path: 
         assert set(kept(tmp_path)) == {sha(SHARDS["shard-2"]), sha(SHARDS["shard-3"])}
 
 
-def test_a_process_that_is_killed_while_it_fetches(served: Served, tmp_path: Path) -> None:
+def test_a_process_that_is_killed_while_it_fetches(
+    served: Served, tmp_path: Path
+) -> None:
     def last_piece(request: Request) -> bool:
         return request.range is not None and request.range[0] == 16 << 20
 
@@ -157,7 +175,11 @@ def test_a_process_that_is_killed_while_it_fetches(served: Served, tmp_path: Pat
         served.break_down(Fault(meanwhile=dead.wait, applies=last_piece))
         victim.ask("big", BIG)
         wait_for(
-            lambda: any(map(last_piece, served.server.log)) and part.exists() and part.stat().st_blocks > 0
+            lambda: (
+                any(map(last_piece, served.server.log))
+                and part.exists()
+                and part.stat().st_blocks > 0
+            )
         )
         other.ask("big", BIG)
         time.sleep(0.1)
@@ -169,7 +191,9 @@ def test_a_process_that_is_killed_while_it_fetches(served: Served, tmp_path: Pat
 
 
 def test_a_file_system_without_room(served: Served, tmp_path: Path) -> None:
-    """A limit on the size of files stands in for a full disk: the same calls fail, with another number."""
+    """A limit on the size of files stands in for a full disk: the same calls fail,
+    with another number.
+    """
     with workers(served, tmp_path, 1, 10 * SIZE, SIZE - 1) as (worker,):
         worker.ask("shard-0", SHARDS["shard-0"])
         hashed, where, warned = worker.answer()

@@ -1,4 +1,6 @@
-"""Names to versions, and claims: equal builds share a version, numbers are never given twice."""
+"""Names to versions, and claims: equal builds share a version, numbers are never
+given twice.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,12 @@ import pytest
 from tests.store.support import a_manifest, a_record, claimed, closing_note
 from tokenlake import Catalog, Manifest
 from tokenlake.cli.app import main
-from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
+from tokenlake.errors import (
+    IntegrityError,
+    NotFoundError,
+    StoreError,
+    VersionConflictError,
+)
 from tokenlake.runtime.store import Claim, Layout, Store, VersionInfo, open_store, seal
 
 A, B, C = ("a" * 64, "b" * 64, "c" * 64)
@@ -27,7 +34,10 @@ def manifest(dataset: str, version: int, fingerprint: str = A) -> Manifest:
 
 
 def commit(store: Store, dataset: str, version: int, fingerprint: str = A) -> None:
-    store.put_new(Layout(dataset, version).manifest, manifest(dataset, version, fingerprint).to_bytes())
+    store.put_new(
+        Layout(dataset, version).manifest,
+        manifest(dataset, version, fingerprint).to_bytes(),
+    )
 
 
 def overwrite(store: Store, key: str, data: bytes) -> None:
@@ -73,10 +83,13 @@ def test_references(store: Store) -> None:
     assert catalog.resolve("code") == ("code", 3)
     assert catalog.resolve("code@v1") == catalog.resolve("code@1") == ("code", 1)
     with pytest.raises(
-        NotFoundError, match=r"code@v2 .* does not exist. Existing: v1, v3, v4 \(unfinished\)"
+        NotFoundError,
+        match=r"code@v2 .* does not exist. Existing: v1, v3, v4 \(unfinished\)",
     ):
         catalog.resolve("code@v2")
-    with pytest.raises(NotFoundError, match=r"code@v4 .* is not committed; run its build again"):
+    with pytest.raises(
+        NotFoundError, match=r"code@v4 .* is not committed; run its build again"
+    ):
         catalog.resolve("code@v4")
     with pytest.raises(NotFoundError, match="did you mean code") as caught:
         catalog.resolve("cod")
@@ -84,7 +97,18 @@ def test_references(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    "reference", ["", "@v1", "code@", "code@v0", "code@latest", "code@v1@v2", "../x", "A", "code@v-1"]
+    "reference",
+    [
+        "",
+        "@v1",
+        "code@",
+        "code@v0",
+        "code@latest",
+        "code@v1@v2",
+        "../x",
+        "A",
+        "code@v-1",
+    ],
 )
 def test_what_is_no_reference_is_refused(store: Store, reference: str) -> None:
     with pytest.raises(StoreError):
@@ -94,7 +118,9 @@ def test_what_is_no_reference_is_refused(store: Store, reference: str) -> None:
 def test_a_dataset_with_unfinished_builds_alone_has_no_latest(store: Store) -> None:
     catalog = Catalog(store)
     catalog.claim("code", A, {})
-    with pytest.raises(NotFoundError, match=r"no committed version.*v1 \(unfinished\).*resumes"):
+    with pytest.raises(
+        NotFoundError, match=r"no committed version.*v1 \(unfinished\).*resumes"
+    ):
         catalog.resolve("code")
 
 
@@ -120,7 +146,10 @@ def test_the_newest_of_many_versions_is_found_without_looking_at_all(
         *("code/v31/manifest.json", "code/v30/manifest.json"),
         *("code/v7/manifest.json", "code/v1/manifest.json"),
     ]
-    with pytest.raises(NotFoundError, match=r"Existing: 11 older ones, v12, .*, v30, v31 \(unfinished\)\.$"):
+    with pytest.raises(
+        NotFoundError,
+        match=r"Existing: 11 older ones, v12, .*, v30, v31 \(unfinished\)\.$",
+    ):
         catalog.resolve("code@v99")
 
 
@@ -132,7 +161,10 @@ def test_manifests_are_read_and_checked_against_their_place(store: Store) -> Non
     assert Catalog(store).manifest("code", 1) == manifest("code", 1)
     for dataset, version in (("prose", 1), ("code", 2)):
         store.put_new(Layout(dataset, version).manifest, manifest("code", 1).to_bytes())
-        with pytest.raises(IntegrityError, match=f"{dataset}/v{version}/manifest.json: it is of code@v1"):
+        with pytest.raises(
+            IntegrityError,
+            match=f"{dataset}/v{version}/manifest.json: it is of code@v1",
+        ):
             Catalog(store).manifest(dataset, version)
     with pytest.raises(NotFoundError, match="code@v7"):
         Catalog(store).manifest("code", 7)
@@ -150,7 +182,9 @@ def test_the_ledger_by_unit(store: Store) -> None:
 def test_swapped_and_foreign_ledger_records_are_refused(store: Store) -> None:
     layout = Layout("code", 1)
     store.put_new(layout.ledger(0), a_record(unit=1).to_bytes())
-    with pytest.raises(IntegrityError, match=r"ledger/00000.json: unit is 1; expected 0"):
+    with pytest.raises(
+        IntegrityError, match=r"ledger/00000.json: unit is 1; expected 0"
+    ):
         Catalog(store).ledger("code", 1)
     store.delete(layout.ledger(0))
     for strange in ("notes.txt", "000001.json"):
@@ -179,7 +213,9 @@ def test_claims_are_new_then_resumed_then_committed(store: Store) -> None:
     assert claim == Claim(dataset="code", version=1, fingerprint=A, meta={"by": "x"})
 
 
-def test_a_committed_version_wins_over_a_claim_of_an_equal_fingerprint(store: Store) -> None:
+def test_a_committed_version_wins_over_a_claim_of_an_equal_fingerprint(
+    store: Store,
+) -> None:
     for version in (1, 2):
         claim = Claim(dataset="code", version=version, fingerprint=A, meta={})
         store.put_new(Layout("code", version).claim, claim.to_bytes())
@@ -198,14 +234,19 @@ def test_a_version_folder_without_claim_and_manifest_is_free(store: Store) -> No
     assert claimed(Catalog(store), A) == (1, "new")
 
 
-def test_whoever_loses_the_race_looks_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whoever_loses_the_race_looks_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     catalog = Catalog(store)
     real, lost = type(store).put_new, [B, C, A]
 
     def put_new(self: Store, key: str, data: bytes) -> str:
         if lost:
             rival = Claim(
-                dataset="code", version=4 - len(lost), fingerprint=lost.pop(0), meta={"rival": True}
+                dataset="code",
+                version=4 - len(lost),
+                fingerprint=lost.pop(0),
+                meta={"rival": True},
             )
             real(self, key, rival.to_bytes())
         return real(self, key, data)
@@ -214,7 +255,9 @@ def test_whoever_loses_the_race_looks_again(store: Store, monkeypatch: pytest.Mo
     assert claimed(catalog, A) == (3, "resumed")
 
 
-def test_losing_for_ever_is_an_error(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_losing_for_ever_is_an_error(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def put_new(*_: object) -> str:
         raise VersionConflictError("lost")
 
@@ -240,13 +283,16 @@ def test_damaged_and_misplaced_claims_are_refused(store: Store) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "A", "../x", "a/b"])
-def test_only_dataset_names_are_claimed(store: Store, tmp_path: Path, name: str) -> None:
+def test_only_dataset_names_are_claimed(
+    store: Store, tmp_path: Path, name: str
+) -> None:
     with pytest.raises(StoreError, match="dataset name"):
         Catalog(store).claim(name, A, {})
     assert list(tmp_path.iterdir()) == []
 
 
-# ---- what becomes of claims ------------------------------------------------------------------------------
+# ---- what becomes of claims
+# ------------------------------------------------------------------------------
 
 
 def claim(state: Any = "building") -> Claim:
@@ -256,12 +302,21 @@ def claim(state: Any = "building") -> Claim:
 def turn(store: Store, state: Any, version: int = 1) -> None:
     found = Catalog(store).stored_claim("code", version)
     assert found is not None
-    store.swap(Layout("code", version).claim, found[0].turned(state).to_bytes(), found[1])
+    store.swap(
+        Layout("code", version).claim, found[0].turned(state).to_bytes(), found[1]
+    )
 
 
 def test_a_fresh_claim_says_nothing_of_its_state() -> None:
     written = json.loads(claim().to_bytes())
-    assert set(written) == {"dataset", "version", "fingerprint", "meta", "format_version", "sha256"}
+    assert set(written) == {
+        "dataset",
+        "version",
+        "fingerprint",
+        "meta",
+        "format_version",
+        "sha256",
+    }
     assert claim("building").to_bytes() == claim().to_bytes()
 
 
@@ -304,7 +359,11 @@ def test_a_closing_note_is_one_of_its_own_number_alone(store: Store) -> None:
         catalog.manifest("code", 1)
     with pytest.raises(NotFoundError):
         catalog.latest("code")
-    others = (closing_note("code", 2), closing_note("prose", 1), claim("swept").to_bytes())
+    others = (
+        closing_note("code", 2),
+        closing_note("prose", 1),
+        claim("swept").to_bytes(),
+    )
     for bad in (*others, b"", note[:-1], note + b" ", note.replace(b"true", b"1")):
         overwrite(store, key, bad)
         assert catalog.versions("code", swept=True) == [VersionInfo(1, True)]
@@ -313,8 +372,12 @@ def test_a_closing_note_is_one_of_its_own_number_alone(store: Store) -> None:
 
 
 def test_the_longest_closing_note_is_short_enough(store: Store) -> None:
-    store.put_new(Layout("x" * 64, 999_999_999).manifest, closing_note("x" * 64, 999_999_999))
-    assert [info.swept for info in Catalog(store).versions("x" * 64, swept=True)] == [True]
+    store.put_new(
+        Layout("x" * 64, 999_999_999).manifest, closing_note("x" * 64, 999_999_999)
+    )
+    assert [info.swept for info in Catalog(store).versions("x" * 64, swept=True)] == [
+        True
+    ]
 
 
 def test_ls_shows_what_was_swept_when_asked(
@@ -325,5 +388,9 @@ def test_ls_shows_what_was_swept_when_asked(
     assert main(["ls", "--store", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == []
     assert main(["ls", "--store", str(tmp_path), "--swept"]) == 0
-    assert [line.split() for line in capsys.readouterr().out.splitlines()][1] == ["code", "v1", "swept"]
+    assert [line.split() for line in capsys.readouterr().out.splitlines()][1] == [
+        "code",
+        "v1",
+        "swept",
+    ]
     assert main(["ls", "code", "--store", str(tmp_path)]) == 2

@@ -13,7 +13,12 @@ from tests.store.memory_store import MemoryStore
 from tests.store.test_catalog import commit, manifest, overwrite
 from tests.store.test_races import race
 from tokenlake import Catalog
-from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
+from tokenlake.errors import (
+    IntegrityError,
+    NotFoundError,
+    StoreError,
+    VersionConflictError,
+)
 from tokenlake.runtime.store import Layout, Store, VersionInfo, open_store, seal
 
 KEY = "code/tags/prod.json"
@@ -29,7 +34,9 @@ def store(tmp_path: Path) -> Store:
 
 def tag(version: int, name: str = "prod") -> Any:
     """The tag of a version, as a store that holds nothing else would set it."""
-    alone = MemoryStore({Layout("code", version).manifest: manifest("code", version).to_bytes()})
+    alone = MemoryStore(
+        {Layout("code", version).manifest: manifest("code", version).to_bytes()}
+    )
     return Catalog(alone).set_tag("code", name, version).tag
 
 
@@ -46,7 +53,11 @@ def test_a_tag_is_set_moved_listed_and_removed(store: Store) -> None:
     catalog.set_tag("code", "best.of-2", 2)
     assert catalog.tags("code") == [tag(2, "best.of-2"), tag(3)]
     assert catalog.tag("code", "prod") == tag(3)
-    assert catalog.manifest_of("code@prod") == catalog.manifest_of("code@v3") == manifest("code", 3)
+    assert (
+        catalog.manifest_of("code@prod")
+        == catalog.manifest_of("code@v3")
+        == manifest("code", 3)
+    )
     assert catalog.manifest_of("code") == manifest("code", 3)
     assert catalog.remove_tag("code", "prod") == 3
     assert catalog.tags("code") == [tag(2, "best.of-2")]
@@ -66,12 +77,15 @@ def test_the_file_is_pinned(store: Store) -> None:
 def test_an_unknown_tag_names_near_matches_and_all(store: Store) -> None:
     catalog = Catalog(store)
     with pytest.raises(
-        NotFoundError, match=r"has no tag 'prod'; there are: none. `tokenlake tag code@vN prod`"
+        NotFoundError,
+        match=r"has no tag 'prod'; there are: none. `tokenlake tag code@vN prod`",
     ):
         catalog.resolve("code@prod")
     catalog.set_tag("code", "prod", 1)
     catalog.set_tag("code", "best", 1)
-    with pytest.raises(NotFoundError, match=r"did you mean prod\? There are: best, prod\.") as caught:
+    with pytest.raises(
+        NotFoundError, match=r"did you mean prod\? There are: best, prod\."
+    ) as caught:
         catalog.resolve("code@prdo")
     assert caught.value.details["near"] == ["prod"]
     for ask in (catalog.tags, lambda name: catalog.resolve(f"{name}@prod")):
@@ -80,7 +94,22 @@ def test_an_unknown_tag_names_near_matches_and_all(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["v3", "3", "v0", "007", "v1234567890", "Prod", "", ".x", "a/b", "../x", "a" * 65, "é", "x\n"]
+    "name",
+    [
+        "v3",
+        "3",
+        "v0",
+        "007",
+        "v1234567890",
+        "Prod",
+        "",
+        ".x",
+        "a/b",
+        "../x",
+        "a" * 65,
+        "é",
+        "x\n",
+    ],
 )
 def test_what_is_no_tag_name_is_refused(store: Store, name: str) -> None:
     with pytest.raises(StoreError, match=r"the tag name .* is refused"):
@@ -120,7 +149,8 @@ def test_a_tag_whose_version_was_replaced_says_so(store: Store) -> None:
     overwrite(store, key, other.to_bytes())
     for read in (catalog.resolve, catalog.manifest_of):
         with pytest.raises(
-            IntegrityError, match=rf"code@prod was set .*{tag(2).manifest_sha256}; now it has {other.sha256}"
+            IntegrityError,
+            match=rf"code@prod was set .*{tag(2).manifest_sha256}; now it has {other.sha256}",
         ):
             read("code@prod")
     change = catalog.set_tag("code", "prod", 2)
@@ -128,19 +158,29 @@ def test_a_tag_whose_version_was_replaced_says_so(store: Store) -> None:
     assert catalog.resolve("code@prod") == ("code", 2)
     overwrite(store, key, store.read(key)[:-1])
     for read in (catalog.resolve, catalog.manifest_of):
-        with pytest.raises(IntegrityError, match=r"code/v2/manifest\.json: not valid JSON"):
+        with pytest.raises(
+            IntegrityError, match=r"code/v2/manifest\.json: not valid JSON"
+        ):
             read("code@prod")
 
 
-def test_damaged_and_misplaced_tags_are_refused_and_can_be_removed(store: Store) -> None:
+def test_damaged_and_misplaced_tags_are_refused_and_can_be_removed(
+    store: Store,
+) -> None:
     catalog = Catalog(store)
     catalog.set_tag("code", "prod", 1)
     good = store.read(KEY)
     for bad, message in (
         (good[:-1], "not valid JSON"),
         (good.replace(b'"version":1', b'"version":2'), "sha256 is"),
-        (seal({**json.loads(good), "tag": "other"}), "it is code@other; expected code@prod"),
-        (seal({**json.loads(good), "dataset": "prose"}), "it is prose@prod; expected code@prod"),
+        (
+            seal({**json.loads(good), "tag": "other"}),
+            "it is code@other; expected code@prod",
+        ),
+        (
+            seal({**json.loads(good), "dataset": "prose"}),
+            "it is prose@prod; expected code@prod",
+        ),
         (seal({**json.loads(good), "tag": "v3"}), 'tag is "v3"'),
         (seal({**json.loads(good), "version": 0}), "version is 0"),
         (seal({**json.loads(good), "more": 1}), "more is no known key"),
@@ -159,7 +199,9 @@ def test_damaged_and_misplaced_tags_are_refused_and_can_be_removed(store: Store)
 
 def test_foreign_files_among_tags_are_named(store: Store) -> None:
     store.put_new("code/tags/Notes.txt", b"x")
-    with pytest.raises(IntegrityError, match=r"code/tags/Notes\.txt: not a tag's name; remove the file"):
+    with pytest.raises(
+        IntegrityError, match=r"code/tags/Notes\.txt: not a tag's name; remove the file"
+    ):
         Catalog(store).tags("code")
 
 
@@ -172,7 +214,9 @@ def test_the_folder_of_tags_is_no_version_and_no_dataset(store: Store) -> None:
     store.put_new("tags/v1/manifest.json", manifest("tags", 1).to_bytes())
     assert store.list_dirs("code") == ["tags", "v1", "v2", "v3"]
     assert catalog.datasets() == ["code", "tags"]
-    assert catalog.versions("code") == [VersionInfo(version, True) for version in (1, 2, 3)]
+    assert catalog.versions("code") == [
+        VersionInfo(version, True) for version in (1, 2, 3)
+    ]
     assert catalog.latest("code") == 3
     assert catalog.claim("code", "b" * 64, {}).version == 4
     assert catalog.set_tag("tags", "prod", 1).tag.reference == "tags@prod"
@@ -192,7 +236,8 @@ def test_who_sets_a_tag_that_moved_meanwhile_learns_of_it(
 
     monkeypatch.setattr(type(store), "swap", slow)
     with pytest.raises(
-        VersionConflictError, match=r"tags/prod\.json: .*other bytes.*, which should have been replaced"
+        VersionConflictError,
+        match=r"tags/prod\.json: .*other bytes.*, which should have been replaced",
     ):
         catalog.set_tag("code", "prod", 3)
     assert catalog.resolve("code@prod") == ("code", 2)
@@ -213,7 +258,9 @@ print(json.dumps(moves))
 
 
 def test_moves_of_several_processes_form_one_chain(store: Store) -> None:
-    moves = [tuple(move) for each in race(Path(store.url), MOVE, [0, 1]) for move in each]
+    moves = [
+        tuple(move) for each in race(Path(store.url), MOVE, [0, 1]) for move in each
+    ]
     first = [move for move in moves if move[0] is None]
     assert len(first) == 1
     # Each version is left as often as it is reached, but for the last one.

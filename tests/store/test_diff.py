@@ -31,15 +31,25 @@ from tokenlake.runtime.store import (
 Output = pytest.CaptureFixture[str]
 
 
-def shard(unit: int, content: str, written: str = "", part: int = 0, **columns: str) -> ShardEntry:
+def shard(
+    unit: int, content: str, written: str = "", part: int = 0, **columns: str
+) -> ShardEntry:
     """A shard of so much content (8 hex digits at most), written in some way."""
     digest = f"{content}{written}".encode().hex().rjust(64, "0")[-64:]
     logical = {"input_ids": content.encode().hex().rjust(32, "0")[-32:], **columns}
-    return a_shard(path=shard_path("train", unit, part), unit=unit, part=part, sha256=digest, logical=logical)
+    return a_shard(
+        path=shard_path("train", unit, part),
+        unit=unit,
+        part=part,
+        sha256=digest,
+        logical=logical,
+    )
 
 
 def source(path: str, size: int = 1, token: str = "t") -> InputFileEntry:
-    return InputFileEntry(source="s", path=path, size=size, token=token, file_id=file_id("s", path))
+    return InputFileEntry(
+        source="s", path=path, size=size, token=token, file_id=file_id("s", path)
+    )
 
 
 def with_(version: int = 1, **fields: Any) -> Manifest:
@@ -50,13 +60,30 @@ def with_(version: int = 1, **fields: Any) -> Manifest:
 
 
 def changes(a: dict[str, Any], b: dict[str, Any]) -> list[tuple[Any, ...]]:
-    """Key, both values, and which side has the key, of all that differs between two configurations."""
-    return [dataclasses.astuple(change) for change in compare(with_(config=a), with_(config=b)).config]
+    """Key, both values, and which side has the key, of all that differs between two
+    configurations.
+    """
+    return [
+        dataclasses.astuple(change)
+        for change in compare(with_(config=a), with_(config=b)).config
+    ]
 
 
 def test_only_what_differs_by_dotted_keys() -> None:
-    a = {"x": {"y": 1, "z": [1, 2]}, "same": 1, "gone": None, "many": [{"n": 1}, {"n": 2}], "type": 1}
-    b = {"x": {"y": 2, "z": [1, 3]}, "same": 1, "new": [], "many": [{"n": 1}, {"n": 3}], "type": True}
+    a = {
+        "x": {"y": 1, "z": [1, 2]},
+        "same": 1,
+        "gone": None,
+        "many": [{"n": 1}, {"n": 2}],
+        "type": 1,
+    }
+    b = {
+        "x": {"y": 2, "z": [1, 3]},
+        "same": 1,
+        "new": [],
+        "many": [{"n": 1}, {"n": 3}],
+        "type": True,
+    }
     assert changes(a, b) == [
         ("gone", None, None, "a"),
         ("many[1].n", 2, 3, "both"),
@@ -86,12 +113,18 @@ OBJECTS = st.dictionaries(st.text("xyz", min_size=1, max_size=2), VALUES, max_si
 
 @settings(max_examples=50)
 @given(OBJECTS, OBJECTS)
-def test_no_change_means_equal_and_sides_mirror(a: dict[str, Any], b: dict[str, Any]) -> None:
+def test_no_change_means_equal_and_sides_mirror(
+    a: dict[str, Any], b: dict[str, Any]
+) -> None:
     assert changes(a, a) == []
     found = changes(a, b)
-    assert (json.dumps(a, sort_keys=True) == json.dumps(b, sort_keys=True)) == (not found)
+    assert (json.dumps(a, sort_keys=True) == json.dumps(b, sort_keys=True)) == (
+        not found
+    )
     flip = {"both": "both", "a": "b", "b": "a"}
-    assert changes(b, a) == [(key, after, before, flip[sides]) for key, before, after, sides in found]
+    assert changes(b, a) == [
+        (key, after, before, flip[sides]) for key, before, after, sides in found
+    ]
 
 
 # Shards
@@ -102,12 +135,19 @@ def pairs_of(a: list[ShardEntry], b: list[ShardEntry]) -> Any:
 
 
 def test_shards_by_bytes_tokens_and_names() -> None:
-    a = [shard(0, "one"), shard(1, "two"), shard(2, "three"), shard(3, "four"), shard(4, "five")]
+    a = [
+        shard(0, "one"),
+        shard(1, "two"),
+        shard(2, "three"),
+        shard(3, "four"),
+        shard(4, "five"),
+    ]
     b = [shard(0, "one"), shard(1, "new"), shard(2, "two")]
     b += [shard(3, "four", "w"), shard(5, "three", "w", columns="x")]
     pairs = pairs_of(a, b).files
     assert [
-        (pair.kinship, pair.a and pair.a.unit, pair.b and pair.b.unit, pair.columns) for pair in pairs
+        (pair.kinship, pair.a and pair.a.unit, pair.b and pair.b.unit, pair.columns)
+        for pair in pairs
     ] == [
         ("same_bytes", 0, 0, ()),
         ("same_bytes", 1, 2, ()),
@@ -123,24 +163,39 @@ def test_a_unit_is_as_its_least_alike_file() -> None:
     a = [shard(0, "one"), shard(0, "two", part=1), shard(1, "three"), shard(2, "gone")]
     b = [shard(0, "one"), shard(0, "2", part=1), shard(1, "three")]
     b += [shard(3, "new"), shard(3, "newer", part=1)]
-    assert pairs_of(a, b).units == {"same_bytes": 1, "different": 1, "only_a": 1, "only_b": 1}
+    assert pairs_of(a, b).units == {
+        "same_bytes": 1,
+        "different": 1,
+        "only_a": 1,
+        "only_b": 1,
+    }
 
 
-CONTENTS = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["", "w"])), max_size=5)
+CONTENTS = st.lists(
+    st.tuples(st.sampled_from("abc"), st.sampled_from(["", "w"])), max_size=5
+)
 
 
 @settings(max_examples=50)
 @given(CONTENTS, CONTENTS)
-def test_each_shard_is_paired_once(a: list[tuple[str, str]], b: list[tuple[str, str]]) -> None:
+def test_each_shard_is_paired_once(
+    a: list[tuple[str, str]], b: list[tuple[str, str]]
+) -> None:
     left = [shard(unit, *content) for unit, content in enumerate(a)]
     right = [shard(unit, *content) for unit, content in enumerate(b)]
     pairs = pairs_of(left, right).files
-    assert sorted(pair.a.path for pair in pairs if pair.a) == sorted(each.path for each in left)
-    assert sorted(pair.b.path for pair in pairs if pair.b) == sorted(each.path for each in right)
+    assert sorted(pair.a.path for pair in pairs if pair.a) == sorted(
+        each.path for each in left
+    )
+    assert sorted(pair.b.path for pair in pairs if pair.b) == sorted(
+        each.path for each in right
+    )
     for pair in pairs:
         if pair.a and pair.b:
             assert (pair.a.sha256 == pair.b.sha256) == (pair.kinship == "same_bytes")
-            assert (pair.a.logical == pair.b.logical) == (pair.kinship in ("same_bytes", "same_tokens"))
+            assert (pair.a.logical == pair.b.logical) == (
+                pair.kinship in ("same_bytes", "same_tokens")
+            )
 
 
 # Manifests
@@ -153,7 +208,9 @@ def test_a_version_is_equal_to_itself_under_another_number() -> None:
         inputs=(source("a"),),
         other_files={"README.md": FileEntry(bytes=1, sha256="1" * 64)},
     )
-    two = dataclasses.replace(one, version=2, other_files={"README.md": FileEntry(bytes=1, sha256="2" * 64)})
+    two = dataclasses.replace(
+        one, version=2, other_files={"README.md": FileEntry(bytes=1, sha256="2" * 64)}
+    )
     found = compare(one, two)
     assert found.equal
     assert found.parts == ()
@@ -169,7 +226,14 @@ def test_a_version_is_equal_to_itself_under_another_number() -> None:
         ("tokenizer", {"tokenizer": {"s": {"probe": "x"}}}),
         ("inputs", {"inputs": (source("a"),)}),
         ("files", {"files": (shard(0, "x"),)}),
-        ("others", {"other_files": {"quarantine/00000.parquet": FileEntry(bytes=1, sha256="1" * 64)}}),
+        (
+            "others",
+            {
+                "other_files": {
+                    "quarantine/00000.parquet": FileEntry(bytes=1, sha256="1" * 64)
+                }
+            },
+        ),
         ("figures", {"accounts": {"s": Account(rows_read=1, filtered={"empty": 1})}}),
         ("parents", {"parents": (Parent(dataset="p", version=1, sha256="1" * 64),)}),
         ("produced_by", {"produced_by": {"pyarrow": "1"}}),
@@ -184,7 +248,11 @@ def test_each_part_is_noticed(part: str, fields: dict[str, Any]) -> None:
 
 
 def test_inputs_and_figures() -> None:
-    a = with_(1, inputs=(source("a"), source("b"), source("c")), accounts={"s": Account(rows_read=3, kept=3)})
+    a = with_(
+        1,
+        inputs=(source("a"), source("b"), source("c")),
+        accounts={"s": Account(rows_read=3, kept=3)},
+    )
     b = with_(
         2,
         inputs=(source("a"), source("b", 2, "u"), source("d")),
@@ -244,7 +312,9 @@ def test_the_command(lake: Path, capsys: Output) -> None:
     assert main(arguments) == 0
     captured = capsys.readouterr()
     lines = [" ".join(line.split()) for line in captured.out.splitlines()]
-    assert lines[0] == "small@v1 and small@v2 differ in: identity, inputs, files, figures"
+    assert (
+        lines[0] == "small@v1 and small@v2 differ in: identity, inputs, files, figures"
+    )
     for expected in (
         "Inputs (2 the same)",
         "added notes: sea.txt 37 B",
@@ -257,7 +327,9 @@ def test_the_command(lake: Path, capsys: Output) -> None:
     assert max(map(len, captured.out.splitlines())) <= 80
     assert captured.err == "\n1 shard not the same: --files lists them\n"
     assert main([*arguments, "--files"]) == 0
-    assert "data/train-00000-00.parquet different" in " ".join(capsys.readouterr().out.split())
+    assert "data/train-00000-00.parquet different" in " ".join(
+        capsys.readouterr().out.split()
+    )
     assert main([*arguments, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(
         json.dumps(tl.diff("small@v1", "small@v2", store=lake).to_json())

@@ -1,4 +1,6 @@
-"""A local store on a disk that refuses: what was published stands, errors are not hidden by others, folders last."""
+"""A local store on a disk that refuses: what was published stands, errors are not
+hidden by others, folders last.
+"""
 
 from __future__ import annotations
 
@@ -49,21 +51,28 @@ def test_a_temporary_name_that_stays_fails_no_publish_and_is_swept_later(
     assert store.put_new("d/v1/x", b"x") == "equal"
     assert store.swap("d/v1/x", b"y", b"x") == "replaced"
     monkeypatch.undo()
-    assert (store.read("d/v1/x"), len(temporary(store))) == (b"y", 1)  # what is there already needs no file
+    # What is there already needs no file.
+    assert (store.read("d/v1/x"), len(temporary(store))) == (b"y", 1)
     assert [left.dead for left in store.leftovers("")] == [False]  # of this process
 
 
-def test_it_hides_no_error_either(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_hides_no_error_either(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "unlink", failing(errno.EIO))
     monkeypatch.setattr(os, "fsync", failing(errno.ENOSPC, after=4))
     with pytest.raises(StoreError, match=r"publish d/v1/x: No space left.*Free space"):
         store.put_new("d/v1/x", b"x")
 
 
-def test_a_sweep_that_fails_says_where(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_that_fails_says_where(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     orphan(store.temp("d/v1").parent)
     monkeypatch.setattr(os, "unlink", failing(errno.EIO))
-    with pytest.raises(StoreError, match=r"remove d/v1/.*: Input/output error.*The disk failed"):
+    with pytest.raises(
+        StoreError, match=r"remove d/v1/.*: Input/output error.*The disk failed"
+    ):
         store.sweep_temp("d/v1")
 
 
@@ -74,7 +83,10 @@ def orphan(folder: Path) -> Path:
     return folder / name
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc to tell a descriptor's folder")
+@pytest.mark.skipif(
+    not Path("/proc/self/fd").exists(),
+    reason="needs /proc to tell a descriptor's folder",
+)
 def test_every_folder_that_is_made_is_durable_in_the_one_above(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,7 +100,8 @@ def test_every_folder_that_is_made_is_durable_in_the_one_above(
     monkeypatch.setattr(os, "fsync", watched)
     LocalStore(tmp_path / "a" / "b" / "lake").temp("d/v1")
     lake = tmp_path / "a/b/lake"
-    # The store itself first to see that its file system can: then its entry, which is the first in it.
+    # The store itself first to see that its file system can: then its entry, which is
+    # the first in it.
     above = [tmp_path, tmp_path / "a", tmp_path / "a/b", lake, lake, lake / "d"]
     assert synced == [str(folder) for folder in above]
 
@@ -120,12 +133,16 @@ def test_a_file_that_cannot_be_opened_leaves_no_temporary_name(
 
     session = BuildSession.open(config)
     monkeypatch.setattr(os, "open", refused)
-    with pytest.raises(StoreError, match=r"cannot open .*: Input/output error\. The disk failed"):
+    with pytest.raises(
+        StoreError, match=r"cannot open .*: Input/output error\. The disk failed"
+    ):
         session.run_unit(0, POOL)
     assert leftovers(tmp_path) == []
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc to tell a descriptor's file")
+@pytest.mark.skipif(
+    not Path("/proc/self/fd").exists(), reason="needs /proc to tell a descriptor's file"
+)
 def test_a_part_is_given_up_on_a_disk_that_stays_full(
     config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,14 +160,17 @@ def test_a_part_is_given_up_on_a_disk_that_stays_full(
 
     session = BuildSession.open(config)
     monkeypatch.setattr(os, "write", full)
-    with pytest.raises(StoreError, match=r"No space left on device after \d+ bytes\. Free space"):
+    with pytest.raises(
+        StoreError, match=r"No space left on device after \d+ bytes\. Free space"
+    ):
         session.run_unit(0, POOL)
     assert leftovers(tmp_path) == []
 
 
 def test_a_file_size_limit_names_its_remedy(tmp_path: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))  # Python ignores the signal of it
+    # Python ignores the signal of it.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
     try:
         with (
             HashingFile(tmp_path / "f") as sink,
@@ -177,8 +197,16 @@ def test_what_a_run_that_was_killed_after_its_commit_left_is_swept_by_the_next(
 @pytest.mark.parametrize(
     ("call", "code", "said"),
     [
-        ("flock", "ENOLCK", r"store: its file system has no flock \(No locks available\)"),
-        ("fsync", "EINVAL", r"its file system has no fsync of a folder \(Invalid argument\)"),
+        (
+            "flock",
+            "ENOLCK",
+            r"store: its file system has no flock \(No locks available\)",
+        ),
+        (
+            "fsync",
+            "EINVAL",
+            r"its file system has no fsync of a folder \(Invalid argument\)",
+        ),
     ],
 )
 def test_a_file_system_that_lacks_a_call_is_refused_before_any_work(
@@ -188,13 +216,28 @@ def test_a_file_system_that_lacks_a_call_is_refused_before_any_work(
         pytest.skip("strace is missing: no call can be made to fail")
     (tmp_path / "in.jsonl").write_text('{"text": "a lake holds water"}\n' * 40)
     config = tmp_path / "lake.json"
-    config.write_text(json.dumps(config_of(tmp_path, tmp_path / "in.jsonl", tokenizer_dir)))
+    config.write_text(
+        json.dumps(config_of(tmp_path, tmp_path / "in.jsonl", tokenizer_dir))
+    )
     trace = ["strace", "-f", "-qq", "-o", os.devnull]
     trace += ["-e", f"trace={call}", "-e", f"inject={call}:error={code}"]
-    command = [sys.executable, "-P", "-m", "tokenlake", "run", "--no-prefect", str(config)]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "tokenlake",
+        "run",
+        "--no-prefect",
+        str(config),
+    ]
     environment = os.environ | {"PYTHONPATH": str(Path(tokenlake.__file__).parents[1])}
-    done = subprocess.run([*trace, *command], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [*trace, *command], env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 1
     (error,) = [line for line in done.stderr.splitlines() if line.startswith("error:")]
     assert re.search(rf"{said}, which safe writes need\. Use a folder", error)
-    assert "Traceback" not in done.stderr and not [*tmp_path.rglob("claim.json"), *tmp_path.rglob(".tmp*")]
+    assert "Traceback" not in done.stderr and not [
+        *tmp_path.rglob("claim.json"),
+        *tmp_path.rglob(".tmp*"),
+    ]

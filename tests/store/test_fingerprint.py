@@ -15,15 +15,27 @@ from tokenlake.errors import ConfigError, SourceError
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 JSON: st.SearchStrategy[Any] = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXT,
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4)
+    ),
     max_leaves=12,
 )
 
 
 def test_canonical_form_is_pinned() -> None:
-    value = {"b": [1, 1.0, 1e16, 1e-7, None, True], "a": 'é\n"', "ä": {"z": 0.1, "A": -0.0}}
-    expected = '{"a":"é\\n\\"","b":[1,1.0,1e+16,1e-07,null,true],"ä":{"A":-0.0,"z":0.1}}'
+    value = {
+        "b": [1, 1.0, 1e16, 1e-7, None, True],
+        "a": 'é\n"',
+        "ä": {"z": 0.1, "A": -0.0},
+    }
+    expected = (
+        '{"a":"é\\n\\"","b":[1,1.0,1e+16,1e-07,null,true],"ä":{"A":-0.0,"z":0.1}}'
+    )
     assert canonical_json(value) == expected.encode()
 
 
@@ -47,7 +59,16 @@ def test_key_order_is_not_part_of_a_value(value: dict[str, Any], random: Any) ->
     assert canonical_json(dict(items)) == canonical_json(value)
 
 
-FOREIGN = [math.nan, math.inf, {1: 2}, {"a": [{None: 1}]}, {"a": ({1.5: 1},)}, object(), b"x", {"a": {1}}]
+FOREIGN = [
+    math.nan,
+    math.inf,
+    {1: 2},
+    {"a": [{None: 1}]},
+    {"a": ({1.5: 1},)},
+    object(),
+    b"x",
+    {"a": {1}},
+]
 
 
 @pytest.mark.parametrize("value", [*FOREIGN, "\ud800"])

@@ -1,4 +1,6 @@
-"""Collecting garbage: what goes, what stays whatever its age, and that nothing counts before its swap."""
+"""Collecting garbage: what goes, what stays whatever its age, and that nothing
+counts before its swap.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,31 @@ from tests.store.support import settings as build_settings
 from tests.store.test_catalog import commit
 from tokenlake import Catalog, verify
 from tokenlake.cli.app import main
-from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
+from tokenlake.errors import (
+    IntegrityError,
+    NotFoundError,
+    StoreError,
+    VersionConflictError,
+)
 from tokenlake.etl import BuildSession, InProcessPool, build_dataset
-from tokenlake.runtime.store import Claim, GcReport, Layout, LocalStore, VersionInfo, collect
+from tokenlake.runtime.store import (
+    Claim,
+    GcReport,
+    Layout,
+    LocalStore,
+    VersionInfo,
+    collect,
+)
 
 DAY = 86_400.0
 A, B, C = ("a" * 64, "b" * 64, "c" * 64)
 Output = pytest.CaptureFixture[str]
-FILES = ("data/train-00000-00.parquet", "ledger/00000.json", "runs/1.json", "tokenizer/tokenizer.json")
+FILES = (
+    "data/train-00000-00.parquet",
+    "ledger/00000.json",
+    "runs/1.json",
+    "tokenizer/tokenizer.json",
+)
 
 POOL: Any = InProcessPool()
 
@@ -40,14 +59,18 @@ def age(root: Path, days: float) -> None:
         os.utime(path, (then, then), follow_symlinks=False)
 
 
-def temporary(folder: Path, *, pid: int | None = None, machine: str = "elsewhere") -> Path:
+def temporary(
+    folder: Path, *, pid: int | None = None, machine: str = "elsewhere"
+) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f".tmp-{machine}-{pid or 1}-{'0' * 16}"
     path.write_bytes(b"half")
     return path
 
 
-def unfinished(store: LocalStore, dataset: str = "code", fingerprint: str = A) -> Layout:
+def unfinished(
+    store: LocalStore, dataset: str = "code", fingerprint: str = A
+) -> Layout:
     """Claim a version, and write a few files of it."""
     layout = Layout(dataset, Catalog(store).claim(dataset, fingerprint, {}).version)
     for path in FILES:
@@ -76,27 +99,45 @@ def store(tmp_path: Path) -> LocalStore:
 # Unfinished builds
 
 
-def test_an_abandoned_build_leaves_its_claim_and_its_number(store: LocalStore, tmp_path: Path) -> None:
+def test_an_abandoned_build_leaves_its_claim_and_its_number(
+    store: LocalStore, tmp_path: Path
+) -> None:
     layout = unfinished(store)
     age(tmp_path, 8)
     planned = week(store, dry_run=True)
     assert planned.dry_run
     assert len(files(tmp_path)) == 5
     report = week(store)
-    assert (report.removed, report.swept, report.kept) == (planned.removed, planned.swept, ())
-    assert [each.name for each in report.removed] == [layout.key(path) for path in FILES]
+    assert (report.removed, report.swept, report.kept) == (
+        planned.removed,
+        planned.swept,
+        (),
+    )
+    assert [each.name for each in report.removed] == [
+        layout.key(path) for path in FILES
+    ]
     assert {each.kind for each in report.removed} == {"abandoned"}
     assert report.bytes == sum(len(layout.path(each.name)) for each in report.removed)
     assert [path.name for path in (tmp_path / "code/v1").iterdir()] == ["claim.json"]
     assert Catalog(store).read_claim("code", 1).state == "swept"
-    nothing = GcReport(store=store.url, grace=7 * DAY, dry_run=False, removed=(), swept=(), kept=())
+    nothing = GcReport(
+        store=store.url, grace=7 * DAY, dry_run=False, removed=(), swept=(), kept=()
+    )
     assert week(store) == nothing
 
 
 @pytest.mark.parametrize(
-    "fresh", ["claim.json", "data/train-00000-00.parquet", "runs/1.json", ".tmp-elsewhere-1-0000000000000000"]
+    "fresh",
+    [
+        "claim.json",
+        "data/train-00000-00.parquet",
+        "runs/1.json",
+        ".tmp-elsewhere-1-0000000000000000",
+    ],
 )
-def test_one_change_keeps_a_build_alive(store: LocalStore, tmp_path: Path, fresh: str) -> None:
+def test_one_change_keeps_a_build_alive(
+    store: LocalStore, tmp_path: Path, fresh: str
+) -> None:
     unfinished(store)
     temporary(tmp_path / "code/v1")
     age(tmp_path, 8)
@@ -107,7 +148,11 @@ def test_one_change_keeps_a_build_alive(store: LocalStore, tmp_path: Path, fresh
     assert [(each.name, each.reason) for each in report.kept] == [
         ("code/v1", "unfinished, and changed 2 days ago")
     ]
-    gone = set() if fresh.startswith(".tmp") else {"code/v1/.tmp-elsewhere-1-0000000000000000"}
+    gone = (
+        set()
+        if fresh.startswith(".tmp")
+        else {"code/v1/.tmp-elsewhere-1-0000000000000000"}
+    )
     assert files(tmp_path) == before - gone
 
 
@@ -124,7 +169,9 @@ def test_a_sweep_that_died_is_ended(store: LocalStore, tmp_path: Path) -> None:
     assert week(store).swept == ()
 
 
-def test_a_claim_that_began_to_commit_is_closed_first(store: LocalStore, tmp_path: Path) -> None:
+def test_a_claim_that_began_to_commit_is_closed_first(
+    store: LocalStore, tmp_path: Path
+) -> None:
     layout = unfinished(store)
     claim, data = Catalog(store).stored_claim("code", 1)
     store.swap(layout.claim, claim.turned("committing").to_bytes(), data)
@@ -136,7 +183,9 @@ def test_a_claim_that_began_to_commit_is_closed_first(store: LocalStore, tmp_pat
     catalog = Catalog(store)
     assert catalog.read_claim("code", 1).state == "swept"
     assert catalog.datasets() == []
-    with pytest.raises(NotFoundError, match="was removed, by rm or as an unfinished build by gc"):
+    with pytest.raises(
+        NotFoundError, match="was removed, by rm or as an unfinished build by gc"
+    ):
         catalog.manifest("code", 1)
     with pytest.raises(VersionConflictError):
         commit(store, "code", 1)
@@ -160,25 +209,33 @@ def test_a_damaged_claim_ages_like_another_and_blocks_no_build_after(
         commit(store, "code", 1)
 
 
-def test_a_claim_of_a_later_format_is_not_ours_to_judge(store: LocalStore, tmp_path: Path) -> None:
+def test_a_claim_of_a_later_format_is_not_ours_to_judge(
+    store: LocalStore, tmp_path: Path
+) -> None:
     layout = unfinished(store)
     path = tmp_path / layout.claim
     path.chmod(0o644)
-    path.write_bytes(path.read_bytes().replace(b'"format_version":1', b'"format_version":2'))
+    path.write_bytes(
+        path.read_bytes().replace(b'"format_version":1', b'"format_version":2')
+    )
     age(tmp_path, 100)
     report = week(store)
     assert [each.name for each in report.kept] == [layout.claim]
     assert report.removed == ()
 
 
-def test_a_build_that_wakes_up_learns_that_it_was_swept(tmp_path: Path, tokenizer_dir: Path) -> None:
+def test_a_build_that_wakes_up_learns_that_it_was_swept(
+    tmp_path: Path, tokenizer_dir: Path
+) -> None:
     few_inputs(tmp_path)
     config = build_settings(tmp_path, tokenizer_dir)
     session = BuildSession.open(config)
     store = LocalStore(tmp_path / "store")
     age(tmp_path / "store", 8)
     assert len(week(store).swept) == 1
-    with pytest.raises(VersionConflictError, match="run the build again: it starts a new version"):
+    with pytest.raises(
+        VersionConflictError, match="run the build again: it starts a new version"
+    ):
         session.run_unit(0, POOL)
     result = build_dataset(config, workers=1)
     assert result.version == 2
@@ -191,7 +248,9 @@ def test_a_build_that_gc_sweeps_before_its_first_unit_says_so(
     few_inputs(tmp_path)
     session = BuildSession.open(build_settings(tmp_path, tokenizer_dir))
     assert main(["gc", "--grace", "0", "--store", str(tmp_path / "store")]) == 0
-    with pytest.raises(VersionConflictError, match="run the build again: it starts a new version") as caught:
+    with pytest.raises(
+        VersionConflictError, match="run the build again: it starts a new version"
+    ) as caught:
         session.run_unit(0, POOL)
     assert caught.value.exit_code == 1
 
@@ -202,12 +261,16 @@ def test_a_file_that_vanishes_while_it_is_written_is_no_missing_object(
     temp = store.temp("small/v1")
     temp.unlink()
     digest = hashlib.sha256(b"").hexdigest()
-    with pytest.raises(StoreError, match=r"removed while it was written.*`gc`") as caught:
+    with pytest.raises(
+        StoreError, match=r"removed while it was written.*`gc`"
+    ) as caught:
         store.publish(temp, "small/v1/claim.json", digest)
     assert caught.value.exit_code == 1
 
 
-def test_resuming_an_old_build_makes_it_young(tmp_path: Path, tokenizer_dir: Path) -> None:
+def test_resuming_an_old_build_makes_it_young(
+    tmp_path: Path, tokenizer_dir: Path
+) -> None:
     few_inputs(tmp_path)
     config = build_settings(tmp_path, tokenizer_dir)
     BuildSession.open(config)
@@ -237,7 +300,9 @@ def test_temporary_files_go_when_they_are_old_or_their_process_is_dead(
     assert young.exists()
 
 
-def test_the_folder_of_a_claim_that_never_was_goes(store: LocalStore, tmp_path: Path) -> None:
+def test_the_folder_of_a_claim_that_never_was_goes(
+    store: LocalStore, tmp_path: Path
+) -> None:
     temporary(tmp_path / "code/v1")
     assert week(store).removed == ()
     assert (tmp_path / "code/v1").is_dir()
@@ -246,7 +311,9 @@ def test_the_folder_of_a_claim_that_never_was_goes(store: LocalStore, tmp_path: 
     assert not (tmp_path / "code/v1").exists()
 
 
-def test_an_empty_folder_that_gc_removes_stops_no_writer(store: LocalStore, tmp_path: Path) -> None:
+def test_an_empty_folder_that_gc_removes_stops_no_writer(
+    store: LocalStore, tmp_path: Path
+) -> None:
     store.temp("code/v1").unlink()
     assert store.remove_folder("code/v1")
     assert not store.remove_folder("code/v1")
@@ -272,8 +339,17 @@ def lake(built: Path, tmp_path: Path) -> LocalStore:
 def test_strays_go_and_what_is_known_stays(lake: LocalStore) -> None:
     root = Path(lake.url)
     version = root / "small/v1"
-    strays = [version / "data/train-00077-00.parquet", version / "notes.txt", version / "deep/er/file"]
-    kept = [version / "runs/mine.json", root / "small/readme.txt", root / "foreign.bin", root / "Other/v1/x"]
+    strays = [
+        version / "data/train-00077-00.parquet",
+        version / "notes.txt",
+        version / "deep/er/file",
+    ]
+    kept = [
+        version / "runs/mine.json",
+        root / "small/readme.txt",
+        root / "foreign.bin",
+        root / "Other/v1/x",
+    ]
     young = version / "data/train-00078-00.parquet"
     for path in (*strays, *kept, young):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -284,7 +360,9 @@ def test_strays_go_and_what_is_known_stays(lake: LocalStore) -> None:
     planned = week(lake, dry_run=True)
     report = week(lake)
     assert report.removed == planned.removed
-    assert {each.name for each in report.removed} == {path.relative_to(root).as_posix() for path in strays}
+    assert {each.name for each in report.removed} == {
+        path.relative_to(root).as_posix() for path in strays
+    }
     assert {each.kind for each in report.removed} == {"stray"}
     assert all(path.exists() for path in (*kept, young))
     assert not (version / "deep").exists()
@@ -305,7 +383,9 @@ def test_of_a_damaged_version_nothing_is_touched(lake: LocalStore) -> None:
         assert "none of its files was removed" in report.kept[0].reason
 
 
-def test_a_folder_without_claim_and_manifest_is_not_ours(store: LocalStore, tmp_path: Path) -> None:
+def test_a_folder_without_claim_and_manifest_is_not_ours(
+    store: LocalStore, tmp_path: Path
+) -> None:
     (tmp_path / "code/v1").mkdir(parents=True)
     (tmp_path / "code/v1/thesis.tex").write_text("x")
     age(tmp_path, 100)
@@ -318,7 +398,9 @@ def test_a_folder_without_claim_and_manifest_is_not_ours(store: LocalStore, tmp_
 
 
 THINGS = st.tuples(
-    st.sampled_from(["building", "committing", "swept", "damaged", "stray", "temporary", "dead"]),
+    st.sampled_from(
+        ["building", "committing", "swept", "damaged", "stray", "temporary", "dead"]
+    ),
     st.booleans(),
 )
 
@@ -326,7 +408,9 @@ THINGS = st.tuples(
 @settings(max_examples=8)
 @given(st.lists(THINGS, max_size=8))
 def test_whatever_lies_in_a_store(built: Path, things: list[tuple[str, bool]]) -> None:
-    """What counts is untouched, what is young stays, the rest goes, and a dry run says exactly that before."""
+    """What counts is untouched, what is young stays, the rest goes, and a dry run
+    says exactly that before.
+    """
     with tempfile.TemporaryDirectory() as folder:
         root = copy_store(built, Path(folder) / "lake")
         age(root, 100)
@@ -344,33 +428,55 @@ def test_whatever_lies_in_a_store(built: Path, things: list[tuple[str, bool]]) -
             gone |= after - kept if goes else set()
             stays |= kept if goes else after
         planned, report = week(store, dry_run=True), week(store)
-        assert (report.removed, report.swept, report.kept) == (planned.removed, planned.swept, planned.kept)
+        assert (report.removed, report.swept, report.kept) == (
+            planned.removed,
+            planned.swept,
+            planned.kept,
+        )
         assert {each.name for each in report.removed} == gone
-        noted = [each.version for each in report.swept if each.was not in ("building", "swept")]
+        noted = [
+            each.version
+            for each in report.swept
+            if each.was not in ("building", "swept")
+        ]
         closed = {f"small/v{version}/manifest.json" for version in noted}
         assert files(root) == stays | closed
         for version in (1, 2):
             report = verify(store, "small", version, deep=True)
             assert {problem.problem for problem in report.problems} <= {"unlisted"}
         for index, (kind, old) in enumerate(things):
-            if kind in ("building", "committing") and not old and ("damaged", False) not in things:
+            if (
+                kind in ("building", "committing")
+                and not old
+                and ("damaged", False) not in things
+            ):
                 found = Catalog(store).claim("small", f"{index:064x}", {})
                 assert (found.version, found.status) == (index + 10, "resumed")
         assert (week(store).removed, week(store).swept) == ((), ())
 
 
-def _put(store: LocalStore, root: Path, kind: str, index: int, machine: str) -> list[str]:
-    """Put something into a store, and return its files; the last one says how old it is."""
+def _put(
+    store: LocalStore, root: Path, kind: str, index: int, machine: str
+) -> list[str]:
+    """Put something into a store, and return its files; the last one says how old it
+    is.
+    """
     if kind == "stray":
         path = root / f"small/v1/data/stray-{index}"
         path.write_bytes(b"stray")
         return [path.relative_to(root).as_posix()]
     if kind in ("temporary", "dead"):
         dead = kind == "dead"
-        path = temporary(root / "small/v2", pid=2**22 + index, machine=machine if dead else "elsewhere")
+        path = temporary(
+            root / "small/v2",
+            pid=2**22 + index,
+            machine=machine if dead else "elsewhere",
+        )
         return [path.relative_to(root).as_posix()]
     layout = Layout("small", index + 10)
-    claim = Claim(dataset="small", version=layout.version, fingerprint=f"{index:064x}", meta={})
+    claim = Claim(
+        dataset="small", version=layout.version, fingerprint=f"{index:064x}", meta={}
+    )
     data = claim.turned("building" if kind == "damaged" else kind).to_bytes()  # pyright: ignore[reportArgumentType]
     store.put_new(layout.claim, data[:-3] if kind == "damaged" else data)
     store.put_new(layout.key("data/part"), b"part")
@@ -386,7 +492,9 @@ def test_only_the_datasets_that_are_named(store: LocalStore, tmp_path: Path) -> 
         unfinished(store, name)
         temporary(tmp_path / name / "v1")
     age(tmp_path, 8)
-    assert {each.dataset for each in collect(store, ["prose"], grace=DAY).swept} == {"prose"}
+    assert {each.dataset for each in collect(store, ["prose"], grace=DAY).swept} == {
+        "prose"
+    }
     assert len(files(tmp_path / "code")) == 6
     with pytest.raises(NotFoundError, match="did you mean code"):
         tl.gc(tmp_path, ["cod"])
@@ -442,23 +550,36 @@ def test_a_store_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
-def test_reuse_survives_the_loss_of_what_it_reuses(built: Path, tmp_path: Path, tokenizer_dir: Path) -> None:
-    """A unit of an abandoned version that vanishes while it is adopted is built instead."""
+def test_reuse_survives_the_loss_of_what_it_reuses(
+    built: Path, tmp_path: Path, tokenizer_dir: Path
+) -> None:
+    """A unit of an abandoned version that vanishes while it is adopted is built
+    instead.
+    """
     copy = copy_store(built, tmp_path / "lake")
     shutil.rmtree(copy / "small/v1")
     store, layout = LocalStore(copy), Layout("small", 2)
     (copy / layout.manifest).unlink()
-    for path in (copy / "small/v2/data").iterdir():  # gc deletes them after the ledger, which was read before
+    # Gc deletes them after the ledger, which was read before.
+    for path in (copy / "small/v2/data").iterdir():
         path.unlink()
     _, data = Catalog(store).stored_claim("small", 2)
-    store.swap(layout.claim, Claim(dataset="small", version=2, fingerprint=A, meta={}).to_bytes(), data)
-    config = build_settings(built.parent, tokenizer_dir) | {"save": {"output_dir": str(copy)}}
+    store.swap(
+        layout.claim,
+        Claim(dataset="small", version=2, fingerprint=A, meta={}).to_bytes(),
+        data,
+    )
+    config = build_settings(built.parent, tokenizer_dir) | {
+        "save": {"output_dir": str(copy)}
+    }
     result = build_dataset(config, workers=1)
     assert (result.version, result.units_reused) == (3, 0)
     assert verify(store, "small", 3, deep=True).ok
 
 
-def test_swept_numbers_are_taken_but_not_listed(store: LocalStore, tmp_path: Path) -> None:
+def test_swept_numbers_are_taken_but_not_listed(
+    store: LocalStore, tmp_path: Path
+) -> None:
     unfinished(store)
     age(tmp_path, 8)
     week(store)
@@ -467,17 +588,24 @@ def test_swept_numbers_are_taken_but_not_listed(store: LocalStore, tmp_path: Pat
     with pytest.raises(NotFoundError, match="no dataset 'code'"):
         catalog.versions("code")
     assert catalog.versions("code", swept=True) == [VersionInfo(1, False, swept=True)]
-    with pytest.raises(NotFoundError, match=r"code@v1 .* was removed, by rm or as an unfinished build by gc"):
+    with pytest.raises(
+        NotFoundError,
+        match=r"code@v1 .* was removed, by rm or as an unfinished build by gc",
+    ):
         catalog.resolve("code@v1")
     assert claimed(catalog, A) == (2, "new")
     assert claimed(catalog, A) == (2, "resumed")
     assert catalog.versions("code") == [VersionInfo(2, False)]
 
 
-def test_a_closed_number_is_no_damaged_version_and_the_other_way_round(lake: LocalStore) -> None:
+def test_a_closed_number_is_no_damaged_version_and_the_other_way_round(
+    lake: LocalStore,
+) -> None:
     layout = Layout("small", 1)
     path = Path(lake.url) / layout.manifest
-    smallest = min(len(Catalog(lake).manifest("small", version).to_bytes()) for version in (1, 2))
+    smallest = min(
+        len(Catalog(lake).manifest("small", version).to_bytes()) for version in (1, 2)
+    )
     note = closing_note("x" * 64, 999_999_999)
     assert len(note) <= 400 < smallest
     note = closing_note("small", 1)

@@ -1,7 +1,9 @@
-"""Every order of the steps of builds, commits and collections: a visible version is whole, and nobody wins twice.
+"""Every order of the steps of builds, commits and collections: a visible version is
+whole, and nobody wins twice.
 
-The collections here have no grace period and find everything old, as if each process had slept for longer than any, at
-every one of its steps; and a process that is not given its turn any more has died.
+The collections here have no grace period and find everything old, as if each process
+had slept for longer than any, at every one of its steps; and a process that is not
+given its turn any more has died.
 """
 
 from __future__ import annotations
@@ -46,17 +48,27 @@ DECISIONS: Final = frozenset[str | tuple[str, str]](
 
 def record(path: str = shard_path("train", 0, 0)) -> UnitRecord:
     shard = a_shard(path=path, bytes=len(DATA), sha256=sha256(DATA))
-    account = Account(rows_read=1, kept=1, documents=1, tokens=1, content_packed=1, text_bytes=1)
+    account = Account(
+        rows_read=1, kept=1, documents=1, tokens=1, content_packed=1, text_bytes=1
+    )
     return a_record(fingerprint=A, source="s", parts=(shard,), account=account)
 
 
 def plan() -> Plan:
     """A build of one unit and one small file."""
     found = resolve(
-        PipelineConfig(name="d", datasets=(DatasetConfig(name="s", data_files="x", tokenizer="t"),))
+        PipelineConfig(
+            name="d", datasets=(DatasetConfig(name="s", data_files="x", tokenizer="t"),)
+        )
     )
     return Plan(
-        build=found, inputs=(), units=(), tokenizers={}, fingerprint=A, notes=(), config={"name": "d"}
+        build=found,
+        inputs=(),
+        units=(),
+        tokenizers={},
+        fingerprint=A,
+        notes=(),
+        config={"name": "d"},
     )
 
 
@@ -107,7 +119,9 @@ def visible(objects: Mapping[str, bytes]) -> dict[int, Manifest]:
 
 
 def whole(objects: dict[str, bytes]) -> None:
-    """Every visible version has all its files, and no number is both swept and visible."""
+    """Every visible version has all its files, and no number is both swept and
+    visible.
+    """
     for version, manifest in visible(objects).items():
         layout = Layout("d", version)
         named = {shard.path: shard.sha256 for shard in manifest.files}
@@ -121,25 +135,33 @@ def whole(objects: dict[str, bytes]) -> None:
 
 
 def ended(objects: dict[str, bytes], outcomes: list[Any]) -> tuple[str, ...]:
-    """Who says that it committed did, who says that it swept did, who failed says why; and a rerun commits."""
+    """Who says that it committed did, who says that it swept did, who failed says
+    why; and a rerun commits.
+    """
     there = visible(objects)
     for outcome in outcomes:
         if isinstance(outcome, GcReport):
             assert not {swept.version for swept in outcome.swept} & set(there)
         elif isinstance(outcome, str):
-            assert int(outcome[1:]) in there, f"{outcome} was committed and is not there"
+            assert int(outcome[1:]) in there, (
+                f"{outcome} was committed and is not there"
+            )
         else:
             assert isinstance(outcome, VersionConflictError), repr(outcome)
             assert "gc removed it" in str(outcome)
     after = dict(objects)
     again = MemoryStore(after)
     version = build(again)
-    assert {f"v{each}" for each in there} <= {version}, f"{sorted(there)} and {version}: two of one build"
+    assert {f"v{each}" for each in there} <= {version}, (
+        f"{sorted(there)} and {version}: two of one build"
+    )
     whole(after)
     gc(again)
     assert gc(again).removed == ()
     whole(after)
-    return tuple("gc" if isinstance(each, GcReport) else str(each)[:2] for each in outcomes)
+    return tuple(
+        "gc" if isinstance(each, GcReport) else str(each)[:2] for each in outcomes
+    )
 
 
 def walk(begin: dict[str, bytes], works: list[Any], stops: Stops = None) -> Walk:
@@ -159,13 +181,20 @@ def test_a_commit_a_collection_and_another_one() -> None:
 
 
 def test_a_commit_its_rerun_and_a_collection() -> None:
-    found = walk(built(), [commit, build, gc], DECISIONS - {("read", "claim.json")} | {("list_dirs", "d")})
-    # The rerun resumes what is there, or begins the second version where the first was swept.
+    found = walk(
+        built(),
+        [commit, build, gc],
+        DECISIONS - {("read", "claim.json")} | {("list_dirs", "d")},
+    )
+    # The rerun resumes what is there, or begins the second version where the first was
+    # swept.
     assert {outcome[1] for outcome in found.outcomes} == {"v1", "v2", "d/"}
 
 
 def asleep() -> dict[str, bytes]:
-    """What the claim alone cannot stop any more: it was swapped long ago, and only the manifest is to be made."""
+    """What the claim alone cannot stop any more: it was swapped long ago, and only
+    the manifest is to be made.
+    """
     objects = built()
     store = MemoryStore(objects)
     claim, data = cast("tuple[Claim, bytes]", Catalog(store).stored_claim("d", 1))
@@ -183,9 +212,15 @@ def test_two_equal_builds_have_one_winner() -> None:
     assert found.outcomes == {("v1", "v1")}
 
 
-def test_the_walk_finds_what_a_claim_alone_would_let_happen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the closing note a process that slept makes a version visible whose files are gone."""
-    monkeypatch.setattr("tokenlake.runtime.store.remove.closing_note", lambda layout: b"")
+def test_the_walk_finds_what_a_claim_alone_would_let_happen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without the closing note a process that slept makes a version visible whose
+    files are gone.
+    """
+    monkeypatch.setattr(
+        "tokenlake.runtime.store.remove.closing_note", lambda layout: b""
+    )
     real = MemoryStore.put_new
 
     def put_new(self: MemoryStore, key: str, data: bytes, **more: Any) -> Any:
@@ -196,8 +231,12 @@ def test_the_walk_finds_what_a_claim_alone_would_let_happen(monkeypatch: pytest.
         walk(built(), [commit, gc], DECISIONS)
 
 
-def test_the_walk_finds_what_no_swap_would_let_happen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the swap of the claim a collection deletes what a commit is about to name."""
+def test_the_walk_finds_what_no_swap_would_let_happen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without the swap of the claim a collection deletes what a commit is about to
+    name.
+    """
 
     def publish(store: Store, layout: Layout, manifest: Manifest) -> None:
         store.put_new(layout.manifest, manifest.to_bytes())
@@ -208,7 +247,9 @@ def test_the_walk_finds_what_no_swap_would_let_happen(monkeypatch: pytest.Monkey
 
 
 def test_a_collection_that_dies_anywhere_is_ended_by_the_next_one() -> None:
-    """Killed before each of its steps: nothing that counts is hurt, and in the end all is as if it had not been."""
+    """Killed before each of its steps: nothing that counts is hurt, and in the end
+    all is as if it had not been.
+    """
     begin = lake()
     undisturbed = dict(begin)
     first = gc(MemoryStore(undisturbed))
@@ -236,13 +277,21 @@ def test_a_collection_that_dies_anywhere_is_ended_by_the_next_one() -> None:
 
 
 def lake() -> dict[str, bytes]:
-    """A committed version with a stray, one abandoned, one that began to commit, and a damaged claim."""
+    """A committed version with a stray, one abandoned, one that began to commit, and
+    a damaged claim.
+    """
     objects: dict[str, bytes] = {}
     store = MemoryStore(objects)
     build(store)
     objects["d/v1/data/stray"] = b"x"
     for version, state in ((2, "building"), (3, "committing")):
-        claim = Claim(dataset="d", version=version, fingerprint="b" * 64, meta={}, state=cast("Any", state))
+        claim = Claim(
+            dataset="d",
+            version=version,
+            fingerprint="b" * 64,
+            meta={},
+            state=cast("Any", state),
+        )
         objects[f"d/v{version}/claim.json"] = claim.to_bytes()
         objects[f"d/v{version}/ledger/00000.json"] = b"{}"
         objects[f"d/v{version}/data/x"] = b"x"

@@ -1,4 +1,6 @@
-"""The local store: keys stay below the root, publishing is create-only, verified and leaves nothing behind."""
+"""The local store: keys stay below the root, publishing is create-only, verified and
+leaves nothing behind.
+"""
 
 from __future__ import annotations
 
@@ -51,13 +53,27 @@ def test_dataset_names(name: str) -> None:
     assert Layout(name, 1).prefix == f"{name}/v1"
 
 
-@pytest.mark.parametrize("name", ["", "A", ".a", "-a", "a/b", "..", "a" * 65, "a b", "ä", "a\n"])
+@pytest.mark.parametrize(
+    "name", ["", "A", ".a", "-a", "a/b", "..", "a" * 65, "a b", "ä", "a\n"]
+)
 def test_other_dataset_names_are_refused(name: str) -> None:
     with pytest.raises(StoreError, match="is refused"):
         Layout(name, 1)
 
 
-UNSAFE = ["", "/etc/passwd", "a/../b", "..", "a//b", "a/", "./a", "a\\b", "a\0b", "a\nb", "x/.tmp-1"]
+UNSAFE = [
+    "",
+    "/etc/passwd",
+    "a/../b",
+    "..",
+    "a//b",
+    "a/",
+    "./a",
+    "a\\b",
+    "a\0b",
+    "a\nb",
+    "x/.tmp-1",
+]
 
 
 @pytest.mark.parametrize("key", [*UNSAFE, "a" * 256, "\ud800", "a/" * 40 + "b"])
@@ -75,7 +91,11 @@ def test_unsafe_keys_are_refused_everywhere(store: Store, key: str) -> None:
         lambda: store.delete(key),
     ]
     if key:
-        calls += [lambda: list(store.list(key)), lambda: store.list_dirs(key), lambda: store.temp(key)]
+        calls += [
+            lambda: list(store.list(key)),
+            lambda: store.list_dirs(key),
+            lambda: store.temp(key),
+        ]
     for call in calls:
         with pytest.raises(StoreError, match="is refused"):
             call()
@@ -92,12 +112,22 @@ def test_symlinks_are_refused_not_followed(store: Store, tmp_path: Path) -> None
     (root / "d/v1/link").symlink_to(outside / "secret")
     (root / "d/v1/loop").symlink_to("loop")
     for key in ("d/v1/data/secret", "d/v1/link", "d/v1/data/new"):
-        for call in (store.read, store.size, store.delete, lambda key: store.put_new(key, b"x")):
+        for call in (
+            store.read,
+            store.size,
+            store.delete,
+            lambda key: store.put_new(key, b"x"),
+        ):
             with pytest.raises(StoreError, match="symlink"):
                 call(key)
     with pytest.raises(StoreError):
         store.read("d/v1/loop")
-    assert [info.key for info in store.list("")] == ["d/v1/a", "d/v1/data", "d/v1/link", "d/v1/loop"]
+    assert [info.key for info in store.list("")] == [
+        "d/v1/a",
+        "d/v1/data",
+        "d/v1/link",
+        "d/v1/loop",
+    ]
     assert [path.name for path in outside.iterdir()] == ["secret"]
 
 
@@ -120,9 +150,15 @@ def test_pipes_and_folders_are_not_objects(store: Store) -> None:
 
 def test_layout_is_pinned() -> None:
     layout = Layout("llama2-2048", 1)
-    assert layout.key(shard_path("train", 17, 0)) == "llama2-2048/v1/data/train-00017-00.parquet"
+    assert (
+        layout.key(shard_path("train", 17, 0))
+        == "llama2-2048/v1/data/train-00017-00.parquet"
+    )
     assert layout.ledger(17) == "llama2-2048/v1/ledger/00017.json"
-    assert (layout.manifest, layout.claim) == ("llama2-2048/v1/manifest.json", "llama2-2048/v1/claim.json")
+    assert (layout.manifest, layout.claim) == (
+        "llama2-2048/v1/manifest.json",
+        "llama2-2048/v1/claim.json",
+    )
     assert layout.run("20261121-x") == "llama2-2048/v1/runs/20261121-x.json"
     for bad in (
         lambda: Layout("a", 0),
@@ -137,15 +173,25 @@ def test_layout_is_pinned() -> None:
 # Opening
 
 
-def test_open_store_takes_paths_and_file_urls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_store_takes_paths_and_file_urls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    assert open_store("lake").url == open_store((tmp_path / "lake").as_uri()).url == str(tmp_path / "lake")
+    assert (
+        open_store("lake").url
+        == open_store((tmp_path / "lake").as_uri()).url
+        == str(tmp_path / "lake")
+    )
     assert not (tmp_path / "lake").exists()
     assert open_store("file:///a%20b").url == "/a b"
 
 
 def test_other_schemes_are_not_available_and_credentials_not_repeated() -> None:
-    for url in ("https://user:hunter2@host/x", "abfs://user:hunter2@container/x", "memory://x"):
+    for url in (
+        "https://user:hunter2@host/x",
+        "abfs://user:hunter2@container/x",
+        "memory://x",
+    ):
         with pytest.raises(NotAvailableError, match=url.partition("//")[0]) as caught:
             open_store(url)
         assert "hunter2" not in str(caught.value)
@@ -203,7 +249,10 @@ def test_listing_is_sorted_by_key_and_hides_temporary_files(store: Store) -> Non
     store.temp("a")
     assert [info.key for info in store.list("")] == sorted(keys)
     os.utime(store.local_path("a/x"), (1000, 1000.5))
-    assert [(info.key, info.size) for info in store.list("a")] == [("a/b/c", 5), ("a/x", 3)]
+    assert [(info.key, info.size) for info in store.list("a")] == [
+        ("a/b/c", 5),
+        ("a/x", 3),
+    ]
     assert list(store.list("a"))[1] == ObjectInfo("a/x", 3, 1000.5)
     assert store.list_dirs("") == ["a", "a-b"]
     assert (list(store.list("none")), store.list_dirs("none")) == ([], [])
@@ -232,7 +281,12 @@ def test_many_links_are_judged_one_by_one(store: Store, size: int) -> None:
     found = store.link_all(links)
     outcomes = [each if isinstance(each, str) else type(each) for each in found]
     assert outcomes == ["created", IntegrityError, NotFoundError, "equal", "replaced"]
-    assert files(store) == {*(f"d/v1/{name}" for name in "abde"), "d/v2/a", "d/v2/d", "d/v2/e"}
+    assert files(store) == {
+        *(f"d/v1/{name}" for name in "abde"),
+        "d/v2/a",
+        "d/v2/d",
+        "d/v2/e",
+    }
     assert store.read("d/v2/e") == data["e"]
     assert store.local_path("d/v2/a").samefile(store.local_path("d/v1/a"))
     with pytest.raises(VersionConflictError):
@@ -268,7 +322,9 @@ def test_a_file_that_is_replaced_while_it_is_linked_is_hashed_again(
         store.link("d/v1/x", "d/v2/z", sha256(b"shared"))
 
 
-def test_linking_copies_where_links_fail(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_linking_copies_where_links_fail(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store.put_new("d/v1/x", b"shared")
     real = os.link
 
@@ -294,7 +350,9 @@ def test_a_failing_file_system_is_a_store_error_with_a_hint(
         raise OSError(28, "No space left on device", "somewhere")
 
     monkeypatch.setattr(os, call, fail)
-    with pytest.raises(StoreError, match=r"cannot publish d/v1/y: No space left.*Free space"):
+    with pytest.raises(
+        StoreError, match=r"cannot publish d/v1/y: No space left.*Free space"
+    ):
         store.put_new("d/v1/y", b"y")
     monkeypatch.undo()
     assert files(store) == {"d/v1/x"}
@@ -321,9 +379,13 @@ def test_sweeping_removes_only_what_dead_processes_left(store: Store) -> None:
     assert store.sweep_temp("d/none") == 0
 
 
-def test_leftovers_are_found_wherever_they_lie_and_removed_by_name(store: Store) -> None:
+def test_leftovers_are_found_wherever_they_lie_and_removed_by_name(
+    store: Store,
+) -> None:
     alive = store.temp("d/v1")
-    dead = alive.parent.parent / new_temp_name().replace(f"-{os.getpid()}-", f"-{2**22 + 5}-")
+    dead = alive.parent.parent / new_temp_name().replace(
+        f"-{os.getpid()}-", f"-{2**22 + 5}-"
+    )
     dead.write_bytes(b"12345")
     os.utime(dead, (1000, 1000))
     store.put_new("d/v1/x", b"x")
@@ -344,7 +406,10 @@ def test_leftovers_are_found_wherever_they_lie_and_removed_by_name(store: Store)
 def test_hashing_file_is_a_sink_for_parquet(store: Store) -> None:
     table = pa.table({"x": pa.array(range(200_000), pa.int32())})
     temp = store.temp("d/v1")
-    with HashingFile(temp) as sink, pq.ParquetWriter(sink, table.schema, write_page_checksum=True) as writer:
+    with (
+        HashingFile(temp) as sink,
+        pq.ParquetWriter(sink, table.schema, write_page_checksum=True) as writer,
+    ):
         writer.write_table(table, row_group_size=50_000)
     assert store.publish(temp, "d/v1/x", sink.sha256) == "created"
     assert store.size("d/v1/x") == sink.bytes
@@ -352,7 +417,9 @@ def test_hashing_file_is_a_sink_for_parquet(store: Store) -> None:
         assert pq.read_table(stream).equals(table)
 
 
-def test_hashing_file_writes_on_after_a_short_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hashing_file_writes_on_after_a_short_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = os.write
     monkeypatch.setattr(os, "write", lambda fd, data: real(fd, data[:7]))
     with HashingFile(tmp_path / "f") as sink:
@@ -363,15 +430,23 @@ def test_hashing_file_writes_on_after_a_short_write(tmp_path: Path, monkeypatch:
 def test_a_full_disk_is_a_store_error() -> None:
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full")
-    with HashingFile("/dev/full") as sink, pytest.raises(StoreError, match="No space left"):
+    with (
+        HashingFile("/dev/full") as sink,
+        pytest.raises(StoreError, match="No space left"),
+    ):
         sink.write(b"x")
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc to tell a zombie")
-def test_temporary_files_of_a_dead_process_that_nobody_reaped_are_swept(tmp_path: Path) -> None:
+@pytest.mark.skipif(
+    not Path("/proc/self/stat").exists(), reason="needs /proc to tell a zombie"
+)
+def test_temporary_files_of_a_dead_process_that_nobody_reaped_are_swept(
+    tmp_path: Path,
+) -> None:
     store = LocalStore(tmp_path)
     process = subprocess.Popen([sys.executable, "-c", ""])
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # dead, and a zombie until `wait`
+    # Dead, and a zombie until `wait`
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     left = store.temp("set/v1")
     orphan = left.with_name(left.name.replace(f"-{os.getpid()}-", f"-{process.pid}-"))
     left.rename(orphan)
@@ -384,17 +459,27 @@ def test_an_orphan_is_replaced_by_a_new_inode(store: Store) -> None:
     store.put_new("d/v1/x", b"orphan")
     old = store.open("d/v1/x")
     new = sha256(b"new")
-    assert store.publish(written(store, b"new"), "d/v1/x", new, replace_orphan=True) == "replaced"
+    assert (
+        store.publish(written(store, b"new"), "d/v1/x", new, replace_orphan=True)
+        == "replaced"
+    )
     assert (store.read("d/v1/x"), old.read()) == (b"new", b"orphan")
-    assert store.publish(written(store, b"new"), "d/v1/x", new, replace_orphan=True) == "equal"
+    assert (
+        store.publish(written(store, b"new"), "d/v1/x", new, replace_orphan=True)
+        == "equal"
+    )
     assert store.put_new("d/v1/x", b"newer", replace_orphan=lambda: True) == "replaced"
     with pytest.raises(VersionConflictError):
-        store.publish(written(store, b"new"), "d/v1/x", new, replace_orphan=lambda: False)
+        store.publish(
+            written(store, b"new"), "d/v1/x", new, replace_orphan=lambda: False
+        )
     old.close()
     assert files(store) == {"d/v1/x"}
 
 
-def test_a_closed_file_writes_into_no_other_file_that_has_its_descriptor(tmp_path: Path) -> None:
+def test_a_closed_file_writes_into_no_other_file_that_has_its_descriptor(
+    tmp_path: Path,
+) -> None:
     sink = HashingFile(tmp_path / "f")
     sink.write(b"first")
     sink.close()

@@ -41,21 +41,33 @@ HEX32 = st.integers(0, (1 << 128) - 1).map(lambda value: f"{value:032x}")
 JSON_OBJECT: st.SearchStrategy[dict[str, Any]] = st.dictionaries(
     TEXT,
     st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
-        lambda inner: st.lists(inner, max_size=2) | st.dictionaries(TEXT, inner, max_size=2),
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | TEXT,
+        lambda inner: (
+            st.lists(inner, max_size=2) | st.dictionaries(TEXT, inner, max_size=2)
+        ),
         max_leaves=4,
     ),
     max_size=3,
 )
 PARENTS = st.builds(Parent, dataset=st.just("a"), version=st.just(1), sha256=HEX64)
 ACCOUNTS = st.builds(
-    Account, rows_read=COUNT, filtered=st.dictionaries(TEXT, COUNT, max_size=2), tokens=COUNT
+    Account,
+    rows_read=COUNT,
+    filtered=st.dictionaries(TEXT, COUNT, max_size=2),
+    tokens=COUNT,
 )
 
 
 @st.composite
 def shards(draw: st.DrawFn, unit: int | None = None) -> ShardEntry:
-    split, part = draw(st.sampled_from(["train", "validation"])), draw(st.integers(0, 200))
+    split, part = (
+        draw(st.sampled_from(["train", "validation"])),
+        draw(st.integers(0, 200)),
+    )
     unit = draw(st.integers(0, 99_999)) if unit is None else unit
     sizes = draw(st.lists(st.integers(1, 1000), max_size=4))
     starts = tuple(sum(sizes[:index]) for index in range(len(sizes)))
@@ -70,7 +82,10 @@ def shards(draw: st.DrawFn, unit: int | None = None) -> ShardEntry:
         tokens=draw(COUNT),
         documents=draw(COUNT),
         row_groups=starts,
-        logical={"input_ids": draw(HEX32), "segment_lengths": draw(HEX32) + draw(HEX32)},
+        logical={
+            "input_ids": draw(HEX32),
+            "segment_lengths": draw(HEX32) + draw(HEX32),
+        },
     )
 
 
@@ -78,7 +93,11 @@ def shards(draw: st.DrawFn, unit: int | None = None) -> ShardEntry:
 def inputs(draw: st.DrawFn, source: str | None = None) -> InputFileEntry:
     source, path = draw(TEXT) if source is None else source, draw(TEXT)
     return InputFileEntry(
-        source=source, path=path, size=draw(COUNT), token=draw(TEXT), file_id=file_id(source, path)
+        source=source,
+        path=path,
+        size=draw(COUNT),
+        token=draw(TEXT),
+        file_id=file_id(source, path),
     )
 
 
@@ -92,13 +111,20 @@ def once(key: str) -> Any:
 
 @st.composite
 def records(draw: st.DrawFn) -> UnitRecord:
-    unit, source = draw(st.integers(0, 99_999)), draw(TEXT.filter(lambda name: name != MIXED))
-    bad = QuarantineEntry(path=f"quarantine/{unit:05d}.parquet", bytes=9, sha256=draw(HEX64), rows=1)
+    unit, source = (
+        draw(st.integers(0, 99_999)),
+        draw(TEXT.filter(lambda name: name != MIXED)),
+    )
+    bad = QuarantineEntry(
+        path=f"quarantine/{unit:05d}.parquet", bytes=9, sha256=draw(HEX64), rows=1
+    )
     return UnitRecord(
         unit=unit,
         fingerprint=draw(HEX64),
         source=source,
-        inputs=tuple(draw(st.lists(st.builds(ranged, inputs(source), COUNT, COUNT), max_size=3))),
+        inputs=tuple(
+            draw(st.lists(st.builds(ranged, inputs(source), COUNT, COUNT), max_size=3))
+        ),
         parts=tuple(draw(st.lists(shards(unit), max_size=3, unique_by=once("path")))),
         account=draw(ACCOUNTS),
         quarantine=draw(st.sampled_from([None, bad])),
@@ -131,9 +157,19 @@ def small() -> Manifest:
     """A manifest whose account closes."""
     shard = a_shard(rows=3, tokens=20, documents=2, row_groups=(0, 2))
     account = Account(
-        rows_read=2, kept=2, documents=2, tokens=18, content_packed=18, eos=2, pad=4, sequences=3, slots=24
+        rows_read=2,
+        kept=2,
+        documents=2,
+        tokens=18,
+        content_packed=18,
+        eos=2,
+        pad=4,
+        sequences=3,
+        slots=24,
     )
-    entry = InputFileEntry(source="c", path="p", size=3, token="t", file_id=file_id("c", "p"))
+    entry = InputFileEntry(
+        source="c", path="p", size=3, token="t", file_id=file_id("c", "p")
+    )
     return a_manifest(
         kind="packed",
         dataset="a",
@@ -172,19 +208,39 @@ def test_manifests_round_trip_exactly(manifest: Manifest) -> None:
 @given(records())
 def test_ledger_records_round_trip_exactly(record: UnitRecord) -> None:
     assert UnitRecord.from_bytes(record.to_bytes()) == record
-    assert json.loads(json.dumps(record.to_json())).items() <= json.loads(record.to_bytes()).items()
+    assert (
+        json.loads(json.dumps(record.to_json())).items()
+        <= json.loads(record.to_bytes()).items()
+    )
 
 
 def test_the_manifest_is_pinned() -> None:
-    assert small().sha256 == "a465c0207f415691eaa2399a88952d5f97d8ff26b0487895b162b46e63674174"
+    assert (
+        small().sha256
+        == "a465c0207f415691eaa2399a88952d5f97d8ff26b0487895b162b46e63674174"
+    )
 
 
 def test_derived_values() -> None:
     manifest = small()
-    other = replace(manifest.files[0], path="data/validation-00000-00.parquet", split="validation", rows=5)
+    other = replace(
+        manifest.files[0],
+        path="data/validation-00000-00.parquet",
+        split="validation",
+        rows=5,
+    )
     manifest = replace(manifest, files=(*manifest.files, other))
-    assert asdict(manifest.totals) == {"files": 2, "bytes": 200, "rows": 8, "tokens": 40, "documents": 4}
-    assert {name: totals.rows for name, totals in manifest.splits.items()} == {"train": 3, "validation": 5}
+    assert asdict(manifest.totals) == {
+        "files": 2,
+        "bytes": 200,
+        "rows": 8,
+        "tokens": 40,
+        "documents": 4,
+    }
+    assert {name: totals.rows for name, totals in manifest.splits.items()} == {
+        "train": 3,
+        "validation": 5,
+    }
     assert manifest.account == manifest.accounts["c"]
     second = replace(manifest.inputs[0], path="q", file_id=file_id("c", "q"))
     one, other = (
@@ -214,7 +270,13 @@ def test_any_changed_cut_or_added_byte_is_found(what: str) -> None:
         with pytest.raises(IntegrityError):
             read(data[:cut])
     spaced = data.replace(b":", b": ", 1)
-    for more in (data + b"\n", b" " + data, data + data, spaced, b"\xef\xbb\xbf" + data):
+    for more in (
+        data + b"\n",
+        b" " + data,
+        data + data,
+        spaced,
+        b"\xef\xbb\xbf" + data,
+    ):
         with pytest.raises(IntegrityError):
             read(more)
 
@@ -272,8 +334,17 @@ CHANGES: list[tuple[Any, str]] = [
         for path in ("", "../../etc/passwd", "/etc/passwd")
     ),
     *(
-        (put("files", 0, "path", to=path.format("train-00000-00.parquet")), "files[0].path")
-        for path in ("../v1/data/{}", "data/train-00001-00.parquet", "data\\{}", "data/{}\0", "data//{}")
+        (
+            put("files", 0, "path", to=path.format("train-00000-00.parquet")),
+            "files[0].path",
+        )
+        for path in (
+            "../v1/data/{}",
+            "data/train-00001-00.parquet",
+            "data\\{}",
+            "data/{}\0",
+            "data//{}",
+        )
     ),
     (put("files", 0, "split", to="a/b"), "files[0].split"),
     (put("files", 0, "unit", to=10**18), "files[0].unit"),
@@ -291,7 +362,10 @@ CHANGES: list[tuple[Any, str]] = [
     (put("files", 0, "extra", to=1), "files"),
     (put("other_files", "../x", to={"bytes": 1, "sha256": "a" * 64}), "other_files"),
     (put("other_files", "data/x", to={"bytes": 1, "sha256": "a" * 64}), "other_files"),
-    (put("other_files", "manifest.json", to={"bytes": 1, "sha256": "a" * 64}), "other_files"),
+    (
+        put("other_files", "manifest.json", to={"bytes": 1, "sha256": "a" * 64}),
+        "other_files",
+    ),
     (put("inputs", 0, "path", to="q"), "inputs[0].file_id"),
     (put("totals", "rows", to=4), "totals"),
     (put("splits", to={}), "splits"),
@@ -301,7 +375,10 @@ CHANGES: list[tuple[Any, str]] = [
     (put("accounts", "c", "kept", to=1.0), "accounts[...].kept"),
     (put("accounts", "c", "kept", to=1 << 70), "accounts[...].kept"),
     (put("accounts", "c", "filtered", to=[1]), "accounts[...].filtered"),
-    (put("accounts", "c", "filtered", to={"a": 1, "empty": "1"}), "accounts[...].filtered[...]"),
+    (
+        put("accounts", "c", "filtered", to={"a": 1, "empty": "1"}),
+        "accounts[...].filtered[...]",
+    ),
     (put("accounts", "c", "surprise", to=1), "accounts"),
     (put("accounts", "c", to={}), "account"),
     (put("config", to={"build": {"kept": [["a", "b", "c"]]}}), "config.build.kept[0]"),
@@ -311,7 +388,10 @@ CHANGES: list[tuple[Any, str]] = [
         put("config", to={"sources": {"a": {}, "b": {"texts": {"preference": 1}}}}),
         "config.sources[...].texts.preference",
     ),
-    (put("tokenizer", to={"a": {}, "b": {"files": {"x": "y"}}}), "tokenizer[...].files[...]"),
+    (
+        put("tokenizer", to={"a": {}, "b": {"files": {"x": "y"}}}),
+        "tokenizer[...].files[...]",
+    ),
     (put("tokenizer", to={"a": {"prefix": [1, -1]}}), "tokenizer[...].prefix[1]"),
     (put("lineage", "inputs_fingerprint", to="0" * 64), "lineage"),
     (put("lineage", "parents", to=[{"dataset": "a"}]), "lineage.parents[0].version"),
@@ -350,10 +430,15 @@ def test_a_file_or_an_input_listed_twice_is_refused() -> None:
 def test_a_record_holds_only_its_own_parts_and_source() -> None:
     manifest = small()
     record = a_record(unit=1)
-    bad = QuarantineEntry(path="quarantine/00002.parquet", bytes=1, sha256="a" * 64, rows=1)
+    bad = QuarantineEntry(
+        path="quarantine/00002.parquet", bytes=1, sha256="a" * 64, rows=1
+    )
     for key, wrong in (
         ("parts", replace(record, parts=manifest.files)),
-        ("inputs", replace(record, source="d", inputs=(ranged(manifest.inputs[0], 0, 1),))),
+        (
+            "inputs",
+            replace(record, source="d", inputs=(ranged(manifest.inputs[0], 0, 1),)),
+        ),
         ("quarantine.path", replace(record, quarantine=bad)),
     ):
         with pytest.raises(IntegrityError, match=f"document: {key} is"):
@@ -385,18 +470,65 @@ def test_check_compares_accounts_and_files() -> None:
 
 #: Values that are nearly right somewhere, and right nowhere.
 ODD: list[Any] = [
-    *(None, True, False, 0, 1, -1, 2, 3, 1.0, 1 << 62, -(1 << 63), 1 << 70, "", "x", "train", "a/b", [], {}),
-    *([0], [0, 2], [0, True], [0, 2.0], [0, 2, 1], [1, 2], [[0]], ["0"], [0, 3], {"bytes": 1}, "é", "a" * 64),
+    *(
+        None,
+        True,
+        False,
+        0,
+        1,
+        -1,
+        2,
+        3,
+        1.0,
+        1 << 62,
+        -(1 << 63),
+        1 << 70,
+        "",
+        "x",
+        "train",
+        "a/b",
+        [],
+        {},
+    ),
+    *(
+        [0],
+        [0, 2],
+        [0, True],
+        [0, 2.0],
+        [0, 2, 1],
+        [1, 2],
+        [[0]],
+        ["0"],
+        [0, 3],
+        {"bytes": 1},
+        "é",
+        "a" * 64,
+    ),
     *("a" * 63, "A" * 64, "0" * 32, "0" * 64, "0" * 33),
     *({"x": "0" * 32}, {"x": "0" * 31}, {"x": 1}, {"": "0" * 96}),
-    *("data/train-00000-00.parquet", "data/train-00001-00.parquet", 10_000_000, "a\n", "x" * 65),
+    *(
+        "data/train-00000-00.parquet",
+        "data/train-00001-00.parquet",
+        10_000_000,
+        "a\n",
+        "x" * 65,
+    ),
 ]
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Return the paths of everything in a JSON value."""
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [path, *(found for key, inner in items for found in places(inner, (*path, key)))]
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
+    return [
+        path,
+        *(found for key, inner in items for found in places(inner, (*path, key))),
+    ]
 
 
 def changed(value: Any, path: tuple[Any, ...], how: str, odd: Any) -> Any:
@@ -431,7 +563,8 @@ def test_no_odd_value_slips_through_anywhere(odd: str) -> None:
             found = Manifest.from_bytes(seal(bad), "m.json")
         except IntegrityError:
             continue
-        assert found.to_bytes() == seal(bad), path  # a value that is as good as the other
+        # A value that is as good as the other.
+        assert found.to_bytes() == seal(bad), path
 
 
 @pytest.mark.parametrize("text", ["1e22", "1.50", "1E1", "-0.0e0"])
@@ -441,7 +574,9 @@ def test_a_number_that_is_written_in_another_way_is_refused(text: str) -> None:
     value = {key: each for key, each in json.loads(data).items() if key != "sha256"}
     assert canonical_json(value) not in data
     content = data.replace(f',"sha256":"{manifest.sha256}"'.encode(), b"")
-    data = data.replace(manifest.sha256.encode(), hashlib.sha256(content).hexdigest().encode())
+    data = data.replace(
+        manifest.sha256.encode(), hashlib.sha256(content).hexdigest().encode()
+    )
     with pytest.raises(IntegrityError, match="canonical"):
         Manifest.from_bytes(data)
 
@@ -450,7 +585,9 @@ def test_a_number_that_is_written_in_another_way_is_refused(text: str) -> None:
 
 
 def large(count: int) -> Manifest:
-    """A manifest of ``count`` shards with 50 row groups each, inputs and ledger records."""
+    """A manifest of ``count`` shards with 50 row groups each, inputs and ledger
+    records.
+    """
     one = small()
     files = tuple(
         replace(
@@ -463,8 +600,12 @@ def large(count: int) -> Manifest:
         for unit in range(count)
     )
     paths = [f"{index}.jsonl" for index in range(count)]
-    entries = tuple(replace(one.inputs[0], path=path, file_id=file_id("c", path)) for path in paths)
-    ledger = {f"ledger/{unit:05d}.json": one.other_files["README.md"] for unit in range(count)}
+    entries = tuple(
+        replace(one.inputs[0], path=path, file_id=file_id("c", path)) for path in paths
+    )
+    ledger = {
+        f"ledger/{unit:05d}.json": one.other_files["README.md"] for unit in range(count)
+    }
     return replace(one, files=files, inputs=entries, other_files=ledger)
 
 
@@ -493,8 +634,11 @@ def calls(read: Callable[[], Any]) -> int:
 
 def test_opening_costs_a_few_calls_for_each_file() -> None:
     few, many = (large(count).to_bytes() for count in (100, 300))
-    more = calls(lambda: Manifest.from_bytes(many)) - calls(lambda: Manifest.from_bytes(few))
-    assert more / 200 < 60  # of a shard, an input and a ledger record together; it was 4,000
+    more = calls(lambda: Manifest.from_bytes(many)) - calls(
+        lambda: Manifest.from_bytes(few)
+    )
+    # Of a shard, an input and a ledger record together; it was 4,000.
+    assert more / 200 < 60
 
 
 def test_the_seal_is_not_computed_again() -> None:
@@ -502,4 +646,8 @@ def test_the_seal_is_not_computed_again() -> None:
     again = Manifest.from_bytes(manifest.to_bytes())
     assert calls(lambda: again.sha256) < 10
     assert again.sha256 == manifest.sha256
-    assert replace(again, version=2).sha256 == replace(manifest, version=2).sha256 != again.sha256
+    assert (
+        replace(again, version=2).sha256
+        == replace(manifest, version=2).sha256
+        != again.sha256
+    )

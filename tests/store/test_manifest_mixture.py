@@ -1,4 +1,6 @@
-"""Shares of records and the mixture of a manifest: exact round trips, and no figure that is not the order's."""
+"""Shares of records and the mixture of a manifest: exact round trips, and no figure
+that is not the order's.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,10 @@ ORDER = MixtureOrder(
     seed=5,
     stop="restart",
     rows=68,
-    points=(WeightPoint(0, {"b": 0.75, "a": 0.25}), WeightPoint(10, {"b": 0.5, "a": 0.5})),
+    points=(
+        WeightPoint(0, {"b": 0.75, "a": 0.25}),
+        WeightPoint(10, {"b": 0.5, "a": 0.5}),
+    ),
     interpolation="linear",
 )
 DRAWN = {"b": 390, "a": 203}
@@ -49,7 +54,13 @@ ASKED = {"b": 39 / 68, "a": 29 / 68}
 def account(name: str) -> Account:
     rows, ids = DRAWN[name] // (10 if name == "b" else 7), DRAWN[name]
     return Account(
-        rows_read=rows, kept=rows, documents=rows, tokens=ids, content_packed=ids, eos=rows, eos_existing=0
+        rows_read=rows,
+        kept=rows,
+        documents=rows,
+        tokens=ids,
+        content_packed=ids,
+        eos=rows,
+        eos_existing=0,
     )
 
 
@@ -59,7 +70,9 @@ PACKED = Account(sequences=83, slots=664, pad=3)
 
 
 def source(name: str) -> dict[str, Any]:
-    """A source as the manifest records it; no row is left out, and each was drawn three times or more."""
+    """A source as the manifest records it; no row is left out, and each was drawn
+    three times or more.
+    """
     rows = ACCOUNTS[name].rows_read
     return {
         "dataset": f"{name}.tokens",
@@ -84,7 +97,9 @@ def source(name: str) -> dict[str, Any]:
 def mixed() -> Manifest:
     """A manifest of a mixture that closes."""
     order = ORDER.to_json()
-    points = [[point.step, [point.weights[name] for name in ROWS]] for point in ORDER.points]
+    points = [
+        [point.step, [point.weights[name] for name in ROWS]] for point in ORDER.points
+    ]
     settings = {
         **order,
         "level": "documents",
@@ -101,18 +116,27 @@ def mixed() -> Manifest:
         config={"mix": settings},
         files=(a_shard(rows=83, tokens=661, documents=68),),
         accounts=ACCOUNTS,
-        parents=tuple(Parent(dataset=f"{name}.tokens", version=3, sha256="c" * 64) for name in ROWS),
+        parents=tuple(
+            Parent(dataset=f"{name}.tokens", version=3, sha256="c" * 64)
+            for name in ROWS
+        ),
     )
     mixture = {
         "level": "documents",
         "weights_by": "rows",
         "order": order,
-        "rows": {"sequences": PACKED.sequences, "slots": PACKED.slots, "pad": PACKED.pad},
+        "rows": {
+            "sequences": PACKED.sequences,
+            "slots": PACKED.slots,
+            "pad": PACKED.pad,
+        },
         "names": list(ROWS),
         "sources": {name: source(name) for name in ROWS},
     }
     account = Account.total([*ACCOUNTS.values(), PACKED]).to_json()
-    return Manifest.from_bytes(seal(plain.to_json() | {"mixture": mixture, "account": account}))
+    return Manifest.from_bytes(
+        seal(plain.to_json() | {"mixture": mixture, "account": account})
+    )
 
 
 def unit() -> UnitRecord:
@@ -125,8 +149,23 @@ def unit() -> UnitRecord:
 
 
 def test_records_of_one_source_are_byte_for_byte_what_they_were() -> None:
-    entry = InputEntry(source="c", path="p", size=3, token="t", file_id=file_id("c", "p"), start=0, stop=3)
-    account = Account(rows_read=2, kept=1, filtered={"empty": 1}, documents=1, tokens=5, content_packed=5)
+    entry = InputEntry(
+        source="c",
+        path="p",
+        size=3,
+        token="t",
+        file_id=file_id("c", "p"),
+        start=0,
+        stop=3,
+    )
+    account = Account(
+        rows_read=2,
+        kept=1,
+        filtered={"empty": 1},
+        documents=1,
+        tokens=5,
+        content_packed=5,
+    )
     by = {"engine": "tokenizers", "produced_by": {"tokenlake": "0.1.0"}}
     record = a_record(unit=3, inputs=(entry,), account=account, **by)
     digest = hashlib.sha256(record.to_bytes()).hexdigest()
@@ -137,7 +176,9 @@ def test_records_of_one_source_are_byte_for_byte_what_they_were() -> None:
 # Round trips
 
 
-def test_the_manifest_of_a_mixture_round_trips_with_its_sources_in_order_and_closes() -> None:
+def test_the_manifest_of_a_mixture_round_trips_with_its_sources_in_order_and_closes() -> (
+    None
+):
     manifest = mixed()
     again = Manifest.from_bytes(manifest.to_bytes())
     assert again == manifest
@@ -145,7 +186,10 @@ def test_the_manifest_of_a_mixture_round_trips_with_its_sources_in_order_and_clo
     assert list(again.mixture.sources) == ["b", "a"]
     again.check()
     assert again.account.slots == 664
-    assert manifest.sha256 == "c3078b63ed91c213e46910440613c4384854e68799b93f1cc0fcad73c893d72d"
+    assert (
+        manifest.sha256
+        == "c3078b63ed91c213e46910440613c4384854e68799b93f1cc0fcad73c893d72d"
+    )
 
 
 def test_shares_round_trip_and_say_what_is_each_sources() -> None:
@@ -194,7 +238,11 @@ def figures() -> list[tuple[Any, ...]]:
         return [
             place
             for key, child in children
-            for place in (walk(child, (*path, key)) if isinstance(child, dict | list) else [(*path, key)])
+            for place in (
+                walk(child, (*path, key))
+                if isinstance(child, dict | list)
+                else [(*path, key)]
+            )
         ]
 
     return walk(mixed().to_json()["mixture"], ("mixture",))
@@ -208,11 +256,18 @@ def other(value: Any) -> Any:
         return value / 2 if value else 0.25
     if isinstance(value, int):
         return value + 1
-    words = {"restart": "all_exhausted", "linear": "cosine", "documents": "sequences", "rows": "tokens"}
+    words = {
+        "restart": "all_exhausted",
+        "linear": "cosine",
+        "documents": "sequences",
+        "rows": "tokens",
+    }
     return (words | {there: here for here, there in words.items()}).get(value, "other")
 
 
-@pytest.mark.parametrize("path", [path for path in figures() if path[-1] != "window"], ids=str)
+@pytest.mark.parametrize(
+    "path", [path for path in figures() if path[-1] != "window"], ids=str
+)
 def test_any_other_figure_in_a_mixture_is_found(path: tuple[Any, ...]) -> None:
     value: Any = json.loads(mixed().to_bytes())
     at = value
@@ -227,13 +282,17 @@ def test_any_other_figure_in_a_mixture_is_found(path: tuple[Any, ...]) -> None:
 def test_a_row_that_was_drawn_but_not_counted_is_found(name: str) -> None:
     manifest = mixed()
     one = manifest.accounts[name]
-    less = replace(one, rows_read=one.rows_read - 1, kept=one.kept - 1, documents=one.documents - 1)
+    less = replace(
+        one, rows_read=one.rows_read - 1, kept=one.kept - 1, documents=one.documents - 1
+    )
     with pytest.raises(AccountError):
         replace(manifest, accounts={**manifest.accounts, name: less}).check()
 
 
 def with_drawn_tokens(name: str, tokens: int) -> Manifest:
-    """The manifest of a mixture that drew another number of tokens of a source, otherwise balanced; checked."""
+    """The manifest of a mixture that drew another number of tokens of a source,
+    otherwise balanced; checked.
+    """
     manifest = mixed()
     assert manifest.mixture is not None
     drawn = {source: DRAWN[source] for source in ROWS} | {name: tokens}
@@ -259,13 +318,16 @@ def with_drawn_tokens(name: str, tokens: int) -> Manifest:
 
 
 def test_epochs_are_counted_where_lanes_have_unequal_rows() -> None:
-    """Lanes of b have 5 rows each and give 20 and 19; those of a have 3 and 4 rows and give 15 and 14.
+    """Lanes of b have 5 rows each and give 20 and 19; those of a have 3 and 4 rows and
+    give 15 and 14.
 
-    So every row is drawn 3 times at least, and one of a may be drawn 5 times: up to 245 of its tokens are possible.
+    So every row is drawn 3 times at least, and one of a may be drawn 5 times: up to 245
+    of its tokens are possible.
     """
     assert with_drawn_tokens("a", 245).account.tokens == 390 + 245
     for name, tokens in (("a", 246), ("a", 146), ("b", 401), ("b", 299)):
         with pytest.raises(
-            AccountError, match=rf"source '{name}' of the mixture.*epochs of {TOKENS[name]} tokens"
+            AccountError,
+            match=rf"source '{name}' of the mixture.*epochs of {TOKENS[name]} tokens",
         ):
             with_drawn_tokens(name, tokens)

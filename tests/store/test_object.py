@@ -1,4 +1,6 @@
-"""Stores in buckets: what a store promises on both clouds, of small objects and large, and what the servers saw."""
+"""Stores in buckets: what a store promises on both clouds, of small objects and
+large, and what the servers saw.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +47,13 @@ LIB = Path(__file__).resolve().parents[2] / "lib"
 
 
 @pytest.fixture(scope="module", params=CLOUDS)
-def bucket(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
-    with environment(tmp_path_factory.mktemp("scratch")) as patch, bucket_on(request.param) as bucket:
+def bucket(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Bucket]:
+    with (
+        environment(tmp_path_factory.mktemp("scratch")) as patch,
+        bucket_on(request.param) as bucket,
+    ):
         small_parts(patch)
         yield bucket
 
@@ -60,7 +67,9 @@ def whole(bucket: Bucket) -> Iterator[None]:
 
 
 class TestRequests:
-    def test_an_orphan_that_changes_at_the_last_moment_is_asked_about_again(self, bucket: Bucket) -> None:
+    def test_an_orphan_that_changes_at_the_last_moment_is_asked_about_again(
+        self, bucket: Bucket
+    ) -> None:
         store = bucket.ready()
         store.put_new("a", b"theirs")
         answers = iter([True, False])
@@ -87,19 +96,33 @@ class TestRequests:
         store.publish(temp, "corpus/v1/x", digest)
         bucket.server.log.clear()
         assert store.link("corpus/v1/x", "corpus/v2/x", digest) == "created"
-        sent = sum(int(one.headers.get("content-length", 0)) for one in bucket.server.log)
+        sent = sum(
+            int(one.headers.get("content-length", 0)) for one in bucket.server.log
+        )
         assert sent < 10_000  # what is large does not come back to us to be sent again
         assert store.link("corpus/v1/x", "corpus/v2/x", digest) == "equal"
         assert bucket.inside(store)["corpus/v2/x"] == data
 
-    def test_a_version_that_was_seen_is_copied_unread_and_no_other(self, bucket: Bucket) -> None:
+    def test_a_version_that_was_seen_is_copied_unread_and_no_other(
+        self, bucket: Bucket
+    ) -> None:
         store = bucket.ready()
         store.put_new("corpus/v1/x", b"whole")
         (seen,) = store.list("corpus/v1")
-        link = Link(source="corpus/v1/x", target="corpus/v2/x", size=5, sha256=sha256(b"whole"), seen=seen)
+        link = Link(
+            source="corpus/v1/x",
+            target="corpus/v2/x",
+            size=5,
+            sha256=sha256(b"whole"),
+            seen=seen,
+        )
         bucket.server.log.clear()
         assert store.link_all([link]) == ["created"]
-        assert [one for one in bucket.server.log if one.method == "GET" and "corpus" in one.path] == []
+        assert [
+            one
+            for one in bucket.server.log
+            if one.method == "GET" and "corpus" in one.path
+        ] == []
         bucket.put(store, "corpus/v1/x", b"other")
         (error,) = store.link_all([replace(link, target="corpus/v3/x")])
         assert isinstance(error, IntegrityError)
@@ -127,7 +150,10 @@ class TestPreflight:
             lambda: store.swap("x", b"", None),
             lambda: store.publish(*written(store, b"")[:1], "x", sha256(b"")),
         ):
-            with pytest.raises(StoreError, match=r"ignores conditional writes: it accepted .*expected a ref"):
+            with pytest.raises(
+                StoreError,
+                match=r"ignores conditional writes: it accepted .*expected a ref",
+            ):
                 write()
         assert bucket.inside(store) == {}
         bucket.server.careless = False
@@ -136,7 +162,9 @@ class TestPreflight:
     def test_a_bucket_that_is_not_there(self, bucket: Bucket) -> None:
         if bucket.scheme == "gs":
             pytest.skip("the stand-in has every bucket")
-        store = open_store("s3://nowhere/store", storage_options=bucket.server.options())
+        store = open_store(
+            "s3://nowhere/store", storage_options=bucket.server.options()
+        )
         with pytest.raises(StoreError, match=r"cannot be written to.*NoSuchBucket"):
             store.preflight()
 
@@ -166,7 +194,9 @@ class TestLeftovers:
         assert not store.remove_leftover(left)
         assert not ours.exists()
 
-    def test_gc_removes_old_uploads_of_versions_and_none_of_others(self, bucket: Bucket) -> None:
+    def test_gc_removes_old_uploads_of_versions_and_none_of_others(
+        self, bucket: Bucket
+    ) -> None:
         if bucket.scheme != "s3":
             pytest.skip("an upload to Google Cloud Storage is one request")
         store = bucket.ready()
@@ -176,7 +206,10 @@ class TestLeftovers:
         for key in (ours, theirs):
             root = store.url.partition("lake/")[2]
             client.create_multipart_upload(Bucket="lake", Key=f"{root}/{key}")
-        assert sorted(leftover.key for leftover in store.leftovers("")) == [ours, theirs]
+        assert sorted(leftover.key for leftover in store.leftovers("")) == [
+            ours,
+            theirs,
+        ]
         report = collect(store, grace=3600.0)
         assert [file.name.rpartition(":")[2] for file in report.removed] == [ours]
         [other] = store.leftovers("")
@@ -193,7 +226,14 @@ class TestLeftovers:
         assert set(bucket.inside(store)) == {"ready"}
 
     @pytest.mark.parametrize(
-        "name", ["ready", "trial:ready", "scratch:ready", "scratch:../../.tmp-x", "upload:x:../y"]
+        "name",
+        [
+            "ready",
+            "trial:ready",
+            "scratch:ready",
+            "scratch:../../.tmp-x",
+            "upload:x:../y",
+        ],
     )
     def test_nothing_else_is_removed(self, bucket: Bucket, name: str) -> None:
         store = bucket.ready()
@@ -206,7 +246,9 @@ class TestScratch:
     def test_the_folder_is_private(self, bucket: Bucket) -> None:
         temp = bucket.open().temp("corpus/v1")
         assert temp.stat().st_mode & 0o777 == 0o600
-        private = next(folder for folder in temp.parents if folder.name.startswith("tokenlake-"))
+        private = next(
+            folder for folder in temp.parents if folder.name.startswith("tokenlake-")
+        )
         assert private.stat().st_mode & 0o777 == 0o700
 
     @pytest.mark.parametrize("what", ["symlink", "file", "open"])
@@ -230,15 +272,22 @@ class TestScratch:
 class TestProcesses:
     def test_both_sides_of_a_fork_write(self, bucket: Bucket) -> None:
         if bucket.scheme == "s3":
-            pytest.skip("one cloud is enough: sessions are kept in one place, by process")
+            pytest.skip(
+                "one cloud is enough: sessions are kept in one place, by process"
+            )
         store = bucket.ready()
         done = subprocess.run(
-            [sys.executable, "-c", _FORK, store.url], env=_environment(bucket), capture_output=True, text=True
+            [sys.executable, "-c", _FORK, store.url],
+            env=_environment(bucket),
+            capture_output=True,
+            text=True,
         )
         assert done.returncode == 0, done.stderr
         assert set(bucket.inside(store)) == {"before", "parent", "child", "ready"}
 
-    def test_no_secret_shows(self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_no_secret_shows(
+        self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         store = bucket.ready()
         monkeypatch.setenv("TOKENLAKE_RETRY_SECONDS", "0.1")
         texts = [repr(store), store.url, str(vars(store))]
@@ -252,7 +301,12 @@ class TestProcesses:
             finally:
                 bucket.server.refuse = False
             texts.append(str(caught.value))
-        assert not [text for text in texts for secret in (KEY, SECRET, "AKIAWRONG") if secret in text]
+        assert not [
+            text
+            for text in texts
+            for secret in (KEY, SECRET, "AKIAWRONG")
+            if secret in text
+        ]
 
     def test_the_clouds_own_variables_lead_there(
         self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
@@ -306,7 +360,8 @@ def _environment(bucket: Bucket) -> dict[str, str]:
     }
 
 
-# ---- large objects: parts on S3, one streamed request on GCS; nothing torn, nothing left -----------------
+# ---- large objects: parts on S3, one streamed request on GCS; nothing torn, nothing
+# left -----------------
 
 KB = 1 << 10
 DATA = os.urandom(1100 * KB)  # three parts
@@ -334,7 +389,11 @@ def test_parts_or_one_stream(bucket: Bucket, store: Store) -> None:
         assert len(sent) == 1
     else:
         parts = [one for one in sent if "partNumber" in one.path]
-        assert sorted(int(one.headers["content-length"]) for one in parts) == [100 * KB, 500 * KB, 500 * KB]
+        assert sorted(int(one.headers["content-length"]) for one in parts) == [
+            100 * KB,
+            500 * KB,
+            500 * KB,
+        ]
         assert all("content-md5" in one.headers for one in parts)
         assert [one.headers.get("if-none-match") for one in sent].count("*") == 1
     bucket.server.log.clear()
@@ -342,8 +401,14 @@ def test_parts_or_one_stream(bucket: Bucket, store: Store) -> None:
     assert not {"PUT", "POST"} & set(bucket.methods())
 
 
-def test_what_appears_while_it_is_sent_is_not_overwritten(bucket: Bucket, store: Store) -> None:
-    bucket.break_down(Fault(meanwhile=lambda: bucket.put(store, SHARD, b"theirs"), applies=last(bucket)))
+def test_what_appears_while_it_is_sent_is_not_overwritten(
+    bucket: Bucket, store: Store
+) -> None:
+    bucket.break_down(
+        Fault(
+            meanwhile=lambda: bucket.put(store, SHARD, b"theirs"), applies=last(bucket)
+        )
+    )
     with pytest.raises(VersionConflictError, match=sha256(b"theirs")):
         publish(store)
     assert bucket.inside(store)[SHARD] == b"theirs"
@@ -351,14 +416,20 @@ def test_what_appears_while_it_is_sent_is_not_overwritten(bucket: Bucket, store:
 
 def last(bucket: Bucket) -> Callable[[Request], bool]:
     """The request that makes a large object visible."""
-    return on("POST", "uploadId=") if bucket.scheme == "s3" else on("POST", "uploadType")
+    return (
+        on("POST", "uploadId=") if bucket.scheme == "s3" else on("POST", "uploadType")
+    )
 
 
 S3_ONLY = [on("PUT", "partNumber=2"), on("POST", "uploads"), on("POST", "uploadId=")]
 
 
-def test_a_part_that_is_damaged_on_its_way_is_sent_again(bucket: Bucket, store: Store) -> None:
-    part = on("PUT", "partNumber=2") if bucket.scheme == "s3" else on("POST", "uploadType")
+def test_a_part_that_is_damaged_on_its_way_is_sent_again(
+    bucket: Bucket, store: Store
+) -> None:
+    part = (
+        on("PUT", "partNumber=2") if bucket.scheme == "s3" else on("POST", "uploadType")
+    )
     bucket.break_down(Fault(flip=True, applies=part), Fault(short=True, applies=part))
     assert publish(store) == "created"
     assert not bucket.server.faults
@@ -396,7 +467,10 @@ def test_a_failure_for_good_leaves_nothing(
     store = bucket.open()
     store.preflight()
     bucket.break_down(*[Fault(status=503, applies=applies)] * 400)
-    with pytest.raises(StoreError, match=r"cannot be written: tried .*run again: finished units are kept"):
+    with pytest.raises(
+        StoreError,
+        match=r"cannot be written: tried .*run again: finished units are kept",
+    ):
         publish(store)
     assert SHARD not in bucket.inside(store)
 
@@ -409,7 +483,9 @@ def test_denied_at_the_end_leaves_nothing(bucket: Bucket, store: Store) -> None:
 
 
 def test_an_interrupt_leaves_nothing(bucket: Bucket, store: Store) -> None:
-    applies = on("PUT", "partNumber=3") if bucket.scheme == "s3" else on("POST", "uploadType")
+    applies = (
+        on("PUT", "partNumber=3") if bucket.scheme == "s3" else on("POST", "uploadType")
+    )
     # The request stays without an answer for longer than any machine stands still.
     alarm = partial(os.kill, os.getpid(), signal.SIGALRM)
     bucket.break_down(Fault(meanwhile=alarm, wait=60.0, drop=True, applies=applies))
@@ -427,7 +503,9 @@ def test_an_interrupt_leaves_nothing(bucket: Bucket, store: Store) -> None:
 def test_an_interrupt_before_the_wait_for_an_upload_ends_it_too(
     bucket: Bucket, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    applies = on("PUT", "partNumber=3") if bucket.scheme == "s3" else on("POST", "uploadType")
+    applies = (
+        on("PUT", "partNumber=3") if bucket.scheme == "s3" else on("POST", "uploadType")
+    )
     sent = threading.Event()
     bucket.break_down(Fault(meanwhile=sent.set, wait=60.0, drop=True, applies=applies))
     temp, digest = written(store, DATA)
@@ -467,7 +545,9 @@ def test_a_file_that_changes_after_it_was_checked_is_never_published(
             file.write(bytes([DATA[-1] ^ 1]))
 
     # The look before a large object is sent comes after the file was read back.
-    look = Fault(meanwhile=change, applies=lambda request: request.method in ("GET", "HEAD"))
+    look = Fault(
+        meanwhile=change, applies=lambda request: request.method in ("GET", "HEAD")
+    )
     bucket.break_down(look)
     with pytest.raises(StoreError, match="cannot be written"):
         store.publish(temp, SHARD, digest)
@@ -482,10 +562,16 @@ def test_a_larger_copy_takes_several_requests(bucket: Bucket, store: Store) -> N
     assert bucket.inside(store)["corpus/v2/x"] == DATA
 
 
-def test_a_source_that_changes_before_it_is_copied(bucket: Bucket, store: Store) -> None:
+def test_a_source_that_changes_before_it_is_copied(
+    bucket: Bucket, store: Store
+) -> None:
     publish(store)
-    copy = on("PUT", "corpus/v2/x") if bucket.scheme == "s3" else on("POST", "rewriteTo")
-    bucket.break_down(Fault(meanwhile=lambda: bucket.put(store, SHARD, b"theirs"), applies=copy))
+    copy = (
+        on("PUT", "corpus/v2/x") if bucket.scheme == "s3" else on("POST", "rewriteTo")
+    )
+    bucket.break_down(
+        Fault(meanwhile=lambda: bucket.put(store, SHARD, b"theirs"), applies=copy)
+    )
     with pytest.raises(IntegrityError, match="replaced while it was copied"):
         store.link(SHARD, "corpus/v2/x", sha256(DATA))
     assert "corpus/v2/x" not in bucket.inside(store)

@@ -1,4 +1,6 @@
-"""Concurrency and crashes with real processes: exactly one creates or swaps, and nothing is ever half visible."""
+"""Concurrency and crashes with real processes: exactly one creates or swaps, and
+nothing is ever half visible.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,15 @@ sys.stdin.readline()
 
 def start(root: Path, body: str, arguments: Any = None) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", PRELUDE + body, str(root), json.dumps(arguments)],
+        [
+            sys.executable,
+            "-W",
+            "error",
+            "-c",
+            PRELUDE + body,
+            str(root),
+            json.dumps(arguments),
+        ],
         env={**os.environ, "PYTHONPATH": str(LIB)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -40,7 +50,9 @@ def start(root: Path, body: str, arguments: Any = None) -> subprocess.Popen[str]
 
 
 def race(root: Path, body: str, arguments: list[Any]) -> list[Any]:
-    """Start one process for each argument, let them go at once, and return what each prints."""
+    """Start one process for each argument, let them go at once, and return what each
+    prints.
+    """
     processes = [start(root, body, argument) for argument in arguments]
     for process in processes:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
@@ -71,7 +83,9 @@ def test_orphans_are_replaced_whole_by_one_writer_at_a_time(tmp_path: Path) -> N
     for index in range(60):
         store.put_new(f"d/v1/{index:03d}", b"orphan")
     first, second = race(tmp_path, PUT_MANY, [{"text": "same", "replace": True}] * 2)
-    assert {frozenset(pair) for pair in zip(first, second, strict=True)} == {frozenset(["replaced", "equal"])}
+    assert {frozenset(pair) for pair in zip(first, second, strict=True)} == {
+        frozenset(["replaced", "equal"])
+    }
     assert all(info.size > 200 for info in store.list("d"))
 
 
@@ -90,14 +104,22 @@ def test_different_builds_claim_different_versions_without_gaps(tmp_path: Path) 
     claims = [tuple(claim) for claims in found for claim in claims]
     assert sorted(version for version, _ in claims) == list(range(1, 25))
     assert {status for _, status in claims} == {"new"}
-    assert [info.version for info in Catalog(open_store(tmp_path)).versions("d")] == list(range(1, 25))
+    assert [
+        info.version for info in Catalog(open_store(tmp_path)).versions("d")
+    ] == list(range(1, 25))
 
 
 def test_equal_builds_share_one_claim(tmp_path: Path) -> None:
     first, second = race(tmp_path, CLAIM_MANY, ["same", "same"])
-    assert [version for version, _ in first] == [version for version, _ in second] == list(range(1, 13))
+    assert (
+        [version for version, _ in first]
+        == [version for version, _ in second]
+        == list(range(1, 13))
+    )
     pairs = zip(first, second, strict=True)
-    assert {frozenset([a[1], b[1]]) for a, b in pairs} == {frozenset(["new", "resumed"])}
+    assert {frozenset([a[1], b[1]]) for a, b in pairs} == {
+        frozenset(["new", "resumed"])
+    }
 
 
 PUBLISH_FOR_EVER = """
@@ -107,12 +129,15 @@ for index in range(10**6):
 """
 
 
-def test_a_kill_while_publishing_leaves_whole_objects_and_sweepable_rests(tmp_path: Path) -> None:
+def test_a_kill_while_publishing_leaves_whole_objects_and_sweepable_rests(
+    tmp_path: Path,
+) -> None:
     dice = random.Random(7)
     seen = 0
     for turn in range(40):
         if turn > 3 and seen:
-            break  # on a busy machine the first ones may die before they publish anything
+            # On a busy machine the first ones may die before they publish anything.
+            break
         root = tmp_path / str(turn)
         process = start(root, PUBLISH_FOR_EVER)
         assert process.stdout is not None and process.stdin is not None
@@ -135,7 +160,8 @@ def test_a_kill_while_publishing_leaves_whole_objects_and_sweepable_rests(tmp_pa
     assert seen > 0
 
 
-# ---- compare-and-swap: of writers that saw the same one succeeds -----------------------------------------
+# ---- compare-and-swap: of writers that saw the same one succeeds
+# -----------------------------------------
 
 KEY = "d/tags/x.json"
 
@@ -148,7 +174,9 @@ def test_of_several_repairs_one_replaces(store: Store) -> None:
         temp.write_bytes(good)
     seen, whole = sha256(bad), sha256(good)
     with store.open(KEY) as opened, ThreadPoolExecutor(8) as pool:
-        outcomes = list(pool.map(lambda temp: store.replace(temp, KEY, whole, seen), temps))
+        outcomes = list(
+            pool.map(lambda temp: store.replace(temp, KEY, whole, seen), temps)
+        )
         assert opened.read() == bad  # readers keep what they opened
     assert sorted(outcomes) == ["equal"] * 7 + ["replaced"]
     assert store.leftovers("") == []

@@ -1,4 +1,6 @@
-"""A server that sends a little for ever is given up, and one that is slow for a while is not."""
+"""A server that sends a little for ever is given up, and one that is slow for a
+while is not.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,8 @@ def drained(body: Body, *, meanwhile: float = 0.0) -> int:
 def test_a_byte_a_second_is_given_up_after_one_window() -> None:
     body = Body(*[(1.0, 1)] * 10_000)
     with pytest.raises(
-        ConnectionError, match=r"sent 1 bytes a second for 30 seconds, expected at least 1000"
+        ConnectionError,
+        match=r"sent 1 bytes a second for 30 seconds, expected at least 1000",
     ):
         drained(body)
     assert body.now == rates.WINDOW
@@ -71,7 +74,9 @@ def test_a_byte_a_second_is_given_up_after_one_window() -> None:
         [(29.0, 1), (1.0, 100_000)] * 20,  # in gusts
     ],
 )
-def test_what_keeps_the_floor_is_read_to_its_end(chunks: list[tuple[float, int]]) -> None:
+def test_what_keeps_the_floor_is_read_to_its_end(
+    chunks: list[tuple[float, int]],
+) -> None:
     wanted = [(seconds, size) for seconds, size in chunks if size]
     assert drained(Body(*wanted)) == sum(size for _, size in wanted)
 
@@ -80,7 +85,9 @@ def test_the_time_that_the_reader_takes_does_not_count() -> None:
     assert drained(Body(*[(0.1, 200)] * 100), meanwhile=3600.0) == 20_000
 
 
-def test_the_floor_is_configured_like_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_floor_is_configured_like_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv(rates.VARIABLE, "0")
     assert drained(Body(*[(1.0, 1)] * 100)) == 100
     monkeypatch.setenv(rates.VARIABLE, "0.5")
@@ -88,7 +95,8 @@ def test_the_floor_is_configured_like_the_others(monkeypatch: pytest.MonkeyPatch
     for text in ("fast", "-1", "nan", "inf"):
         monkeypatch.setenv(rates.VARIABLE, text)
         with pytest.raises(
-            ConfigError, match=r"TOKENLAKE_MIN_RATE: got .*expected a number of bytes a second"
+            ConfigError,
+            match=r"TOKENLAKE_MIN_RATE: got .*expected a number of bytes a second",
         ):
             RateFloor()
 
@@ -121,20 +129,28 @@ def server() -> Iterator[HttpServer]:
         yield served
 
 
-RATE = r"it sent .* bytes a second for .*, expected at least 1e\+15 \(TOKENLAKE_MIN_RATE"
+RATE = (
+    r"it sent .* bytes a second for .*, expected at least 1e\+15 \(TOKENLAKE_MIN_RATE"
+)
 
 
 @pytest.mark.parametrize("ranges", [True, False])
-def test_reading_names_url_rate_and_floor(server: HttpServer, impatient: None, ranges: bool) -> None:
+def test_reading_names_url_rate_and_floor(
+    server: HttpServer, impatient: None, ranges: bool
+) -> None:
     server.ranges = ranges
-    with pytest.raises(SourceError, match=rf"{server.url}/a\.jsonl: it cannot be read: .*{RATE}"):
+    with pytest.raises(
+        SourceError, match=rf"{server.url}/a\.jsonl: it cannot be read: .*{RATE}"
+    ):
         everything(f"{server.url}/a.jsonl")
 
 
 def test_a_slow_server_is_not_tried_again_for_ever(
     server: HttpServer, impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What came before it was too slow counts as no progress, which would begin the patience anew."""
+    """What came before it was too slow counts as no progress, which would begin the
+    patience anew.
+    """
     begun: set[int] = set()
 
     def add(floor: RateFloor, size: int, seconds: float) -> None:
@@ -147,16 +163,25 @@ def test_a_slow_server_is_not_tried_again_for_ever(
     monkeypatch.setenv("TOKENLAKE_RETRY_SECONDS", "1000")
     monkeypatch.setattr(client, "_TRIES", 3)
     monkeypatch.setattr(client, "_FIRST", 0.0)
-    server.faults.append(Fault(status=404, applies=lambda request: len(server.log) > 20))
+    server.faults.append(
+        Fault(status=404, applies=lambda request: len(server.log) > 20)
+    )
     with pytest.raises(SourceError, match=rf"tried 3 times, .*{RATE}"):
         everything(f"{server.url}/a.jsonl")
 
 
-def test_sizes_are_asked_for_in_bounded_time(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_are_asked_for_in_bounded_time(
+    server: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(rates, "ANSWER_SECONDS", 0.05)
     monkeypatch.setenv("TOKENLAKE_RETRY_SECONDS", "0")
-    server.faults.append(Fault(wait=0.5, applies=lambda request: request.method == "HEAD"))
-    with pytest.raises(SourceError, match=rf"{server.url}/a\.jsonl: .*did not answer within 0\.05 seconds"):
+    server.faults.append(
+        Fault(wait=0.5, applies=lambda request: request.method == "HEAD")
+    )
+    with pytest.raises(
+        SourceError,
+        match=rf"{server.url}/a\.jsonl: .*did not answer within 0\.05 seconds",
+    ):
         listed(f"{server.url}/a.jsonl")
 
 
@@ -168,15 +193,21 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServer]:
 def test_the_hub_has_a_floor_too(hub: HubServer, impatient: None) -> None:
     hub.repo("our-org/small", {"a.jsonl": DATA})
     with pytest.raises(SourceError, match=rf"the list: the Hub at .*{RATE}"):
-        HubClient(retries=0).get("/api/datasets/our-org/small/revision/main", what="the list")
+        HubClient(retries=0).get(
+            "/api/datasets/our-org/small/revision/main", what="the list"
+        )
 
 
-def test_headers_of_the_hub_come_in_bounded_time(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_headers_of_the_hub_come_in_bounded_time(
+    server: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(rates, "ANSWER_SECONDS", 0.05)
     server.faults.append(Fault(wait=0.5))
-    with pytest.raises(SourceError, match=r"the list: the Hub at .*did not answer within 0\.05 seconds"):
+    with pytest.raises(
+        SourceError, match=r"the list: the Hub at .*did not answer within 0\.05 seconds"
+    ):
         HubClient({"endpoint": server.url}, retries=0).get("/a.jsonl", what="the list")
 
 
@@ -185,7 +216,10 @@ SIZES = {
         10**18,
         r"reports a file size of 1000000000000000000 bytes, which is impossible",
     ),
-    "more than it has": (1 << 45, r"reports a file size of 35184372088832 bytes, and does not send the last"),
+    "more than it has": (
+        1 << 45,
+        r"reports a file size of 35184372088832 bytes, and does not send the last",
+    ),
 }
 
 
@@ -194,6 +228,8 @@ def test_sizes_that_cannot_be_are_one_sentence(server: HttpServer, kind: str) ->
     """Planning cut such a file into pieces until the memory was full."""
     size, message = SIZES[kind]
     server.sizes["a.jsonl"] = size
-    with pytest.raises(SourceError, match=rf"{server.url}/a\.jsonl: the server {message}") as error:
+    with pytest.raises(
+        SourceError, match=rf"{server.url}/a\.jsonl: the server {message}"
+    ) as error:
         listed(f"{server.url}/a.jsonl")
     assert "memory" not in str(error.value)

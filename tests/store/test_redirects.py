@@ -57,7 +57,13 @@ PRIVATE = [
     "fec0::1",
     "ff0e::1",
 ]
-PUBLIC = ["8.8.8.8", "93.184.216.34", "2606:2800:220:1::1", "64:ff9b::8.8.8.8", "::ffff:8.8.8.8"]
+PUBLIC = [
+    "8.8.8.8",
+    "93.184.216.34",
+    "2606:2800:220:1::1",
+    "64:ff9b::8.8.8.8",
+    "::ffff:8.8.8.8",
+]
 
 
 def is_public(address: str) -> bool:
@@ -80,12 +86,16 @@ def test_private_addresses(address: str) -> None:
 @pytest.mark.parametrize("address", PUBLIC)
 def test_public_addresses(address: str) -> None:
     assert is_public(address)
-    with pytest.raises(RedirectRefusedError, match="a private network may only redirect to itself"):
+    with pytest.raises(
+        RedirectRefusedError, match="a private network may only redirect to itself"
+    ):
         require_allowed_addresses(["10.0.0.1"], [address], TARGET)
 
 
 @given(st.ip_addresses(v=4))
-def test_an_address_in_another_is_judged_as_itself(address: ipaddress.IPv4Address) -> None:
+def test_an_address_in_another_is_judged_as_itself(
+    address: ipaddress.IPv4Address,
+) -> None:
     is_itself_public = is_public(str(address))
     for prefix in (0xFFFF << 32, 0x64FF9B << 96):
         carried = ipaddress.IPv6Address(prefix | int(address))
@@ -94,7 +104,9 @@ def test_an_address_in_another_is_judged_as_itself(address: ipaddress.IPv4Addres
 
 
 @given(st.ip_addresses(v=4))
-def test_only_what_ipaddress_calls_global_is_public(address: ipaddress.IPv4Address) -> None:
+def test_only_what_ipaddress_calls_global_is_public(
+    address: ipaddress.IPv4Address,
+) -> None:
     if is_public(str(address)):
         assert address.is_global and not address.is_multicast
 
@@ -114,7 +126,8 @@ def test_redirects_by_their_urls(source: str, target: str, judged: bool) -> None
 
 
 @pytest.mark.parametrize(
-    "target", ["http://a/x", "ftp://a/x", "file:///etc/passwd", "gopher://a", "https://[x/"]
+    "target",
+    ["http://a/x", "ftp://a/x", "file:///etc/passwd", "gopher://a", "https://[x/"],
 )
 def test_refused_by_their_urls(target: str) -> None:
     with pytest.raises(RedirectRefusedError):

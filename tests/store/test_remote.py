@@ -1,4 +1,6 @@
-"""Stores at URLs: opened, listed and read as those on the disk, and asked for no more than is needed."""
+"""Stores at URLs: opened, listed and read as those on the disk, and asked for no
+more than is needed.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,19 @@ from tests.store.remote_store_support import (
     shard_keys,
 )
 from tokenlake import Catalog
-from tokenlake.errors import ConfigError, IntegrityError, MissingExtraError, NotFoundError, StoreError
-from tokenlake.runtime.store import LocalStore, Store, close_filesystems, open_read_store
+from tokenlake.errors import (
+    ConfigError,
+    IntegrityError,
+    MissingExtraError,
+    NotFoundError,
+    StoreError,
+)
+from tokenlake.runtime.store import (
+    LocalStore,
+    Store,
+    close_filesystems,
+    open_read_store,
+)
 
 LISTING = [protocol for protocol in PROTOCOLS if protocol != "http"]
 
@@ -41,7 +54,11 @@ LISTING = [protocol for protocol in PROTOCOLS if protocol != "http"]
 @pytest.fixture(scope="module")
 def running(lake: Store) -> Iterator[Callable[[str], Served]]:
     """Starts a server of a protocol for all tests that want it."""
-    files = {key: data for key, data in files_of(lake).items() if key.startswith(("plain/", "answers/"))}
+    files = {
+        key: data
+        for key, data in files_of(lake).items()
+        if key.startswith(("plain/", "answers/"))
+    }
     found: dict[str, Served] = {}
     with contextlib.ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
         patch.setenv("LAKE_KEY", KEY)
@@ -56,7 +73,9 @@ def running(lake: Store) -> Iterator[Callable[[str], Served]]:
 
 
 @pytest.fixture
-def served(request: pytest.FixtureRequest, running: Callable[[str], Served]) -> Iterator[Served]:
+def served(
+    request: pytest.FixtureRequest, running: Callable[[str], Served]
+) -> Iterator[Served]:
     served = running(request.param)
     if served.server is None:
         yield served
@@ -89,11 +108,19 @@ class TestReading:
         data = lake.read(key)
         assert store.read(key) == data
         assert (store.size(key), store.size(key + "x")) == (len(data), None)
-        assert (store.exists(key), store.exists("plain/v2/manifest.json")) == (True, False)
+        assert (store.exists(key), store.exists("plain/v2/manifest.json")) == (
+            True,
+            False,
+        )
         with store.open(key) as stream:
             assert stream.read() == data
-        for missing in (lambda: store.read("plain/none"), lambda: store.open("plain/none")):
-            with pytest.raises(NotFoundError, match="plain/none: there is no such object"):
+        for missing in (
+            lambda: store.read("plain/none"),
+            lambda: store.open("plain/none"),
+        ):
+            with pytest.raises(
+                NotFoundError, match="plain/none: there is no such object"
+            ):
                 missing()
         with store.open("plain/none", size=5) as stream, pytest.raises(NotFoundError):
             stream.read(1)
@@ -110,14 +137,19 @@ class TestReading:
 def test_listings_are_those_of_the_disk(served: Served, lake: Store) -> None:
     store = served.open()
     for prefix in ("plain", "plain/v1", "plain/v1/data", "plain/v1/dat", "none"):
-        ours, theirs = ([(info.key, info.size) for info in one.list(prefix)] for one in (store, lake))
+        ours, theirs = (
+            [(info.key, info.size) for info in one.list(prefix)]
+            for one in (store, lake)
+        )
         assert ours == theirs
         assert store.list_dirs(prefix) == lake.list_dirs(prefix)
     assert store.list_dirs("") == ["answers", "plain"]
     catalog = Catalog(store)
     assert catalog.datasets() == ["answers", "plain"]
     assert catalog.resolve("plain") == ("plain", 1)
-    with pytest.raises(NotFoundError, match=r"plain@v2 in .* does not exist. Existing: v1"):
+    with pytest.raises(
+        NotFoundError, match=r"plain@v2 in .* does not exist. Existing: v1"
+    ):
         catalog.manifest("plain", 2)
     with pytest.raises(NotFoundError, match="did you mean plain"):
         catalog.resolve("plaint")
@@ -127,7 +159,9 @@ def test_listings_are_those_of_the_disk(served: Served, lake: Store) -> None:
 
 @over("s3", "gs", "http")
 class TestRequests:
-    def test_opening_a_named_version_reads_its_manifest_and_nothing_else(self, served: Served) -> None:
+    def test_opening_a_named_version_reads_its_manifest_and_nothing_else(
+        self, served: Served
+    ) -> None:
         store = served.open()
         assert served.asked() == []
         manifest = Catalog(store).manifest_of("plain@v1")
@@ -135,7 +169,9 @@ class TestRequests:
         assert rows.rows == manifest.splits["train"].rows
         assert served.asked() == [("GET", "manifest.json")] * 2
 
-    def test_a_shard_is_opened_without_a_request_and_read_in_few(self, served: Served, lake: Store) -> None:
+    def test_a_shard_is_opened_without_a_request_and_read_in_few(
+        self, served: Served, lake: Store
+    ) -> None:
         key = shard_keys(lake)[0]
         data = lake.read(key)
         with served.open().open(key, size=len(data), sha256="0" * 64) as stream:
@@ -152,7 +188,9 @@ class TestRequests:
             rows.packed(1, loss_mask=False)
             assert (first <= 3, len(served.asked())) == (True, 1)
 
-    def test_an_object_of_unknown_size_is_pinned_to_its_version(self, served: Served, lake: Store) -> None:
+    def test_an_object_of_unknown_size_is_pinned_to_its_version(
+        self, served: Served, lake: Store
+    ) -> None:
         key = shard_keys(lake)[0]
         data = lake.read(key)
         store = served.open()
@@ -161,7 +199,8 @@ class TestRequests:
             replace(served, key, b"PAR2" + data[4:])
             with pytest.raises(IntegrityError, match="it changed after it was opened"):
                 pinned.read(10)
-            assert known.read(10) == data[10:20]  # a repaired shard is another object of the same bytes
+            # A repaired shard is another object of the same bytes.
+            assert known.read(10) == data[10:20]
             replace(served, key, data)
 
 
@@ -188,7 +227,9 @@ class TestWebServers:
         with pytest.raises(StoreError, match=r"Name an existing version"):
             Catalog(store).manifest_of("plain@v2")
 
-    def test_a_version_and_a_tag_by_name(self, served: Served, lake: Store, tmp_path: Path) -> None:
+    def test_a_version_and_a_tag_by_name(
+        self, served: Served, lake: Store, tmp_path: Path
+    ) -> None:
         shutil.copytree(lake.url, tmp_path / "store")
         mine = open_read_store(tmp_path / "store")
         Catalog(mine).set_tag("plain", "prod", 1)
@@ -200,44 +241,60 @@ class TestWebServers:
         assert catalog.manifest_of("plain@prod") == Catalog(lake).manifest("plain", 1)
         assert served.asked() == [("GET", "prod.json"), ("GET", "manifest.json")]
 
-    def test_one_without_ranges_sends_each_file_once(self, served: Served, lake: Store) -> None:
+    def test_one_without_ranges_sends_each_file_once(
+        self, served: Served, lake: Store
+    ) -> None:
         served.server.ranges = False
         with rows_at(served.open()) as remote, rows_of(lake, "plain") as local:
             served.asked()
             require_same_rows(remote, local)
             sent = [name for _, name in served.asked()]
-        # The request that shows that there are no ranges, and the download; for each way of reading once.
+        # The request that shows that there are no ranges, and the download; for each
+        # way of reading once.
         assert len(sent) <= 4 * len(set(sent))
 
     def test_names_are_quoted(self, served: Served) -> None:
         served.server.files["store/a b/50%25?#ü.json"] = b"{}"
         assert served.open().read("a b/50%25?#ü.json") == b"{}"
 
-    def test_a_query_by_reference(self, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_query_by_reference(
+        self, served: Served, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         served.server.secret = "sig=not-a-real-signature"
         monkeypatch.setenv("LAKE_QUERY", served.server.secret)
-        store = open_read_store(served.url, storage_options={"query": {"env": "LAKE_QUERY"}})
+        store = open_read_store(
+            served.url, storage_options={"query": {"env": "LAKE_QUERY"}}
+        )
         assert rows_at(store).rows > 0
         monkeypatch.setenv("LAKE_QUERY", "sig=another-signature")
         with pytest.raises(StoreError, match="access is denied") as caught:
             store.read("plain/v1/manifest.json")
-        assert "another" not in str(caught.value) + repr(caught.value.details) + repr(store)
+        assert "another" not in str(caught.value) + repr(caught.value.details) + repr(
+            store
+        )
 
 
 @over("s3")
-def test_credentials_are_shown_nowhere(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_are_shown_nowhere(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     served.server.refuse = True
     store = served.open()
     assert store.exists("plain/v1/manifest.json")
     plain = open_read_store(
-        served.url, storage_options={**served.options, "key": "AKIAOTHER", "secret": SECRET}
+        served.url,
+        storage_options={**served.options, "key": "AKIAOTHER", "secret": SECRET},
     )
-    with pytest.raises(StoreError, match=r"access is denied .*AWS_ACCESS_KEY_ID") as caught:
+    with pytest.raises(
+        StoreError, match=r"access is denied .*AWS_ACCESS_KEY_ID"
+    ) as caught:
         plain.read("plain/v1/manifest.json")
     monkeypatch.delenv("LAKE_KEY")
     with pytest.raises(ConfigError, match="LAKE_KEY"):
         served.open()
-    shown = str(caught.value) + repr(caught.value.details) + repr(plain) + repr(vars(plain))
+    shown = (
+        str(caught.value) + repr(caught.value.details) + repr(plain) + repr(vars(plain))
+    )
     assert "AKIAOTHER" not in shown
     assert SECRET not in shown
 
@@ -245,14 +302,21 @@ def test_credentials_are_shown_nowhere(served: Served, monkeypatch: pytest.Monke
 class TestOpening:
     def test_paths_are_local_and_urls_are_remote(self, tmp_path: Path) -> None:
         for address in (tmp_path, str(tmp_path), f"file://{tmp_path}"):
-            assert isinstance(open_read_store(address, cache=tmp_path / "unused"), LocalStore)
+            assert isinstance(
+                open_read_store(address, cache=tmp_path / "unused"), LocalStore
+            )
         assert not (tmp_path / "unused").exists()
         remote = open_read_store("memory://a/b/")
-        assert (remote.url, repr(remote)) == ("memory://a/b", "RemoteStore('memory://a/b')")
+        assert (remote.url, repr(remote)) == (
+            "memory://a/b",
+            "RemoteStore('memory://a/b')",
+        )
         close_filesystems()
 
     def test_schemes_that_cannot_be_read(self) -> None:
-        with pytest.raises(ConfigError, match=r"store: sftpp:// is not a known scheme; expected s3"):
+        with pytest.raises(
+            ConfigError, match=r"store: sftpp:// is not a known scheme; expected s3"
+        ):
             open_read_store("sftpp://host/lake")
         with pytest.raises(MissingExtraError, match="pip install dropbox"):
             open_read_store("dropbox://lake")
@@ -261,18 +325,24 @@ class TestOpening:
         with pytest.raises(StoreError, match="empty"):
             open_read_store("")
 
-    def test_a_missing_package_names_the_extra(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_missing_package_names_the_extra(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         known = importlib.import_module("fsspec.registry")._registry
         for module, scheme, extra in (("s3fs", "s3", "s3"), ("gcsfs", "gs", "gcs")):
             monkeypatch.setitem(sys.modules, module, None)
             monkeypatch.delitem(known, scheme, raising=False)
-            with pytest.raises(MissingExtraError, match=rf"pip install 'tokenlake\[{extra}\]'"):
+            with pytest.raises(
+                MissingExtraError, match=rf"pip install 'tokenlake\[{extra}\]'"
+            ):
                 open_read_store(f"{scheme}://not-asked/yet")
 
     def test_options_without_a_use(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="cache_bytes='1GB' without a cache"):
             open_read_store("memory://a", cache_bytes="1GB")
-        with pytest.raises(ConfigError, match=r"storage_options \(key\) for .* which is local"):
+        with pytest.raises(
+            ConfigError, match=r"storage_options \(key\) for .* which is local"
+        ):
             open_read_store(tmp_path, storage_options={"key": "hunter2"})
         with pytest.raises(ConfigError, match="has a query"):
             open_read_store("https://host/lake?page=1")
@@ -281,12 +351,18 @@ class TestOpening:
         close_filesystems()
 
     def test_sql_copies_what_it_asks_about_and_hashes_it(self, lake: Store) -> None:
-        files = {key: data for key, data in files_of(lake).items() if key.startswith("plain/")}
+        files = {
+            key: data
+            for key, data in files_of(lake).items()
+            if key.startswith("plain/")
+        }
         query = "select sum(len(input_ids)) as ids from plain where split = 'train'"
         with serving("memory", files) as served:
             assert tl.sql(served.open(), query).equals(tl.sql(lake, query))
             shard = next(key for key in files if "/data/train" in key)
-            damaged = files[shard][:-9] + bytes([files[shard][-9] ^ 1]) + files[shard][-8:]
+            damaged = (
+                files[shard][:-9] + bytes([files[shard][-9] ^ 1]) + files[shard][-8:]
+            )
             replace(served, shard, damaged)
             with pytest.raises(IntegrityError, match="changed after it was committed"):
                 tl.sql(served.open(), query)
@@ -300,7 +376,9 @@ open_read_store("memory://lake")
 names = ("pydantic", "yaml", "prefect", "polars", "duckdb", "tokenizers", "tokenlake.etl.sources")
 print(json.dumps([before, [name for name in names if name in sys.modules]]))
 """
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, check=True
+        )
         assert json.loads(done.stdout) == [False, []]
 
 
@@ -340,7 +418,9 @@ class TestFile:
     def test_positional_reads_by_threads(self) -> None:
         fsspec.filesystem("memory").pipe_file("/file/a.bin", self.DATA)
         with (
-            open_read_store("memory://file").open("a.bin", size=len(self.DATA)) as stream,
+            open_read_store("memory://file").open(
+                "a.bin", size=len(self.DATA)
+            ) as stream,
             ThreadPoolExecutor(8) as pool,
         ):
             starts = [7 * i for i in range(400)]

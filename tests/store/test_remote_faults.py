@@ -1,4 +1,6 @@
-"""Storages that break down while a store is read: what can be got is got, what is wrong is never silent."""
+"""Storages that break down while a store is read: what can be got is got, what is
+wrong is never silent.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,14 @@ import pytest
 from tests.reading.support import rows_of
 from tests.servers.base import Fault, Request
 from tests.servers.s3 import KEY, SECRET
-from tests.store.remote_store_support import Served, files_of, require_same_rows, rows_at, serving, shard_keys
+from tests.store.remote_store_support import (
+    Served,
+    files_of,
+    require_same_rows,
+    rows_at,
+    serving,
+    shard_keys,
+)
 from tokenlake import Catalog
 from tokenlake.errors import IntegrityError, StoreError
 from tokenlake.runtime.reading import StoredRows
@@ -21,7 +30,9 @@ NAME = "learned"
 
 @pytest.fixture(scope="module")
 def files(lake: Store) -> dict[str, bytes]:
-    return {key: data for key, data in files_of(lake).items() if key.startswith(f"{NAME}/")}
+    return {
+        key: data for key, data in files_of(lake).items() if key.startswith(f"{NAME}/")
+    }
 
 
 @pytest.fixture
@@ -88,7 +99,9 @@ def test_flipped_bits_are_never_silent(served: Served, lake: Store) -> None:
         served.server.files[key] = bytes(flipped)
         with StoredRows(served.open(), manifest, "train") as rows:
             try:
-                ours, theirs = (one.packed(group, loss_mask=True) for one in (rows, local))
+                ours, theirs = (
+                    one.packed(group, loss_mask=True) for one in (rows, local)
+                )
             except IntegrityError as error:
                 assert entry.path in str(error)
                 assert f"row group {index}" in str(error)
@@ -96,7 +109,9 @@ def test_flipped_bits_are_never_silent(served: Served, lake: Store) -> None:
             else:
                 assert ours.ids.tolist() == theirs.ids.tolist()
                 assert ours.segments is not None and theirs.segments is not None
-                assert list(map(list, ours.segments.rows())) == list(map(list, theirs.segments.rows()))
+                assert list(map(list, ours.segments.rows())) == list(
+                    map(list, theirs.segments.rows())
+                )
                 found["equal"] += 1
         served.server.files[key] = data
     assert found["damaged"] > 10
@@ -112,7 +127,8 @@ def test_a_shard_of_another_length(served: Served, lake: Store, change: int) -> 
     with rows_at(served.open(), NAME, entry.split) as rows:
         for read in (lambda: rows.read(0), lambda: rows.packed(0, loss_mask=True)):
             with pytest.raises(
-                IntegrityError, match=f"it has {len(data) + change} bytes, expected {len(data)}"
+                IntegrityError,
+                match=f"it has {len(data) + change} bytes, expected {len(data)}",
             ):
                 read()
 
@@ -126,13 +142,16 @@ def test_a_missing_shard(served: Served, lake: Store) -> None:
                 read()
 
 
-def test_a_storage_that_stays_broken(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_storage_that_stays_broken(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TOKENLAKE_RETRY_SECONDS", "0.4")
     store = served.open()
     rows = rows_at(store, NAME)
     served.break_down(*[Fault(status=503)] * 50)
     with pytest.raises(
-        StoreError, match=r"cannot be read: tried \d+ times.*HTTP status 503.*last checkpoint"
+        StoreError,
+        match=r"cannot be read: tried \d+ times.*HTTP status 503.*last checkpoint",
     ):
         rows.packed(0, loss_mask=False)
     served.server.faults.clear()
@@ -144,5 +163,7 @@ def test_nobody_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKENLAKE_RETRY_SECONDS", "0.4")
     with serving("http", {}) as served:
         store = served.open()
-    with pytest.raises(StoreError, match=r"cannot be reached: tried .*TOKENLAKE_RETRY_SECONDS"):
+    with pytest.raises(
+        StoreError, match=r"cannot be reached: tried .*TOKENLAKE_RETRY_SECONDS"
+    ):
         Catalog(store).manifest("plain", 1)

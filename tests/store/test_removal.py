@@ -1,4 +1,6 @@
-"""Removing a version: what is refused, what goes, and that no reader ever sees half of it."""
+"""Removing a version: what is refused, what goes, and that no reader ever sees half
+of it.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,18 @@ Output = pytest.CaptureFixture[str]
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> Path:
-    """``small`` v1 and v2, which reuses units of v1; ``tok`` and ``packed``, which is made from it."""
+    """``small`` v1 and v2, which reuses units of v1; ``tok`` and ``packed``, which
+    is made from it.
+    """
     root = tmp_path_factory.mktemp("removal")
     store = build_store(root, tokenizer_dir)
     plain = settings(root, tokenizer_dir) | {"pack": {"enabled": False}}
     build_dataset(plain | {"name": "tok"}, workers=1)
-    parent = {"datasets": [{"name": "t", "dataset": "tok@v1"}], "save": plain["save"], "name": "packed"}
+    parent = {
+        "datasets": [{"name": "t", "dataset": "tok@v1"}],
+        "save": plain["save"],
+        "name": "packed",
+    }
     build_dataset(parent | {"pack": {"enabled": True, "seq_length": 32}}, workers=1)
     return store
 
@@ -41,7 +49,11 @@ def store(made: Path, tmp_path: Path) -> Path:
 def test_a_version_goes_and_the_others_stay_whole(store: Path, capsys: Output) -> None:
     before = files(store)
     assert main(["rm", "small@v1", "--dry-run", "--store", str(store)]) == 0
-    told = {line for line in capsys.readouterr().out.splitlines() if line.startswith("small/")}
+    told = {
+        line
+        for line in capsys.readouterr().out.splitlines()
+        if line.startswith("small/")
+    }
     assert files(store) == before
     assert main(["rm", "small@v1", "--store", str(store)]) == 0
     assert before - files(store) == told
@@ -56,7 +68,9 @@ def test_a_version_goes_and_the_others_stay_whole(store: Path, capsys: Output) -
     assert collect(lake, grace=0).removed == ()
 
 
-def test_numbers_are_not_used_again(store: Path, made: Path, tokenizer_dir: Path) -> None:
+def test_numbers_are_not_used_again(
+    store: Path, made: Path, tokenizer_dir: Path
+) -> None:
     whole_ = settings(made.parent, tokenizer_dir) | {"save": {"output_dir": str(store)}}
     assert build_dataset(whole_, workers=1).status == "exists"
     for version in (2, 1):
@@ -71,7 +85,8 @@ def test_numbers_are_not_used_again(store: Path, made: Path, tokenizer_dir: Path
 def test_what_others_are_made_from_stays(store: Path) -> None:
     before = files(store)
     with pytest.raises(
-        StoreError, match=r"tok@v1 is not removed: packed@v1 is made from it.*`tokenlake rm packed@v1`"
+        StoreError,
+        match=r"tok@v1 is not removed: packed@v1 is made from it.*`tokenlake rm packed@v1`",
     ):
         tl.remove_version(store, "tok@v1")
     assert files(store) == before
@@ -91,11 +106,18 @@ def test_what_a_tag_names_stays(store: Path, capsys: Output) -> None:
     assert main(["rm", "small@v1", "--json", "--store", str(store)]) == 0
 
 
-WRONG = {"small": ConfigError, "small@prod": ConfigError, "small@v7": NotFoundError, "tiny@v1": NotFoundError}
+WRONG = {
+    "small": ConfigError,
+    "small@prod": ConfigError,
+    "small@v7": NotFoundError,
+    "tiny@v1": NotFoundError,
+}
 
 
 @pytest.mark.parametrize(("name", "error"), WRONG.items())
-def test_only_a_version_by_its_number_is_removed(name: str, error: type[Exception], store: Path) -> None:
+def test_only_a_version_by_its_number_is_removed(
+    name: str, error: type[Exception], store: Path
+) -> None:
     before = files(store)
     with pytest.raises(error):
         tl.remove_version(store, name)
@@ -149,7 +171,10 @@ def test_a_tag_that_is_set_meanwhile_keeps_its_version() -> None:
     before = dict(objects)
 
     def step(action: str, key: str) -> None:
-        if (action, key) == ("swap", "d/v1/manifest.json") and "d/tags/prod.json" not in objects:
+        if (action, key) == (
+            "swap",
+            "d/v1/manifest.json",
+        ) and "d/tags/prod.json" not in objects:
             Catalog(MemoryStore(objects)).set_tag("d", "prod", 1)
 
     with pytest.raises(StoreError, match="the tag 'prod' names it"):
@@ -167,7 +192,12 @@ def test_a_version_in_a_bucket_is_removed(
 
 def remove_from(lake: Bucket, made: Path) -> None:
     lake.put(
-        "removed", {name: (made / name).read_bytes() for name in files(made) if name.startswith("small/")}
+        "removed",
+        {
+            name: (made / name).read_bytes()
+            for name in files(made)
+            if name.startswith("small/")
+        },
     )
     address = lake.address("removed")
     planned = tl.remove_version(address, "small@v1", dry_run=True)

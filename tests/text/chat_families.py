@@ -1,7 +1,9 @@
-"""Chat templates with the logic of model families, written for these tests, and conversations of the usual kinds.
+"""Chat templates with the logic of model families, written for these tests, and
+conversations of the usual kinds.
 
-``{% generation %}`` stands around what a model of the family says: what it is to learn. Without these marks
-(:func:`unmarked`) a template is as such models have it, and the same places have to be found without them.
+``{% generation %}`` stands around what a model of the family says: what it is to learn.
+Without these marks (:func:`unmarked`) a template is as such models have it, and the
+same places have to be found without them.
 """
 
 from __future__ import annotations
@@ -172,7 +174,9 @@ DEEPSEEK_V3 = """\
 {%- endfor %}
 {%- if tool.before %}{{- '<|end_outputs|>' }}{%- elif add_generation_prompt %}{{- '<|Assistant|>' }}{%- endif %}
 """
-DEEPSEEK_R1 = DEEPSEEK_V3.replace("message.content + eos", "message.content.split('</think>')[-1] + eos")
+DEEPSEEK_R1 = DEEPSEEK_V3.replace(
+    "message.content + eos", "message.content.split('</think>')[-1] + eos"
+)
 MISTRAL = """\
 {%- if messages[0].role == 'system' %}
     {%- set system = messages[0].content %}
@@ -304,9 +308,31 @@ FAMILIES = {
     "GLM 4.5": GLM,
 }
 CONTROL = (
-    *("<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
-    *("<start_of_turn>", "<end_of_turn>", "<s>", "</s>", "<|User|>", "<|Assistant|>", "<|outputs|>"),
-    *("<|end_outputs|>", "<|calls|>", "<|end_calls|>", "[INST]", "[/INST]", "[TOOL_CALLS]", "<|start|>"),
+    *(
+        "<|im_start|>",
+        "<|im_end|>",
+        "<|start_header_id|>",
+        "<|end_header_id|>",
+        "<|eot_id|>",
+    ),
+    *(
+        "<start_of_turn>",
+        "<end_of_turn>",
+        "<s>",
+        "</s>",
+        "<|User|>",
+        "<|Assistant|>",
+        "<|outputs|>",
+    ),
+    *(
+        "<|end_outputs|>",
+        "<|calls|>",
+        "<|end_calls|>",
+        "[INST]",
+        "[/INST]",
+        "[TOOL_CALLS]",
+        "<|start|>",
+    ),
     *(
         "<|message|>",
         "<|channel|>",
@@ -324,7 +350,9 @@ CONTROL = (
 
 def unmarked(template: str) -> str:
     """Return the same template without its marks."""
-    return template.replace(" generation %}", " if true %}").replace("endgeneration", "endif")
+    return template.replace(" generation %}", " if true %}").replace(
+        "endgeneration", "endif"
+    )
 
 
 def user(content: Any) -> Message:
@@ -348,19 +376,42 @@ TOOLS = [
         "function": {
             "name": "add",
             "description": "Adds numbers.",
-            "parameters": {"type": "object", "properties": {"a": {"type": "integer", "description": "one"}}},
+            "parameters": {
+                "type": "object",
+                "properties": {"a": {"type": "integer", "description": "one"}},
+            },
         },
     }
 ]
 ARGUMENTS = {"a": 1, "b": "two"}
-CALL = {"id": "call00001", "type": "function", "function": {"name": "add", "arguments": ARGUMENTS}}
+CALL = {
+    "id": "call00001",
+    "type": "function",
+    "function": {"name": "add", "arguments": ARGUMENTS},
+}
 TOOL = {"role": "tool", "content": "3", "tool_call_id": "call00001", "name": "add"}
 SYSTEM = {"role": "system", "content": "Be brief."}
 KINDS: dict[str, list[Message]] = {
     "one answer": [user("hi"), assistant("hello")],
-    "several answers": [user("hi"), assistant("hello"), user("bye"), assistant("bye bye")],
-    "system": [SYSTEM, user("hi"), assistant("hello"), user("bye"), assistant("bye bye")],
-    "tools": [user("1 + 2?"), assistant("", tool_calls=[CALL]), TOOL, assistant("It is 3.")],
+    "several answers": [
+        user("hi"),
+        assistant("hello"),
+        user("bye"),
+        assistant("bye bye"),
+    ],
+    "system": [
+        SYSTEM,
+        user("hi"),
+        assistant("hello"),
+        user("bye"),
+        assistant("bye bye"),
+    ],
+    "tools": [
+        user("1 + 2?"),
+        assistant("", tool_calls=[CALL]),
+        TOOL,
+        assistant("It is 3."),
+    ],
     "reasoning": [user("hi"), assistant("hello", reasoning_content="greet back")],
     "reasoning before": [
         user("hi"),

@@ -1,4 +1,6 @@
-"""Chat templates of the usual styles, conversations, and small tokenizers that speak them."""
+"""Chat templates of the usual styles, conversations, and small tokenizers that speak
+them.
+"""
 
 from __future__ import annotations
 
@@ -126,7 +128,13 @@ STYLES = {
     "zephyr": ZEPHYR,
 }
 CONTROL = (
-    *("<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
+    *(
+        "<|im_start|>",
+        "<|im_end|>",
+        "<|start_header_id|>",
+        "<|end_header_id|>",
+        "<|eot_id|>",
+    ),
     *("<start_of_turn>", "<end_of_turn>", "<s>", "</s>"),
 )
 WORDS = (
@@ -145,7 +153,9 @@ WORDS = (
 
 
 def conversation(seed: int, *, system: bool = False, turns: int = 2) -> list[Message]:
-    """Return a conversation of `turns` questions and answers, of awkward but honest texts."""
+    """Return a conversation of `turns` questions and answers, of awkward but honest
+    texts.
+    """
     source = random.Random(seed)
 
     def said() -> str:
@@ -153,22 +163,36 @@ def conversation(seed: int, *, system: bool = False, turns: int = 2) -> list[Mes
 
     messages: list[Message] = [{"role": "system", "content": said()}] if system else []
     for _ in range(turns):
-        messages += [{"role": "user", "content": said()}, {"role": "assistant", "content": said()}]
+        messages += [
+            {"role": "user", "content": said()},
+            {"role": "assistant", "content": said()},
+        ]
     return messages
 
 
 @functools.cache
 def speaking(chat_template: str, *, bos: bool = True) -> TokenizerFiles:
-    """Return a small byte-level tokenizer with control tokens and a chat template; BOS by its post-processor."""
+    """Return a small byte-level tokenizer with control tokens and a chat template;
+    BOS by its post-processor.
+    """
 
     def add(spec: dict[str, Any]) -> None:
         first = len(spec["model"]["vocab"])
-        flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+        flags = {
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": True,
+        }
         spec["added_tokens"] += [
-            {"id": first + at, "content": token, **flags} for at, token in enumerate(CONTROL)
+            {"id": first + at, "content": token, **flags}
+            for at, token in enumerate(CONTROL)
         ]
         if bos:
-            spec["post_processor"] = template([("<s>", first + CONTROL.index("<s>"))], [])
+            spec["post_processor"] = template(
+                [("<s>", first + CONTROL.index("<s>"))], []
+            )
 
     files = changed(byte_level(), add)
     config = {
@@ -178,7 +202,8 @@ def speaking(chat_template: str, *, bos: bool = True) -> TokenizerFiles:
         "chat_template": chat_template,
     }
     return TokenizerFiles(
-        name="speaking", files={**files.files, "tokenizer_config.json": json.dumps(config).encode()}
+        name="speaking",
+        files={**files.files, "tokenizer_config.json": json.dumps(config).encode()},
     )
 
 

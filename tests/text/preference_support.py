@@ -1,4 +1,6 @@
-"""Tokenizers for preferences, and what a row must come to, by `tokenizers` and plain loops alone."""
+"""Tokenizers for preferences, and what a row must come to, by `tokenizers` and plain
+loops alone.
+"""
 
 from __future__ import annotations
 
@@ -22,23 +24,39 @@ Row = dict[str, Any]
 
 @functools.cache
 def chatml() -> TokenizerFiles:
-    """A GPT-2-style tokenizer without BOS, whose turns end with its EOS and a line break."""
+    """A GPT-2-style tokenizer without BOS, whose turns end with its EOS and a line
+    break.
+    """
     names = ("<|im_start|>", "<|im_end|>")
     size = samples.byte_level().vocab_size
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    flags = {
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": False,
+        "special": True,
+    }
 
     def add(spec: Row) -> None:
-        spec["added_tokens"] += [{"id": size + i, "content": name, **flags} for i, name in enumerate(names)]
+        spec["added_tokens"] += [
+            {"id": size + i, "content": name, **flags} for i, name in enumerate(names)
+        ]
 
     return _configured(
-        samples.changed(samples.byte_level(), add), {"eos_token": "<|im_end|>", "chat_template": CHATML}
+        samples.changed(samples.byte_level(), add),
+        {"eos_token": "<|im_end|>", "chat_template": CHATML},
     )
 
 
 @functools.cache
 def llama() -> TokenizerFiles:
     """A Llama-2-style tokenizer, whose BOS and EOS its template spells itself."""
-    config = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "chat_template": LLAMA}
+    config = {
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "unk_token": "<unk>",
+        "chat_template": LLAMA,
+    }
     return _configured(samples.sentencepiece(), config)
 
 
@@ -55,7 +73,10 @@ class Reference:
         probe = self.tokenizer.encode("a").ids
         self.bos = probe[: probe.index(self.ids("a")[0])]
         self.template: Any = files.config.get("chat_template")
-        self.named = {"bos_token": files.bos_token or "", "eos_token": files.eos_token or ""}
+        self.named = {
+            "bos_token": files.bos_token or "",
+            "eos_token": files.eos_token or "",
+        }
 
     def ids(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False).ids
@@ -63,8 +84,12 @@ class Reference:
     def chat(self, turns: list[Row], *, open_turn: bool = False) -> str:
         import jinja2
 
-        made = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string(self.template)
-        return made.render(messages=turns, add_generation_prompt=open_turn, **self.named)
+        made = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string(
+            self.template
+        )
+        return made.render(
+            messages=turns, add_generation_prompt=open_turn, **self.named
+        )
 
     def opened(self, ids: list[int]) -> list[int]:
         """Begin with BOS, once."""
@@ -75,12 +100,22 @@ class Reference:
         return ids if self.eos in ids else [*ids, self.eos]
 
     def parts(self, prompt: str, *answers: str) -> list[list[int]]:
-        """Return the prompt's ids, then each answer's: together those of the whole text."""
-        first, wholes = self.ids(prompt), [self.ids(prompt + answer) for answer in answers]
+        """Return the prompt's ids, then each answer's: together those of the whole
+        text.
+        """
+        first, wholes = (
+            self.ids(prompt),
+            [self.ids(prompt + answer) for answer in answers],
+        )
         border = 0
-        while border < len(first) and all(whole[border : border + 1] == [first[border]] for whole in wholes):
+        while border < len(first) and all(
+            whole[border : border + 1] == [first[border]] for whole in wholes
+        ):
             border += 1
-        return [self.opened(first[:border]), *(self.closed(whole[border:]) for whole in wholes)]
+        return [
+            self.opened(first[:border]),
+            *(self.closed(whole[border:]) for whole in wholes),
+        ]
 
     def whole(self, text: str) -> list[int]:
         return self.closed(self.opened(self.ids(text)))

@@ -1,4 +1,6 @@
-"""Chats of today's model families: which kinds of conversations are learned, and that masks are right without marks."""
+"""Chats of today's model families: which kinds of conversations are learned, and
+that masks are right without marks.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +41,21 @@ def opened(template: str, prompted: bool = False, **options: Any) -> ChatTemplat
     """A template whose loss is asked for; `prompted`: renderings end with a prompt."""
     variables = {**VARIABLES, "add_generation_prompt": prompted}
     return ChatTemplate(
-        template, variables, loss="assistant", special_tokens=CONTROL, guarded=True, **options
+        template,
+        variables,
+        loss="assistant",
+        special_tokens=CONTROL,
+        guarded=True,
+        **options,
     )
 
 
-def learned(template: ChatTemplate, messages: list[Message], tools: Any = None) -> list[str] | BadRecordError:
-    """What is learned of a conversation, stretch by stretch, or why it is a bad record."""
+def learned(
+    template: ChatTemplate, messages: list[Message], tools: Any = None
+) -> list[str] | BadRecordError:
+    """What is learned of a conversation, stretch by stretch, or why it is a bad
+    record.
+    """
     (made,) = template.render_all([(messages, tools)])
     if not isinstance(made, TokenlakeError):
         return [made.text[start:stop] for start, stop in made.loss]
@@ -56,7 +67,8 @@ def tools_of(kind: str) -> Any:
     return TOOLS if kind == "tools" else None
 
 
-# ---- the table of the docs --------------------------------------------------------------------------------
+# ---- the table of the docs
+# --------------------------------------------------------------------------------
 
 LEARNED, DROPPED, REFUSED = "learned", "answer alone", "refused"
 
@@ -93,7 +105,9 @@ def table_of_the_docs() -> dict[str, list[str]]:
 def test_the_docs_say_which_kinds_of_conversations_a_family_has(family):
     rows = table_of_the_docs()
     assert rows["family"] == list(KINDS)
-    assert rows[family] == [outcome(opened(unmarked(FAMILIES[family])), kind) for kind in KINDS]
+    assert rows[family] == [
+        outcome(opened(unmarked(FAMILIES[family])), kind) for kind in KINDS
+    ]
 
 
 TRL = find_spec("trl")
@@ -131,13 +145,18 @@ SHARED = {"Qwen 3": "qwen3", "Gemma 3": "gemma3", "DeepSeek V3": "deepseek_v3"}
 @pytest.mark.corpora
 @pytest.mark.parametrize("family", SHARED)
 def test_templates_of_real_tokenizers_do_as_the_table_says(family, shared_data):
-    config = json.loads((shared_data / "tokenizers" / SHARED[family] / "tokenizer_config.json").read_text())
+    config = json.loads(
+        (
+            shared_data / "tokenizers" / SHARED[family] / "tokenizer_config.json"
+        ).read_text()
+    )
     template = opened(config["chat_template"])
     found = {kind: outcome(template, kind) for kind in KINDS}
     assert found == dict(zip(KINDS, table_of_the_docs()[family], strict=True))
 
 
-# ---- the law: what marks would say is found without them ---------------------------------------------------
+# ---- the law: what marks would say is found without them
+# ---------------------------------------------------
 
 # Words that are a part of headers, of other turns, of tags, or almost a blank.
 WORDS = st.one_of(
@@ -163,7 +182,12 @@ WORDS = st.one_of(
 )
 SPOKEN = WORDS.filter(str.strip)
 TAGGED = st.sampled_from(
-    ["<think>\nso\n</think>\n\nyes", "<think>so</think>yes", "so</think>yes", "a <think>\n\n</think>\n\nb"]
+    [
+        "<think>\nso\n</think>\n\nyes",
+        "<think>so</think>yes",
+        "so</think>yes",
+        "a <think>\n\n</think>\n\nb",
+    ]
 )
 CALLS = st.fixed_dictionaries(
     {
@@ -176,17 +200,35 @@ CALLS = st.fixed_dictionaries(
 
 
 @st.composite
-def conversations(draw: st.DrawFn, *, thoughts: bool, calls: bool, tags: bool) -> list[Message]:
-    """A conversation that a family can render: questions, answers, and calls with their results."""
-    messages: list[Message] = [{"role": "system", "content": draw(SPOKEN)}] if draw(st.booleans()) else []
+def conversations(
+    draw: st.DrawFn, *, thoughts: bool, calls: bool, tags: bool
+) -> list[Message]:
+    """A conversation that a family can render: questions, answers, and calls with
+    their results.
+    """
+    messages: list[Message] = (
+        [{"role": "system", "content": draw(SPOKEN)}] if draw(st.booleans()) else []
+    )
     for _ in range(draw(st.integers(1, 3))):
         messages.append(user(draw(WORDS)))
         for _ in range(draw(st.integers(0, 2)) if calls else 0):
             call = {"id": "call00001", "type": "function", "function": draw(CALLS)}
-            thought = {"reasoning_content": draw(SPOKEN)} if thoughts and draw(st.booleans()) else {}
-            messages.append(assistant(draw(st.sampled_from(["", None])), tool_calls=[call], **thought))
+            thought = (
+                {"reasoning_content": draw(SPOKEN)}
+                if thoughts and draw(st.booleans())
+                else {}
+            )
+            messages.append(
+                assistant(
+                    draw(st.sampled_from(["", None])), tool_calls=[call], **thought
+                )
+            )
             messages.append({**TOOL, "content": draw(WORDS)})
-        thought = {"reasoning_content": draw(SPOKEN)} if thoughts and draw(st.booleans()) else {}
+        thought = (
+            {"reasoning_content": draw(SPOKEN)}
+            if thoughts and draw(st.booleans())
+            else {}
+        )
         is_tagged = tags and not thought and draw(st.booleans())
         messages.append(assistant(draw(TAGGED if is_tagged else SPOKEN), **thought))
     return messages
@@ -199,11 +241,16 @@ HAS_CALLS = (*HAS_REASONING, "Llama 3.1", "DeepSeek V3", "DeepSeek R1", "Mistral
 def spans_of(
     template: ChatTemplate, messages: list[Message], tools: Any
 ) -> tuple[str, list[tuple[int, int]]]:
-    """The text of a conversation, and what is learned of it without the blanks behind a turn's end."""
+    """The text of a conversation, and what is learned of it without the blanks
+    behind a turn's end.
+    """
     (made,) = template.render_all([(messages, tools)])
     if isinstance(made, TokenlakeError):
         raise made
-    return made.text, [(start, start + len(made.text[start:stop].rstrip())) for start, stop in made.loss]
+    return made.text, [
+        (start, start + len(made.text[start:stop].rstrip()))
+        for start, stop in made.loss
+    ]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -213,17 +260,25 @@ def spans_of(
 def test_turns_are_found_where_marks_would_be(family, prompted, data):
     """Neither a header nor the words of another role are learned, whatever is said."""
     chats = conversations(
-        thoughts=family in HAS_REASONING, calls=family in HAS_CALLS, tags=family != "DeepSeek R1"
+        thoughts=family in HAS_REASONING,
+        calls=family in HAS_CALLS,
+        tags=family != "DeepSeek R1",
     )
     messages = data.draw(chats)
-    if family == "gpt-oss" and prompted:  # its prompt takes the reasoning of the last turn away
+    # Its prompt takes the reasoning of the last turn away.
+    if family == "gpt-oss" and prompted:
         messages[-1] = assistant(messages[-1]["content"])
-    marked, plain = opened(FAMILIES[family], prompted), opened(unmarked(FAMILIES[family]), prompted)
+    marked, plain = (
+        opened(FAMILIES[family], prompted),
+        opened(unmarked(FAMILIES[family]), prompted),
+    )
     assert spans_of(plain, messages, TOOLS) == spans_of(marked, messages, TOOLS)
 
 
 def headed(header: str, end: str) -> str:
-    """A template without a prompt; `header` is an expression, `end` what ends a turn."""
+    """A template without a prompt; `header` is an expression, `end` what ends a
+    turn.
+    """
     said = f"{{{{- message.content + {end} }}}}"
     return (
         f"{{%- for message in messages %}}{{{{- {header} }}}}{{%- if message.role == 'assistant' %}}"
@@ -239,10 +294,14 @@ HEADED = {
 }
 
 
-def trimmed(found: tuple[str, list[tuple[int, int]]]) -> tuple[str, list[tuple[int, int]]]:
+def trimmed(
+    found: tuple[str, list[tuple[int, int]]],
+) -> tuple[str, list[tuple[int, int]]]:
     """The same with the blanks before what is learned left out."""
     text, spans = found
-    return text, [(stop - len(text[start:stop].lstrip()), stop) for start, stop in spans]
+    return text, [
+        (stop - len(text[start:stop].lstrip()), stop) for start, stop in spans
+    ]
 
 
 @pytest.mark.parametrize("name", HEADED)
@@ -251,13 +310,17 @@ def trimmed(found: tuple[str, list[tuple[int, int]]]) -> tuple[str, list[tuple[i
 def test_a_header_bears_no_loss_where_no_prompt_tells_it(name, data):
     messages = data.draw(conversations(thoughts=False, calls=False, tags=True))
     marked, plain = opened(HEADED[name]), opened(unmarked(HEADED[name]))
-    assert trimmed(spans_of(plain, messages, None)) == trimmed(spans_of(marked, messages, None))
+    assert trimmed(spans_of(plain, messages, None)) == trimmed(
+        spans_of(marked, messages, None)
+    )
 
 
-# ---- the masks of TRL ---------------------------------------------------------------------------------------
+# ---- the masks of TRL
+# ---------------------------------------------------------------------------------------
 
 TRAINING = sorted(path.stem for path in FOLDER.glob("*_training.jinja"))
-# Of the rows of tools, transformers loses the call: the template of R1 takes calls only beside a content that is null.
+# Of the rows of tools, transformers loses the call: the template of R1 takes calls only
+# beside a content that is null.
 LOST_BY_TRANSFORMERS = {("deepseek_r1_distill_training", "tools")}
 TAKES_LISTS_ALONE = ("idefics3_training", "llava_next_training", "smolvlm_training")
 PLAIN_KINDS = [

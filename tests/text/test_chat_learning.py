@@ -1,4 +1,6 @@
-"""What a trainer learns of a conversation: the assistant's words and the token that ends them, and nothing else."""
+"""What a trainer learns of a conversation: the assistant's words and the token that
+ends them, and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +42,15 @@ def renderer(template: str, **options: Any) -> ChatRenderer:
 
 
 def rendered(
-    template: str, messages: list[Message], tools: Any = None, copies: int = 1, **options: Any
+    template: str,
+    messages: list[Message],
+    tools: Any = None,
+    copies: int = 1,
+    **options: Any,
 ) -> Any:
-    """What is learned of a conversation, stretch by stretch; of several copies, which must all be alike."""
+    """What is learned of a conversation, stretch by stretch; of several copies,
+    which must all be alike.
+    """
     row = {"messages": messages, "tools": tools}
     made = renderer(template, **options).render(Rows(objects=[row] * copies))
     if made.bad:
@@ -54,7 +62,9 @@ def rendered(
     return found[0]
 
 
-def learned(template: str, messages: list[Message], tools: Any = None, **options: Any) -> list[str]:
+def learned(
+    template: str, messages: list[Message], tools: Any = None, **options: Any
+) -> list[str]:
     found = rendered(template, messages, tools, **options)
     assert isinstance(found, list), found
     return found
@@ -68,11 +78,18 @@ def reason(template: str, messages: list[Message], **options: Any) -> str:
 
 def unmarked(template: str) -> str:
     """The same template without its marks."""
-    return template.replace(" generation %}", " if true %}").replace("endgeneration", "endif")
+    return template.replace(" generation %}", " if true %}").replace(
+        "endgeneration", "endif"
+    )
 
 
 ENDS = dict.fromkeys(("chatml", "marked-chatml", "tools"), "<|im_end|>")
-ENDS |= {"llama-2": " </s>", "llama-3": "<|eot_id|>", "mistral": "</s>", "zephyr": "</s>"}
+ENDS |= {
+    "llama-2": " </s>",
+    "llama-3": "<|eot_id|>",
+    "mistral": "</s>",
+    "zephyr": "</s>",
+}
 ENDS["gemma"] = "<end_of_turn>"
 
 
@@ -80,10 +97,16 @@ ENDS["gemma"] = "<end_of_turn>"
 @pytest.mark.parametrize("prompt", [False, True])
 def test_each_answer_with_its_end_is_learned_and_nothing_of_the_prompt(style, prompt):
     for seed in range(12):
-        messages = conversation(seed, system=style != "gemma" and seed % 2 == 1, turns=1 + seed % 3)
-        said = [message["content"] for message in messages if message["role"] == "assistant"]
+        messages = conversation(
+            seed, system=style != "gemma" and seed % 2 == 1, turns=1 + seed % 3
+        )
+        said = [
+            message["content"] for message in messages if message["role"] == "assistant"
+        ]
         found = learned(STYLES[style], messages, copies=9, add_generation_prompt=prompt)
-        assert [text.strip() for text in found] == [(words.strip() + ENDS[style]).strip() for words in said]
+        assert [text.strip() for text in found] == [
+            (words.strip() + ENDS[style]).strip() for words in said
+        ]
 
 
 @pytest.mark.parametrize("template", [MARKED_CHATML, LLAMA2])
@@ -94,12 +117,20 @@ def test_marks_and_prefixes_find_the_same(template):
 
 
 def test_without_a_prompt_the_header_of_a_turn_is_told_by_other_words():
-    """The answer "a" is also the first letter of its header, and "assistant" a word of it."""
+    """The answer "a" is also the first letter of its header, and "assistant" a word
+    of it.
+    """
     counted = "{{ messages | length }}{% for m in messages %}{{ '|' ~ m.content }}{% endfor %}"
-    messages = [{"role": "user", "content": "A or B?"}, {"role": "assistant", "content": "assistant"}]
+    messages = [
+        {"role": "user", "content": "A or B?"},
+        {"role": "assistant", "content": "assistant"},
+    ]
     assert learned(HEADED, messages) == ["assistant\n"]
     assert learned(counted, messages) == ["assistant"]
-    messages = [{"role": "user", "content": "A or B?"}, {"role": "assistant", "content": "a"}]
+    messages = [
+        {"role": "user", "content": "A or B?"},
+        {"role": "assistant", "content": "a"},
+    ]
     assert learned(HEADED, messages) == ["a\n"]
     longer = [*messages, messages[0], {"role": "assistant", "content": "B a"}]
     assert learned(HEADED, longer) == ["a\n", "B a\n"]
@@ -122,9 +153,15 @@ def test_calls_of_tools_and_several_answers_in_a_row_are_learned():
 
 
 def test_a_prompt_that_goes_on_where_the_turn_does_not_ends_where_both_are_alike():
-    thinks = CHATML.replace("assistant\\n' }}", "assistant\\n<think>\\n\\n</think>\\n' }}")
+    thinks = CHATML.replace(
+        "assistant\\n' }}", "assistant\\n<think>\\n\\n</think>\\n' }}"
+    )
     messages = conversation(1, turns=2)
-    said = [message["content"] + "<|im_end|>" for message in messages if message["role"] == "assistant"]
+    said = [
+        message["content"] + "<|im_end|>"
+        for message in messages
+        if message["role"] == "assistant"
+    ]
     assert learned(thinks, messages) == said
 
 
@@ -155,7 +192,10 @@ def test_what_a_template_keeps_of_an_earlier_turn_is_learned():
     ],
 )
 def test_turns_that_cannot_be_told_are_refused(template, told):
-    messages = [{"role": "user", "content": "what?"}, {"role": "assistant", "content": "that"}]
+    messages = [
+        {"role": "user", "content": "what?"},
+        {"role": "assistant", "content": "that"},
+    ]
     assert told in reason(template, messages)
 
 
@@ -163,7 +203,9 @@ def test_an_assistant_that_begins_is_learned_where_the_template_can_begin_with_n
     messages = [{"role": "assistant", "content": "Welcome"}, *conversation(1)]
     assert learned(CHATML, messages)[0] == "Welcome<|im_end|>"
     looks = "{{ messages[0].role }}{% for m in messages %}{{ ': ' ~ m.content }}{% endfor %}"
-    assert learned(looks, messages) == [m["content"] for m in messages if m["role"] == "assistant"]
+    assert learned(looks, messages) == [
+        m["content"] for m in messages if m["role"] == "assistant"
+    ]
 
 
 def test_nothing_and_everything_are_not_learned():
@@ -173,12 +215,14 @@ def test_nothing_and_everything_are_not_learned():
             "nothing_to_learn: the conversation has no turn of an assistant"
         )
     nothing = "{% for m in messages %}{{ m.content }}{% generation %}{% endgeneration %}{% endfor %}"
-    assert reason(nothing, conversation(1)).startswith("nothing_to_learn: the chat template marks no text")
+    assert reason(nothing, conversation(1)).startswith(
+        "nothing_to_learn: the chat template marks no text"
+    )
     everything = "{% generation %}{% for m in messages %}{{ m.content }}{% endfor %}{% endgeneration %}"
     assert reason(everything, conversation(1)).startswith("everything_to_learn")
-    assert reason("{% if messages[1].x %}{% endif %}", conversation(1), loss="all").startswith(
-        "nothing_to_learn"
-    )
+    assert reason(
+        "{% if messages[1].x %}{% endif %}", conversation(1), loss="all"
+    ).startswith("nothing_to_learn")
 
 
 def test_all_of_a_conversation_is_learned_if_that_is_asked_for():
@@ -187,11 +231,16 @@ def test_all_of_a_conversation_is_learned_if_that_is_asked_for():
         assert learned(CHATML, messages, copies=9, loss="all") == [text]
 
 
-TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="<>"), min_size=1, max_size=30)
+TEXT = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="<>"),
+    min_size=1,
+    max_size=30,
+)
 
 
 @given(
-    st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=4), st.sampled_from(sorted(set(STYLES) - {"tools"}))
+    st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=4),
+    st.sampled_from(sorted(set(STYLES) - {"tools"})),
 )
 @settings(max_examples=40)
 def test_whatever_is_said_the_answers_are_found_in_order(turns, style):
@@ -199,19 +248,26 @@ def test_whatever_is_said_the_answers_are_found_in_order(turns, style):
     for question, answer in turns:
         messages += [
             {"role": "user", "content": question},
-            {"role": "assistant", "content": answer if answer.strip() else "x" + answer},
+            {
+                "role": "assistant",
+                "content": answer if answer.strip() else "x" + answer,
+            },
         ]
     found = learned(STYLES[style], messages)
     said = [message["content"] for message in messages[1::2]]
-    assert [text.strip().removesuffix(ENDS[style].strip()).strip() for text in found] == [
-        words.strip() for words in said
-    ]
+    assert [
+        text.strip().removesuffix(ENDS[style].strip()).strip() for text in found
+    ] == [words.strip() for words in said]
 
 
 def test_the_renderer_needs_a_template_and_a_way_with_special_tokens():
-    with pytest.raises(ConfigError, match=r"has no chat template .* set chat\.template"):
+    with pytest.raises(
+        ConfigError, match=r"has no chat template .* set chat\.template"
+    ):
         ChatRenderer(ResolvedChat(), speaking(CHATML), "fail")
-    with pytest.raises(ConfigError, match="'literal' is not possible for conversations"):
+    with pytest.raises(
+        ConfigError, match="'literal' is not possible for conversations"
+    ):
         ChatRenderer(ResolvedChat(template=CHATML), speaking(CHATML), "literal")
 
 
@@ -227,13 +283,21 @@ def test_a_result_inside_the_turn_that_called_is_never_learned():
         "{{ '<t>' + messages[loop.index].content if not loop.last }}{{ m.content }}<end>{% elif m.role == 'user' %}"
         "<u>{{ m.content }}{%- endif %}{%- endfor %}{%- if add_generation_prompt %}<a>{%- endif %}"
     )
-    turns = [*ASKED, {"role": "assistant", "content": "so", "tool_calls": [CALL]}, RESULT]
+    turns = [
+        *ASKED,
+        {"role": "assistant", "content": "so", "tool_calls": [CALL]},
+        RESULT,
+    ]
     assert "renders turn 3 (tool) inside turn 2" in reason(inside, turns)
-    assert learned(inside, turns[:2]) == ['{"name": "add", "arguments": {"a": 1}}so<end>']
+    assert learned(inside, turns[:2]) == [
+        '{"name": "add", "arguments": {"a": 1}}so<end>'
+    ]
 
 
 def test_a_call_begins_behind_a_prompt_that_ends_in_reasoning():
-    """The prompt of a model that thinks opens its reasoning; earlier turns are rendered without it."""
+    """The prompt of a model that thinks opens its reasoning; earlier turns are
+    rendered without it.
+    """
     thinks = (
         "{%- for m in messages %}{{- '<|im_start|>' + m.role + '\\n' }}"
         "{%- if m.role == 'assistant' and loop.last %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}"
@@ -262,21 +326,30 @@ def test_a_turn_without_a_header_begins_where_the_turn_before_ends():
 
 
 def test_words_that_a_template_looks_into_are_looked_at_by_themselves():
-    """A user's turn that is a tool's answer does not count as a question, so the first answer is a last one, too."""
+    """A user's turn that is a tool's answer does not count as a question, so the
+    first answer is a last one, too.
+    """
     answered = {"role": "user", "content": "<tool_response>3</tool_response>"}
     for question, first in (
         ({"role": "user", "content": "so?"}, "hello"),
         (answered, "<think>\nhm\n</think>\n\nhello"),
     ):
-        turns = [*ASKED, {"role": "assistant", "content": "hello", "reasoning_content": "hm"}, question]
+        turns = [
+            *ASKED,
+            {"role": "assistant", "content": "hello", "reasoning_content": "hm"},
+            question,
+        ]
         found = learned(
-            chat_families.unmarked(chat_families.QWEN3), [*turns, {"role": "assistant", "content": "bye"}]
+            chat_families.unmarked(chat_families.QWEN3),
+            [*turns, {"role": "assistant", "content": "bye"}],
         )
         assert found == [f"{first}<|im_end|>", "bye<|im_end|>"]
 
 
 def test_the_search_for_turns_has_an_end(monkeypatch):
-    """A conversation is rendered again for each turn, which takes long where there are thousands."""
+    """A conversation is rendered again for each turn, which takes long where there
+    are thousands.
+    """
     settings_of_template: dict[str, Any] = {
         "text": THINKING,
         "variables": {},
@@ -291,6 +364,8 @@ def test_the_search_for_turns_has_an_end(monkeypatch):
     monkeypatch.setattr(chat_server, "_SEARCH_SECONDS", -1)
     monkeypatch.setattr(chat_server.resource, "setrlimit", lambda *_: None)
     opened = chat_server.ServedTemplate(settings_of_template)
-    with pytest.raises(BadRecordError, match="seconds of a processor to find the turns") as caught:
+    with pytest.raises(
+        BadRecordError, match="seconds of a processor to find the turns"
+    ) as caught:
         opened.answer("render_with_loss", conversation(1), None)
     assert caught.value.details["reason"] == "template_limit"

@@ -1,4 +1,6 @@
-"""Rendering many conversations at a time: the same text and spans as the template itself, or nothing."""
+"""Rendering many conversations at a time: the same text and spans as the template
+itself, or nothing.
+"""
 
 from __future__ import annotations
 
@@ -54,10 +56,14 @@ LOOKING = {
     "captured": "{% for m in messages %}{% set x %} {{ m.content }} {% endset %}{{ x.strip() }}{% endfor %}",
     "macro": "{% macro f(x) %} {{ x }} {% endmacro %}{% for m in messages %}{{ f(m.content).strip() }}{% endfor %}",
 }
-contents = st.text(st.sampled_from(list("ab \n\té你😀\u2003<|>{}'\"\\")), min_size=1, max_size=12)
+contents = st.text(
+    st.sampled_from(list("ab \n\té你😀\u2003<|>{}'\"\\")), min_size=1, max_size=12
+)
 roles = st.sampled_from(["system", "user", "assistant", "tool"])
 conversations = st.lists(
-    st.builds(lambda role, content: {"role": role, "content": content}, roles, contents),
+    st.builds(
+        lambda role, content: {"role": role, "content": content}, roles, contents
+    ),
     min_size=1,
     max_size=5,
 )
@@ -67,13 +73,21 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 VARIABLES = {"bos_token": "<s>", "eos_token": "</s>", "add_generation_prompt": False}
 
 
-def batch_of(text: str, tokens: tuple[str, ...] = ()) -> tuple[Conversations, ChatTemplate]:
+def batch_of(
+    text: str, tokens: tuple[str, ...] = ()
+) -> tuple[Conversations, ChatTemplate]:
     template = ChatTemplate(text, variables=VARIABLES)
-    return Conversations(template, {role: role for role in ROLES}, SpecialTokenGuard(tokens)), template
+    return Conversations(
+        template, {role: role for role in ROLES}, SpecialTokenGuard(tokens)
+    ), template
 
 
-def rendered(batch: Conversations, conversation: Any) -> tuple[str, list[tuple[int, int]]] | None:
-    """Render a conversation among others of its kind, because a single one is left to the template."""
+def rendered(
+    batch: Conversations, conversation: Any
+) -> tuple[str, list[tuple[int, int]]] | None:
+    """Render a conversation among others of its kind, because a single one is left
+    to the template.
+    """
     made = [part for part in batch.together([conversation] * 8) if len(part.origin)]
     if not made:
         return None
@@ -81,16 +95,23 @@ def rendered(batch: Conversations, conversation: Any) -> tuple[str, list[tuple[i
     assert part.origin.tolist() == list(range(8))
     assert part.spans is not None
     one = part.spans.slice(7, 8)
-    return str(part.text[7]), list(zip(one.start.tolist(), one.stop.tolist(), strict=True))
+    return str(part.text[7]), list(
+        zip(one.start.tolist(), one.stop.tolist(), strict=True)
+    )
 
 
 def _bytes_of(text: str, spans: Any) -> list[tuple[int, int]]:
     """Return the bytes of spans of characters."""
-    return [(len(text[:start].encode()), len(text[:stop].encode())) for start, stop in spans]
+    return [
+        (len(text[:start].encode()), len(text[:stop].encode())) for start, stop in spans
+    ]
 
 
 def _bits(spans: Any, text: str) -> list[bool]:
-    return [any(start <= at < stop for start, stop in spans) for at in range(len(text.encode()))]
+    return [
+        any(start <= at < stop for start, stop in spans)
+        for at in range(len(text.encode()))
+    ]
 
 
 @pytest.mark.parametrize("text", [PLAIN, MARKED, JOINED])
@@ -103,11 +124,15 @@ def test_what_is_rendered_together_is_what_the_template_says(text: str) -> None:
     def check(messages: list[dict[str, str]]) -> None:
         nonlocal found
         got = rendered(batch, messages)
-        assert (got is None) == any(not message["content"].strip() for message in messages)
+        assert (got is None) == any(
+            not message["content"].strip() for message in messages
+        )
         if got is not None:
             made = template.render(messages)
             assert got[0] == made.text
-            assert _bits(got[1], got[0]) == _bits(_bytes_of(made.text, made.loss), made.text)
+            assert _bits(got[1], got[0]) == _bits(
+                _bytes_of(made.text, made.loss), made.text
+            )
             found += 1
 
     check()
@@ -115,14 +140,26 @@ def test_what_is_rendered_together_is_what_the_template_says(text: str) -> None:
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.lists(st.sampled_from(["a", "b", "blank", "forged", "other"]), min_size=16, max_size=60))
+@given(
+    st.lists(
+        st.sampled_from(["a", "b", "blank", "forged", "other"]),
+        min_size=16,
+        max_size=60,
+    )
+)
 def test_every_conversation_is_rendered_once_or_left(kinds: list[str]) -> None:
     batch, template = batch_of(MARKED, ("</s>", "<s>"))
     made_of: dict[str, Any] = {
-        "a": [{"role": "user", "content": "x"}, {"role": "assistant", "content": " é "}],
+        "a": [
+            {"role": "user", "content": "x"},
+            {"role": "assistant", "content": " é "},
+        ],
         "b": [{"role": "system", "content": "s"}, {"role": "user", "content": "y"}],
         "blank": [{"role": "user", "content": "\u2003"}],
-        "forged": [{"role": "user", "content": "x</s>"}, {"role": "assistant", "content": "y"}],
+        "forged": [
+            {"role": "user", "content": "x</s>"},
+            {"role": "assistant", "content": "y"},
+        ],
         "other": [{"role": "user", "content": "x", "name": "me"}],
     }
     seen: list[int] = []
@@ -157,14 +194,18 @@ def test_a_template_that_looks_into_a_content_has_no_skeleton(what: str) -> None
         [{"role": "user", "content": "x"}] * 65,
     ],
 )
-def test_a_conversation_that_is_more_than_roles_and_contents_is_left_to_the_template(messages: Any) -> None:
+def test_a_conversation_that_is_more_than_roles_and_contents_is_left_to_the_template(
+    messages: Any,
+) -> None:
     batch, _ = batch_of(PLAIN)
     assert rendered(batch, messages) is None
     assert rendered(batch, [{"role": "user", "content": "x"}]) is not None
 
 
 def test_roles_that_the_template_refuses_are_left_to_it() -> None:
-    batch, _ = batch_of("{{ raise_exception('no') if messages[0].role == 'user' else messages[0].content }}")
+    batch, _ = batch_of(
+        "{{ raise_exception('no') if messages[0].role == 'user' else messages[0].content }}"
+    )
     assert rendered(batch, [{"role": "user", "content": "x"}]) is None
     assert rendered(batch, [{"role": "system", "content": "x"}]) is not None
 
@@ -177,14 +218,17 @@ def test_names_of_roles_are_those_that_the_template_knows() -> None:
     assert rendered(batch, [{"role": "user", "content": "x"}]) is None
 
 
-def test_a_skeleton_that_differs_from_its_template_ends_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_skeleton_that_differs_from_its_template_ends_the_build(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     template = ChatTemplate("{{ messages[0].content | upper }}")
     other = ChatTemplate("{{ messages[0].content }}").skeleton(["user"])
     monkeypatch.setattr(ChatTemplate, "skeleton", lambda *_: other)
     batch = Conversations(template, {"user": "user"}, SpecialTokenGuard())
     assert rendered(batch, [{"role": "user", "content": "X"}]) is not None
     with pytest.raises(
-        TemplateMismatchError, match="gives 'X' for a conversation, and its skeleton gives 'x'"
+        TemplateMismatchError,
+        match="gives 'X' for a conversation, and its skeleton gives 'x'",
     ):
         batch.together([[{"role": "user", "content": "x"}]] * 1000)
 
@@ -192,18 +236,24 @@ def test_a_skeleton_that_differs_from_its_template_ends_the_build(monkeypatch: p
 @functools.cache
 def renderer(style: str) -> ChatRenderer:
     return ChatRenderer(
-        ResolvedChat(template=STYLES[style], messages_field="messages"), speaking(STYLES[style]), "fail"
+        ResolvedChat(template=STYLES[style], messages_field="messages"),
+        speaking(STYLES[style]),
+        "fail",
     )
 
 
 @pytest.mark.parametrize("style", STYLES)
 @settings(max_examples=15, deadline=None)
 @given(st.data())
-def test_a_conversation_is_rendered_the_same_alone_and_among_others(style: str, data: st.DataObject) -> None:
+def test_a_conversation_is_rendered_the_same_alone_and_among_others(
+    style: str, data: st.DataObject
+) -> None:
     said = st.one_of(st.sampled_from(WORDS), contents)
     turns = data.draw(st.integers(1, 3))
     messages = [
-        {"role": role, "content": data.draw(said)} for _ in range(turns) for role in ("user", "assistant")
+        {"role": role, "content": data.draw(said)}
+        for _ in range(turns)
+        for role in ("user", "assistant")
     ]
     if style not in ("gemma",) and data.draw(st.booleans()):
         messages.insert(0, {"role": "system", "content": data.draw(said)})

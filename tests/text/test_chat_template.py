@@ -1,4 +1,6 @@
-"""A chat template gives the text that transformers gives, or an error; never a mistake, and never without end."""
+"""A chat template gives the text that transformers gives, or an error; never a
+mistake, and never without end.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +29,25 @@ HELLO = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 
 
-def theirs(text: str, messages: list[dict[str, Any]], **variables: Any) -> tuple[str, list[tuple[int, int]]]:
+def theirs(
+    text: str, messages: list[dict[str, Any]], **variables: Any
+) -> tuple[str, list[tuple[int, int]]]:
     """What transformers makes of it."""
     marks = "endgeneration" in text
-    asked = {"conversations": [messages], "chat_template": text, "return_assistant_tokens_mask": marks}
-    made, stretches = chat_template_utils.render_jinja_template(**asked, **TOKENS, **variables)
+    asked = {
+        "conversations": [messages],
+        "chat_template": text,
+        "return_assistant_tokens_mask": marks,
+    }
+    made, stretches = chat_template_utils.render_jinja_template(
+        **asked, **TOKENS, **variables
+    )
     return made[0], stretches[0] if marks else []
 
 
-def reason(template: str, messages: list[dict[str, Any]] | None = None, **limits: Any) -> str:
+def reason(
+    template: str, messages: list[dict[str, Any]] | None = None, **limits: Any
+) -> str:
     """Why a row cannot be rendered."""
     made = ChatTemplate(template, TOKENS, limits=Limits(**limits))
     with pytest.raises(BadRecordError) as caught:
@@ -48,7 +60,9 @@ def reason(template: str, messages: list[dict[str, Any]] | None = None, **limits
 def test_texts_and_stretches_are_those_of_transformers(style, prompt):
     ours = ChatTemplate(STYLES[style], TOKENS)
     for seed in range(20):
-        messages = conversation(seed, system=style not in ("gemma",) and seed % 2 == 0, turns=1 + seed % 4)
+        messages = conversation(
+            seed, system=style not in ("gemma",) and seed % 2 == 0, turns=1 + seed % 4
+        )
         made = ours.render(messages, add_generation_prompt=prompt)
         text, stretches = theirs(STYLES[style], messages, add_generation_prompt=prompt)
         assert made.text == text
@@ -59,21 +73,35 @@ def test_texts_and_stretches_are_those_of_transformers(style, prompt):
 def test_marks_hold_what_the_assistant_says():
     messages = conversation(3, system=True, turns=3)
     made = ChatTemplate(MARKED_CHATML, TOKENS).render(messages)
-    said = [message["content"] + "<|im_end|>" for message in messages if message["role"] == "assistant"]
+    said = [
+        message["content"] + "<|im_end|>"
+        for message in messages
+        if message["role"] == "assistant"
+    ]
     assert [made.text[start:stop] for start, stop in made.loss] == said
 
 
 @promise(266)
 def test_tools_and_calls_are_rendered_as_transformers_does():
-    tools = [{"type": "function", "function": {"name": "add", "description": "Größe <&>", "parameters": {}}}]
-    call = {"type": "function", "function": {"name": "add", "arguments": {"a": 1, "b": [None, "ü"]}}}
+    tools = [
+        {
+            "type": "function",
+            "function": {"name": "add", "description": "Größe <&>", "parameters": {}},
+        }
+    ]
+    call = {
+        "type": "function",
+        "function": {"name": "add", "arguments": {"a": 1, "b": [None, "ü"]}},
+    }
     messages = [
         {"role": "user", "content": "1 + 2?"},
         {"role": "assistant", "content": None, "tool_calls": [call, call]},
         {"role": "tool", "content": "3", "name": None},
         {"role": "assistant", "content": "3", "reasoning": "easy"},
     ]
-    given_to_theirs = [{key: value for key, value in m.items() if value is not None} for m in messages]
+    given_to_theirs = [
+        {key: value for key, value in m.items() if value is not None} for m in messages
+    ]
     made = ChatTemplate(TOOLS_CHATML, TOKENS).render(messages, tools).text
     assert made == theirs(TOOLS_CHATML, given_to_theirs, tools=tools)[0]
     assert '<call>add {"a": 1, "b": [null, "ü"]}</call>' in made
@@ -84,7 +112,11 @@ def test_thoughts_are_known_by_all_their_names():
     text = "{% for m in messages %}{{ m.reasoning_content ~ m.thinking }}|{% endfor %}"
     for name in ("reasoning_content", "thinking", "reasoning"):
         messages = [{"role": "assistant", "content": "a", name: "hm"}]
-        assert ChatTemplate(text).render(messages).text == theirs(text, messages)[0] == "hmhm|"
+        assert (
+            ChatTemplate(text).render(messages).text
+            == theirs(text, messages)[0]
+            == "hmhm|"
+        )
 
 
 PARTS = st.sampled_from(
@@ -151,7 +183,9 @@ def test_what_is_missing_null_or_no_data_never_becomes_text(text):
 
 
 def test_a_failure_names_the_line_and_the_cause():
-    assert "line 3: 'dict object' has no attribute 'name'" in reason("{{ 1 }}\n\n{{ messages[0].name }}")
+    assert "line 3: 'dict object' has no attribute 'name'" in reason(
+        "{{ 1 }}\n\n{{ messages[0].name }}"
+    )
     assert reason("{{ raise_exception('only users') }}") == (
         "template_refused: the chat template refuses the conversation: only users"
     )
@@ -204,17 +238,26 @@ GROWING = [
     "{{ [1] | slice(10 ** 9) | list }}",
     "{% set ns = namespace(x='a') %}{% for i in range(99) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
     "{% set ns = namespace(x='a') %}{% for i in range(99) %}{% set ns.x %}{{ ns.x }}{{ ns.x }}{% endset %}{% endfor %}",
-    "{% macro m(x) %}{{ x }}{{ x }}{% endmacro %}" + "{{ " + "m(" * 40 + "'a'" + ")" * 40 + " }}",
+    "{% macro m(x) %}{{ x }}{{ x }}{% endmacro %}"
+    + "{{ "
+    + "m(" * 40
+    + "'a'"
+    + ")" * 40
+    + " }}",
     "{% macro m(x) %}{{ m(x) }}{% endmacro %}{{ m(1) }}",
     "{% block a %}{{ self.a() }}{% endblock %}",
     "{% for x in [[]] recursive %}{{ loop([[]]) }}{% endfor %}",
-    "{% for a in range(99999) %}{% for b in range(99) %}" + "x" * 9999 + "{% endfor %}{% endfor %}",
+    "{% for a in range(99999) %}{% for b in range(99) %}"
+    + "x" * 9999
+    + "{% endfor %}{% endfor %}",
 ]
 
 
 @pytest.mark.parametrize("text", GROWING)
 def test_what_grows_or_goes_on_without_end_is_one_error(text):
-    assert reason(text, seconds=1, memory=256 << 20).startswith(("template_limit", "template_error"))
+    assert reason(text, seconds=1, memory=256 << 20).startswith(
+        ("template_limit", "template_error")
+    )
 
 
 def test_a_rendering_has_so_much_time_memory_and_text():
@@ -227,9 +270,14 @@ def test_a_rendering_has_so_much_time_memory_and_text():
 def test_a_row_that_is_too_much_is_one_error_and_the_others_are_rendered():
     text = "{{ messages[0].content }}{{ ('x' * messages[0].times)[:0] }}"
     template = ChatTemplate(text, loss="all", limits=Limits(memory=256 << 20))
-    rows = [[{"role": "user", "content": str(at), "times": 10**9 * (at == 70)}] for at in range(150)]
+    rows = [
+        [{"role": "user", "content": str(at), "times": 10**9 * (at == 70)}]
+        for at in range(150)
+    ]
     made = template.render_all((messages, None) for messages in rows)
-    assert [at for at, one in enumerate(made) if isinstance(one, BadRecordError)] == [70]
+    assert [at for at, one in enumerate(made) if isinstance(one, BadRecordError)] == [
+        70
+    ]
     assert [one.text for one in made if not isinstance(one, TokenlakeError)] == [
         str(at) for at in range(150) if at != 70
     ]
@@ -237,14 +285,21 @@ def test_a_row_that_is_too_much_is_one_error_and_the_others_are_rendered():
 
 
 def test_a_template_that_always_ends_its_process_is_given_up():
-    template = ChatTemplate("{{ 'a' * 10 ** 9 }}", loss="all", limits=Limits(memory=256 << 20))
-    with pytest.raises(ConfigError, match="256 MiB of memory, as on the 2 previous conversations"):
+    template = ChatTemplate(
+        "{{ 'a' * 10 ** 9 }}", loss="all", limits=Limits(memory=256 << 20)
+    )
+    with pytest.raises(
+        ConfigError, match="256 MiB of memory, as on the 2 previous conversations"
+    ):
         template.render_all((HELLO, None) for _ in range(1000))
 
 
 @pytest.mark.parametrize(
     "text",
-    ["{% autoescape 'a' | center(10 ** 10) %}{% endautoescape %}", "{{ 'a' | center(10 ** 10) }}"],
+    [
+        "{% autoescape 'a' | center(10 ** 10) %}{% endautoescape %}",
+        "{{ 'a' | center(10 ** 10) }}",
+    ],
 )
 def test_compiling_computes_nothing_or_is_bounded(text):
     try:
@@ -262,10 +317,14 @@ template = ChatTemplate({FOREVER!r}, limits=Limits(seconds=30))
 print("begins", flush=True)
 template.render([])
 """
-    with subprocess.Popen([sys.executable, "-c", script], stdout=-1, stderr=-1, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=-1, stderr=-1, text=True
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "begins\n"
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        children = (
+            Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        )
         process.send_signal(signal.SIGINT)
         _, told = process.communicate(timeout=120)
     assert told.endswith("KeyboardInterrupt\n")
@@ -277,11 +336,16 @@ template.render([])
 def test_a_process_that_is_killed_or_forked_away_is_replaced():
     template = ChatTemplate("{{ messages[0].content }}")
     assert template.render(HELLO).text == "Hello"
-    # The process of the renderer has no environment; no other child of this process is without one.
+    # The process of the renderer has no environment; no other child of this process is
+    # without one.
     children = {
-        pid for tasks in Path("/proc/self/task").glob("*/children") for pid in tasks.read_text().split()
+        pid
+        for tasks in Path("/proc/self/task").glob("*/children")
+        for pid in tasks.read_text().split()
     }
-    (pid,) = (child for child in children if not Path(f"/proc/{child}/environ").read_bytes())
+    (pid,) = (
+        child for child in children if not Path(f"/proc/{child}/environ").read_bytes()
+    )
     os.kill(int(pid), signal.SIGKILL)
     os.waitid(os.P_PID, int(pid), os.WEXITED | os.WNOWAIT)
     assert template.render(HELLO).text == "Hello"
@@ -299,7 +363,9 @@ def test_a_process_that_is_killed_or_forked_away_is_replaced():
 
 def test_values_that_are_no_json_may_be_asked_about_and_never_printed():
     messages = [{"role": "user", "content": "x", "at": datetime.date(2025, 1, 31)}]
-    assert ChatTemplate("{{ 'dated' if messages[0].at }}").render(messages).text == "dated"
+    assert (
+        ChatTemplate("{{ 'dated' if messages[0].at }}").render(messages).text == "dated"
+    )
     assert reason("{{ messages[0].at }}", messages).startswith(
         "template_error: the chat template converts a date to text, which is not data"
     )
@@ -325,10 +391,17 @@ def test_threads_render_side_by_side():
 
 def test_todays_date_is_not_to_be_had():
     text = "{{ strftime_now('%d %b %Y') }}"
-    with pytest.raises(ConfigError, match=r"today's date .* give the date in chat.template_kwargs"):
+    with pytest.raises(
+        ConfigError, match=r"today's date .* give the date in chat.template_kwargs"
+    ):
         ChatTemplate(text).render(HELLO)
-    assert ChatTemplate(text, variables={"strftime_now": "2025-01-31"}).render(HELLO).text == "31 Jan 2025"
-    with pytest.raises(ConfigError, match="got 'soon', must be a date such as 2025-01-31"):
+    assert (
+        ChatTemplate(text, variables={"strftime_now": "2025-01-31"}).render(HELLO).text
+        == "31 Jan 2025"
+    )
+    with pytest.raises(
+        ConfigError, match="got 'soon', must be a date such as 2025-01-31"
+    ):
         ChatTemplate(text, variables={"strftime_now": "soon"})
     asked = "{% if not day is defined %}{% set day = strftime_now('%d') %}{% endif %}{{ day }}"
     assert ChatTemplate(asked, variables={"day": "1"}).render(HELLO).text == "1"
@@ -346,7 +419,10 @@ def test_todays_date_is_not_to_be_had():
             "x\n{% macro m() %}{% generation %}a{% endgeneration %}{% endmacro %}",
             "line 2: a generation block inside",
         ),
-        ("{% set x %}{% generation %}a{% endgeneration %}{% endset %}", "a generation block inside"),
+        (
+            "{% set x %}{% generation %}a{% endgeneration %}{% endset %}",
+            "a generation block inside",
+        ),
         ("x" * (1 << 20) + "y", "has 1,048,577 characters"),
         ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "cannot be compiled"),
     ],

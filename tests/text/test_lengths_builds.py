@@ -1,4 +1,6 @@
-"""Builds with documents longer than ``max_length``: every policy, packed and not, accounted, verified and told."""
+"""Builds with documents longer than ``max_length``: every policy, packed and not,
+accounted, verified and told.
+"""
 
 from __future__ import annotations
 
@@ -44,11 +46,15 @@ def tokenizer(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return samples.save(samples.known()[request.param], tmp_path / request.param)
 
 
-def config_of(tmp_path: Path, tokenizer: Path, *, pack: bool, **tokenize: Any) -> Config:
+def config_of(
+    tmp_path: Path, tokenizer: Path, *, pack: bool, **tokenize: Any
+) -> Config:
     source = tmp_path / "in"
     source.mkdir(exist_ok=True)
     for name in ("a", "b"):
-        lines = [json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in TEXTS * 3]
+        lines = [
+            json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in TEXTS * 3
+        ]
         (source / f"{name}.jsonl").write_text("".join(lines))
     # The gate costs more than the build: one of the two tokenizers is enough for it.
     engine = "tokenizers" if tokenizer.name == "sentencepiece" else "auto"
@@ -60,7 +66,9 @@ def config_of(tmp_path: Path, tokenizer: Path, *, pack: bool, **tokenize: Any) -
 
 
 def built(config: Config) -> tuple[Any, Path]:
-    """Build in this process, verify deeply, and return the manifest and the version's folder."""
+    """Build in this process, verify deeply, and return the manifest and the
+    version's folder.
+    """
     session = BuildSession.open(config)
     pool: Any = InProcessPool()
     for index in session.pending:
@@ -77,12 +85,18 @@ def pieces(manifest: Any, folder: Path) -> dict[Key, list[tuple[int, list[int]]]
     for entry in manifest.files:
         for row in pq.read_table(folder / entry.path).to_pylist():
             if manifest.seq_length is None:
-                found.setdefault((row["file"], row["position"]), []).append((0, row["input_ids"]))
+                found.setdefault((row["file"], row["position"]), []).append(
+                    (0, row["input_ids"])
+                )
                 continue
             at = 0
-            for length, piece in zip(row["segment_lengths"], row["documents"], strict=True):
+            for length, piece in zip(
+                row["segment_lengths"], row["documents"], strict=True
+            ):
                 ids = row["input_ids"][at : at + length]
-                found.setdefault((piece["file"], piece["position"]), []).append((piece["start"], ids))
+                found.setdefault((piece["file"], piece["position"]), []).append(
+                    (piece["start"], ids)
+                )
                 at += length
     return found
 
@@ -115,7 +129,9 @@ def eos_of(tokenizer: Path, *, pack: bool) -> list[int]:
 def around(tokenizer: Path) -> list[int]:
     """The ids that the post-processor puts before a document."""
     backend = reference(tokenizer)
-    return backend.encode("a").ids[: -len(backend.encode("a", add_special_tokens=False).ids)]
+    return backend.encode("a").ids[
+        : -len(backend.encode("a", add_special_tokens=False).ids)
+    ]
 
 
 @functools.lru_cache(maxsize=4)
@@ -123,9 +139,13 @@ def _without_post_processor(tokenizer_json: str) -> ReferenceTokenizer:
     return ReferenceTokenizer(tokenizer_json.encode(), literal=True)
 
 
-def expected_cut(backend: ReferenceTokenizer, text: str, budget: int, strategy: Any, side: Any) -> list[int]:
+def expected_cut(
+    backend: ReferenceTokenizer, text: str, budget: int, strategy: Any, side: Any
+) -> list[int]:
     """The ids kept, from the offsets of `tokenizers` alone."""
-    bare = _without_post_processor(json.dumps(backend.specification | {"post_processor": None}))
+    bare = _without_post_processor(
+        json.dumps(backend.specification | {"post_processor": None})
+    )
     encoding = bare.encode(text)
     bytes_ = np.concatenate([[0], np.cumsum([len(c.encode()) for c in text])])
     places = bytes_[np.array(encoding.offsets, np.int64).reshape(-1, 2)]
@@ -143,12 +163,25 @@ def expected_cut(backend: ReferenceTokenizer, text: str, budget: int, strategy: 
         (False, "sentence", "right"),
     ],
 )
-def test_truncated_documents(tmp_path: Path, tokenizer: Path, pack: bool, strategy: str, side: str):
-    cut = {"long_documents": "truncate", "truncation_strategy": strategy, "truncation_side": side}
+def test_truncated_documents(
+    tmp_path: Path, tokenizer: Path, pack: bool, strategy: str, side: str
+):
+    cut = {
+        "long_documents": "truncate",
+        "truncation_strategy": strategy,
+        "truncation_side": side,
+    }
     config = config_of(tmp_path, tokenizer, pack=pack, **cut)
     manifest, folder = built(config)
-    backend, bos, eos = reference(tokenizer), around(tokenizer), eos_of(tokenizer, pack=pack)
-    found = {key: joined(ids for _, ids in parts) for key, parts in pieces(manifest, folder).items()}
+    backend, bos, eos = (
+        reference(tokenizer),
+        around(tokenizer),
+        eos_of(tokenizer, pack=pack),
+    )
+    found = {
+        key: joined(ids for _, ids in parts)
+        for key, parts in pieces(manifest, folder).items()
+    }
     whole = {
         key: backend.encode(text, add_special_tokens=False).ids
         for key, text in inputs(config, manifest).items()
@@ -171,7 +204,11 @@ def test_truncated_documents(tmp_path: Path, tokenizer: Path, pack: bool, strate
 def test_split_documents(tmp_path: Path, tokenizer: Path, pack: bool):
     config = config_of(tmp_path, tokenizer, pack=pack, long_documents="split")
     manifest, folder = built(config)
-    backend, bos, eos = reference(tokenizer), around(tokenizer), eos_of(tokenizer, pack=pack)
+    backend, bos, eos = (
+        reference(tokenizer),
+        around(tokenizer),
+        eos_of(tokenizer, pack=pack),
+    )
     account = manifest.account
     found = pieces(manifest, folder)
     total = 0
@@ -223,7 +260,9 @@ def test_dropped_documents(tmp_path: Path, tokenizer: Path, pack: bool):
     }
     room = LIMIT - len(bos)
     long = {key for key, ids in whole.items() if len(ids) > room}
-    assert set(pieces(manifest, folder)) == {key for key, ids in whole.items() if 0 < len(ids) <= room}
+    assert set(pieces(manifest, folder)) == {
+        key for key, ids in whole.items() if 0 < len(ids) <= room
+    }
     account = manifest.account
     assert account.filtered == {"too_long": len(long), "empty": 6}
     assert account.dropped == {"too_long": sum(len(whole[key]) for key in long)}
@@ -232,11 +271,16 @@ def test_dropped_documents(tmp_path: Path, tokenizer: Path, pack: bool):
 
 @pytest.mark.parametrize("pack", [True, False])
 def test_kept_documents_lose_nothing(tmp_path: Path, tokenizer: Path, pack: bool):
-    manifest, folder = built(config_of(tmp_path, tokenizer, pack=pack, long_documents="keep"))
+    manifest, folder = built(
+        config_of(tmp_path, tokenizer, pack=pack, long_documents="keep")
+    )
     backend = reference(tokenizer)
     config = config_of(tmp_path, tokenizer, pack=pack)
     bos, eos = around(tokenizer), eos_of(tokenizer, pack=pack)
-    found = {key: joined(ids for _, ids in parts) for key, parts in pieces(manifest, folder).items()}
+    found = {
+        key: joined(ids for _, ids in parts)
+        for key, parts in pieces(manifest, folder).items()
+    }
     whole = {
         key: backend.encode(text, add_special_tokens=False).ids
         for key, text in inputs(config, manifest).items()
@@ -250,7 +294,14 @@ def test_kept_documents_lose_nothing(tmp_path: Path, tokenizer: Path, pack: bool
     ("policy", "filtered"),
     [
         ({"long_documents": "truncate"}, {"nothing_to_learn": 9}),
-        ({"long_documents": "truncate", "truncation_side": "left", "truncation_strategy": "word"}, {}),
+        (
+            {
+                "long_documents": "truncate",
+                "truncation_side": "left",
+                "truncation_strategy": "word",
+            },
+            {},
+        ),
         ({"long_documents": "split"}, {}),
     ],
 )
@@ -259,8 +310,13 @@ def test_prompts_are_never_left_without_an_answer(
 ):
     tokenizer = samples.save(samples.sentencepiece(), tmp_path / "sentencepiece")
     config = config_of(tmp_path, tokenizer, pack=pack, **policy)
-    asked = [{"q": "why " * (1 + 30 * (number % 2)), "a": "so it is. "} for number in range(18)]
-    (tmp_path / "in/a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in asked))
+    asked = [
+        {"q": "why " * (1 + 30 * (number % 2)), "a": "so it is. "}
+        for number in range(18)
+    ]
+    (tmp_path / "in/a.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in asked)
+    )
     (tmp_path / "in/b.jsonl").unlink()
     config["datasets"][0]["prompt"] = {
         "template": "Q: {q}\nA: {a}",
@@ -271,7 +327,9 @@ def test_prompts_are_never_left_without_an_answer(
     account = manifest.account
     assert account.filtered == filtered
     assert account.kept == 18 - sum(filtered.values())
-    assert (account.dropped.get("nothing_to_learn", 0) > 0) == (policy.get("truncation_side") is None)
+    assert (account.dropped.get("nothing_to_learn", 0) > 0) == (
+        policy.get("truncation_side") is None
+    )
     backend = reference(tokenizer)
     learned: list[int] = []
     for entry in manifest.files:
@@ -283,8 +341,12 @@ def test_prompts_are_never_left_without_an_answer(
     assert backend.decode(learned).count("so it is.") == account.kept
 
 
-def test_a_limit_of_less_than_a_character_leaves_a_document_out(tmp_path: Path, tokenizer_dir: Path):
-    config = config_of(tmp_path, tokenizer_dir, pack=False, long_documents="truncate", max_length=1)
+def test_a_limit_of_less_than_a_character_leaves_a_document_out(
+    tmp_path: Path, tokenizer_dir: Path
+):
+    config = config_of(
+        tmp_path, tokenizer_dir, pack=False, long_documents="truncate", max_length=1
+    )
     (tmp_path / "in/a.jsonl").write_text(
         json.dumps({"text": "👩"}) + "\n" + json.dumps({"text": "aa"}) + "\n"
     )
@@ -294,7 +356,8 @@ def test_a_limit_of_less_than_a_character_leaves_a_document_out(tmp_path: Path, 
     assert manifest.account.documents == 1
 
 
-# ---- what a person is told of them, before the run and after it ------------------------------------------
+# ---- what a person is told of them, before the run and after it
+# ------------------------------------------
 
 SETTINGS: dict[str, Any] = {
     "name_or_path": "t",
@@ -322,8 +385,16 @@ DROPPED = "about 12% of tokens dropped"
             "truncated at 2,048",
             f"{LONGER}: truncated at a token, their beginnings are cut away, {DROPPED}",
         ),
-        ({"long_documents": "split"}, "split at 2,048", f"{LONGER}: split into pieces, nothing is dropped"),
-        ({"long_documents": "drop"}, "left out above 2,048", f"{LONGER}: left out, {DROPPED}"),
+        (
+            {"long_documents": "split"},
+            "split at 2,048",
+            f"{LONGER}: split into pieces, nothing is dropped",
+        ),
+        (
+            {"long_documents": "drop"},
+            "left out above 2,048",
+            f"{LONGER}: left out, {DROPPED}",
+        ),
     ],
 )
 def test_a_policy_in_a_sentence(options: dict[str, Any], short: str, sentence: str):
@@ -359,7 +430,10 @@ def test_what_was_done_is_told_with_its_cost():
         "documents left out, nothing to learn is left of them: 1; 7 of 1,000 tokens dropped (0.70%)",
     ]
     account = Account(
-        kept=3, tokens=9, dropped={"nothing_to_learn": 3}, normalized={"long_documents_split": 2}
+        kept=3,
+        tokens=9,
+        dropped={"nothing_to_learn": 3},
+        normalized={"long_documents_split": 2},
     )
     assert remarks(account) == [
         "long documents split: 2 of 3",
@@ -369,16 +443,32 @@ def test_what_was_done_is_told_with_its_cost():
 
 @pytest.mark.parametrize(
     ("policy", "pack"),
-    [("keep", True), ("truncate", True), ("split", True), ("split", False), ("drop", False)],
+    [
+        ("keep", True),
+        ("truncate", True),
+        ("split", True),
+        ("split", False),
+        ("drop", False),
+    ],
 )
 def test_the_plan_comes_near_to_what_the_account_says(
-    tmp_path: Path, tokenizer_dir: Path, capsys: pytest.CaptureFixture[str], policy: str, pack: bool
+    tmp_path: Path,
+    tokenizer_dir: Path,
+    capsys: pytest.CaptureFixture[str],
+    policy: str,
+    pack: bool,
 ):
     source = tmp_path / "in.jsonl"
-    texts = [f"{number} some words of a text. " * (1 + number % 9) for number in range(300)]
+    texts = [
+        f"{number} some words of a text. " * (1 + number % 9) for number in range(300)
+    ]
     source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     config = settings(tmp_path, source, tokenizer_dir, pack=64 if pack else None)
-    config["tokenize"] = {"max_length": 50, "long_documents": policy, "tokenizer_backend": "tokenizers"}
+    config["tokenize"] = {
+        "max_length": 50,
+        "long_documents": policy,
+        "tokenizer_backend": "tokenizers",
+    }
     file = tmp_path / "set.yaml"
     file.write_text(json.dumps(config))
     assert main(["plan", str(file), "--json"]) == 0
@@ -386,7 +476,9 @@ def test_the_plan_comes_near_to_what_the_account_says(
     (line,) = plan["sources"]
     assert main(["plan", str(file)]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert {"keep": "kept whole", "drop": "left out above 50"}.get(policy, f"{policy}") in shown
+    assert {"keep": "kept whole", "drop": "left out above 50"}.get(
+        policy, f"{policy}"
+    ) in shown
     account = build_dataset(config, workers=1).manifest.account
     about = line["long_documents"]
     long = {"drop": account.filtered.get("too_long", 0)}.get(
@@ -394,7 +486,9 @@ def test_the_plan_comes_near_to_what_the_account_says(
     )
     assert about["policy"] == policy
     assert about["documents"] == pytest.approx(long, rel=0.25)
-    assert about["dropped_tokens"] == pytest.approx(sum(account.dropped.values()), rel=0.25)
+    assert about["dropped_tokens"] == pytest.approx(
+        sum(account.dropped.values()), rel=0.25
+    )
     written = account.content_packed + account.bos + account.eos
     assert plan["estimate"]["tokens"] == pytest.approx(written, rel=0.1)
     rows = account.sequences if pack else account.documents

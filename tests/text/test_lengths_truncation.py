@@ -1,4 +1,6 @@
-"""Where texts are cut: at most the budget, the longest that the rule allows, and never through a character."""
+"""Where texts are cut: at most the budget, the longest that the rule allows, and
+never through a character.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,13 @@ from hypothesis import strategies as st
 
 from tests.tokenizers import tokenizer_samples as samples
 from tokenlake.errors import ConfigError
-from tokenlake.etl.text import SIDES, STRATEGIES, is_word_boundary, sentence_breaks, truncate
+from tokenlake.etl.text import (
+    SIDES,
+    STRATEGIES,
+    is_word_boundary,
+    sentence_breaks,
+    truncate,
+)
 from tokenlake.etl.tokenizers import ReferenceEngine
 
 Places = tuple[list[int], list[int]]
@@ -52,7 +60,11 @@ def by_true_byte(text: str) -> Places:
 def without_blanks(text: str) -> Places:
     """A tokenizer that drops blanks."""
     start, stop = by_character(text)
-    kept = [(a, b) for a, b, character in zip(start, stop, text, strict=True) if not character.isspace()]
+    kept = [
+        (a, b)
+        for a, b, character in zip(start, stop, text, strict=True)
+        if not character.isspace()
+    ]
     return [a for a, _ in kept], [b for _, b in kept]
 
 
@@ -62,7 +74,9 @@ def trained(text: str) -> Places:
 
 
 PLACING = ReferenceEngine(samples.byte_level())
-TOKENIZERS = st.sampled_from([by_character, by_byte, by_true_byte, without_blanks, trained])
+TOKENIZERS = st.sampled_from(
+    [by_character, by_byte, by_true_byte, without_blanks, trained]
+)
 CASE = {
     "text": TEXTS,
     "places": TOKENIZERS,
@@ -73,18 +87,30 @@ CASE = {
 
 def cut_of(text: str, places: Places, budget: int, strategy: Any, side: Any) -> Any:
     start, stop = places
-    return truncate(text, np.array(start, np.int64), np.array(stop, np.int64), budget, strategy, side)
+    return truncate(
+        text,
+        np.array(start, np.int64),
+        np.array(stop, np.int64),
+        budget,
+        strategy,
+        side,
+    )
 
 
 def clean(text: str, places: Places) -> dict[int, tuple[int, int]]:
-    """Every cut that goes through no character: token to (end before it, begin after it), in characters."""
+    """Every cut that goes through no character: token to (end before it, begin after
+    it), in characters.
+    """
     start, stop = places
     characters = {0: 0}
     for index, end in enumerate(by_character(text)[1]):
         characters[end] = index + 1
     found: dict[int, tuple[int, int]] = {}
     for cut in range(len(start) + 1):
-        low, high = max(stop[:cut], default=0), min(start[cut:], default=len(text.encode()))
+        low, high = (
+            max(stop[:cut], default=0),
+            min(start[cut:], default=len(text.encode())),
+        )
         if low <= high and low in characters and high in characters:
             found[cut] = characters[low], characters[high]
     return found
@@ -102,14 +128,20 @@ def expected(text: str, places: Places, budget: int, strategy: Any, side: Any) -
         fits = [
             cut
             for cut, (low, high) in cuts.items()
-            if least <= kept(cut) <= budget and low > 0 and high < len(text) and allowed(low, high)
+            if least <= kept(cut) <= budget
+            and low > 0
+            and high < len(text)
+            and allowed(low, high)
         ]
         return max(fits, key=kept, default=None)
 
     ends, begins = (values.tolist() for values in sentence_breaks(text))
 
     def sentence(low: int, high: int) -> bool:
-        return any(end <= high and begin >= low for end, begin in zip(ends, begins, strict=True))
+        return any(
+            end <= high and begin >= low
+            for end, begin in zip(ends, begins, strict=True)
+        )
 
     def word(low: int, high: int) -> bool:
         return any(is_word_boundary(text, at) for at in range(low, high + 1))
@@ -118,7 +150,11 @@ def expected(text: str, places: Places, budget: int, strategy: Any, side: Any) -
     found = longest(sentence, least) if strategy in ("sentence", "smart") else None
     if found is None and strategy != "simple":
         found = longest(word, least)
-    return max((cut for cut in cuts if kept(cut) <= budget), key=kept) if found is None else found
+    return (
+        max((cut for cut in cuts if kept(cut) <= budget), key=kept)
+        if found is None
+        else found
+    )
 
 
 @given(**CASE, strategy=st.sampled_from(STRATEGIES[1:]))
@@ -132,7 +168,9 @@ def test_a_cut_is_the_longest_that_the_rule_allows(
         assert (cut.first, cut.last, cut.by) == (0, len(found[0]), "none")
     else:
         wanted = expected(text, found, budget, strategy, side)
-        assert (cut.first, cut.last) == ((0, wanted) if side == "right" else (wanted, len(found[0])))
+        assert (cut.first, cut.last) == (
+            (0, wanted) if side == "right" else (wanted, len(found[0]))
+        )
     assert len(cut) <= budget
     text.encode()[cut.start : cut.stop].decode()  # whole characters
 
@@ -150,14 +188,31 @@ def test_what_is_kept_holds_the_bytes_of_its_tokens_and_no_others(
         assert inside if cut.first <= token < cut.last else outside
 
 
-@given(text=TEXTS, places=TOKENIZERS, budget=st.integers(-1, 5), side=st.sampled_from(SIDES))
-def test_none_never_cuts(text: str, places: Callable[[str], Places], budget: int, side: Any):
+@given(
+    text=TEXTS,
+    places=TOKENIZERS,
+    budget=st.integers(-1, 5),
+    side=st.sampled_from(SIDES),
+)
+def test_none_never_cuts(
+    text: str, places: Callable[[str], Places], budget: int, side: Any
+):
     found = places(text)
     cut = cut_of(text, found, budget, "none", side)
-    assert (cut.first, cut.last, cut.start, cut.stop) == (0, len(found[0]), 0, len(text.encode()))
+    assert (cut.first, cut.last, cut.start, cut.stop) == (
+        0,
+        len(found[0]),
+        0,
+        len(text.encode()),
+    )
 
 
-@given(text=TEXTS, places=TOKENIZERS, budget=st.integers(1, 30), side=st.sampled_from(SIDES))
+@given(
+    text=TEXTS,
+    places=TOKENIZERS,
+    budget=st.integers(1, 30),
+    side=st.sampled_from(SIDES),
+)
 def test_a_nicer_end_never_keeps_more_and_smart_gives_up_at_most_a_fifth(
     text: str, places: Callable[[str], Places], budget: int, side: Any
 ):
@@ -200,7 +255,14 @@ def sentences(text: str) -> list[str]:
     "expected_sentences",
     [
         ["He met Mr. J. R. Smith of Acme Inc. in Jan. at noon.", "They talked."],
-        ["It costs 3.50 (i.e. too much).", "“No.”", "She left!!", "Why?!", "Well…", "So it goes."],
+        [
+            "It costs 3.50 (i.e. too much).",
+            "“No.”",
+            "She left!!",
+            "Why?!",
+            "Well…",
+            "So it goes.",
+        ],
         ["We wrote it, e.g. here, etc. and so on.", "Then etc.", "Next."],
         ["他走了。", "真的吗？！", "「好。」", "再见"],
         ["यह सच है।", "हाँ"],
@@ -210,7 +272,14 @@ def sentences(text: str) -> list[str]:
 )
 def test_sentences_are_told_apart(expected_sentences: list[str]):
     joined = "".join(
-        sentence + ("" if sentence[-1] in "。！？」" else "\n\n" if sentence[-1].isalpha() else " ")
+        sentence
+        + (
+            ""
+            if sentence[-1] in "。！？」"
+            else "\n\n"
+            if sentence[-1].isalpha()
+            else " "
+        )
         for sentence in expected_sentences
     )
     assert sentences(joined.strip()) == expected_sentences
@@ -234,16 +303,28 @@ def test_words_are_told_apart(words: list[str]):
 
 @pytest.mark.parametrize(
     "text",
-    ["." * 300_000, ". " * 100_000, "\n" * 300_000, "a\n \n" * 50_000, "!." * 100_000, "\u0301" * 100_000],
+    [
+        "." * 300_000,
+        ". " * 100_000,
+        "\n" * 300_000,
+        "a\n \n" * 50_000,
+        "!." * 100_000,
+        "\u0301" * 100_000,
+    ],
 )
 def test_no_text_makes_the_search_for_sentences_slow(text: str):
     begun = time.process_time()
     sentence_breaks(text)
-    assert time.process_time() - begun < 3  # it takes about 0.2; anything quadratic takes minutes
+    # It takes about 0.2; anything quadratic takes minutes.
+    assert time.process_time() - begun < 3
 
 
 def test_a_wrong_strategy_or_side_is_named():
-    with pytest.raises(ConfigError, match="strategy is 'wrod', expected one of 'none', 'simple'"):
+    with pytest.raises(
+        ConfigError, match="strategy is 'wrod', expected one of 'none', 'simple'"
+    ):
         cut_of("", ([], []), 1, "wrod", "right")
-    with pytest.raises(ConfigError, match="side is 'middle', expected one of 'left', 'right'"):
+    with pytest.raises(
+        ConfigError, match="side is 'middle', expected one of 'left', 'right'"
+    ):
         cut_of("", ([], []), 1, "word", "middle")

@@ -1,4 +1,6 @@
-"""Rows of preferences one at a time: what they hold, what is shared, and the ids that come of it."""
+"""Rows of preferences one at a time: what they hold, what is shared, and the ids
+that come of it.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,21 @@ from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.etl.tokenizers import TokenizerFiles
 
 Row = dict[str, Any]
-PAIR: Row = {"prompt": "What is two and two?", "chosen": " Four, of course.", "rejected": " Five."}
+PAIR: Row = {
+    "prompt": "What is two and two?",
+    "chosen": " Four, of course.",
+    "rejected": " Five.",
+}
 END = "<|im_end|>"
 PROMPTS = PreferenceRows("grpo", byte_level(), trainer="trl")
 TEXT = st.text(st.sampled_from("ab é日 \n.,12'<s>"), min_size=1, max_size=12)
 
 
 def turns(*texts: str) -> list[Row]:
-    return [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(texts)]
+    return [
+        {"role": ("user", "assistant")[i % 2], "content": text}
+        for i, text in enumerate(texts)
+    ]
 
 
 # Columns
@@ -38,7 +47,9 @@ def test_a_pair_has_the_columns_that_trl_reads() -> None:
 
 
 @promise(277)
-@pytest.mark.parametrize(("method", "trainer"), [("dpo", "easydel"), ("orpo", "trl"), ("cpo", "easydel")])
+@pytest.mark.parametrize(
+    ("method", "trainer"), [("dpo", "easydel"), ("orpo", "trl"), ("cpo", "easydel")]
+)
 def test_a_pair_with_its_prompt_has_masks_and_labels(method: Any, trainer: Any) -> None:
     prompt, chosen, rejected = Reference(sentencepiece()).parts(*PAIR.values())
     (row,) = PreferenceRows(method, sentencepiece(), trainer=trainer).expand(PAIR)
@@ -67,14 +78,18 @@ def test_a_judged_answer_keeps_its_label(label: Any) -> None:
 def test_a_pair_becomes_two_judged_answers_the_good_one_first() -> None:
     reference = Reference(sentencepiece())
     rows = PreferenceRows("kto", sentencepiece(), trainer="trl").expand(PAIR)
-    expected = [reference.parts(PAIR["prompt"], PAIR[name]) for name in ("chosen", "rejected")]
+    expected = [
+        reference.parts(PAIR["prompt"], PAIR[name]) for name in ("chosen", "rejected")
+    ]
     assert [[row["prompt_ids"], row["completion_ids"]] for row in rows] == expected
     assert [row["label"] for row in rows] == [True, False]
 
 
 def test_a_reward_model_reads_whole_texts() -> None:
     reference = Reference(sentencepiece())
-    chosen, rejected = (reference.whole(PAIR["prompt"] + PAIR[name]) for name in ("chosen", "rejected"))
+    chosen, rejected = (
+        reference.whole(PAIR["prompt"] + PAIR[name]) for name in ("chosen", "rejected")
+    )
     (row,) = PreferenceRows("reward", sentencepiece(), trainer="trl").expand(PAIR)
     assert row == {"chosen_ids": chosen, "rejected_ids": rejected}
     alone = {name: PAIR["prompt"] + PAIR[name] for name in ("chosen", "rejected")}
@@ -91,14 +106,18 @@ def test_a_reward_model_reads_whole_texts() -> None:
 def test_a_prompt_alone_stays_open() -> None:
     reference = Reference(sentencepiece())
     ids = reference.opened(reference.ids("Why?"))
-    (row,) = PreferenceRows("grpo", sentencepiece(), trainer="trl").expand({"prompt": "Why?", "answer": "42"})
+    (row,) = PreferenceRows("grpo", sentencepiece(), trainer="trl").expand(
+        {"prompt": "Why?", "answer": "42"}
+    )
     assert row == {"prompt": "Why?", "prompt_input_ids": ids}
     (row,) = PreferenceRows("grpo", sentencepiece()).expand({"prompt": "Why?"})
     assert row == {"input_ids": ids, "attention_mask": [1] * len(ids)}
 
 
 def test_fields_may_have_other_names() -> None:
-    rows = PreferenceRows("dpo", byte_level(), prompt_field="q.text", chosen_field="a", rejected_field="b")
+    rows = PreferenceRows(
+        "dpo", byte_level(), prompt_field="q.text", chosen_field="a", rejected_field="b"
+    )
     row = {"q": {"text": PAIR["prompt"]}, "a": PAIR["chosen"], "b": PAIR["rejected"]}
     assert rows.expand(row) == PreferenceRows("dpo", byte_level()).expand(PAIR)
 
@@ -106,7 +125,9 @@ def test_fields_may_have_other_names() -> None:
 # The border between prompt and answer
 
 
-@pytest.mark.parametrize("files", [byte_level(), sentencepiece()], ids=["byte-level", "sentencepiece"])
+@pytest.mark.parametrize(
+    "files", [byte_level(), sentencepiece()], ids=["byte-level", "sentencepiece"]
+)
 @given(prompt=TEXT, chosen=TEXT, rejected=TEXT)
 @example("Answer: ", "yes", "no")
 @example("ab", "a", "ba")
@@ -121,9 +142,12 @@ def test_prompt_and_answer_are_the_whole_text(
     try:
         found = rows.expand(given)
     except BadRecordError:
-        assert chosen == rejected or not (prompt.strip() and chosen.strip() and rejected.strip())
+        assert chosen == rejected or not (
+            prompt.strip() and chosen.strip() and rejected.strip()
+        )
         return
-    if not found:  # left out: nothing is left of a part, or the answers are the same ids
+    # Left out: nothing is left of a part, or the answers are the same ids.
+    if not found:
         assert [] in expected or expected[1] == expected[2]
         return
     assert list(found[0].values()) == expected
@@ -140,7 +164,9 @@ def test_a_token_across_the_border_belongs_to_the_answer() -> None:
     )
     assert reference.ids("def f(self, ")[-1] != row["prompt_ids"][-1]
     assert reference.tokenizer.decode(row["prompt_ids"]) == "def f(self,"
-    assert row["prompt_ids"] + row["chosen_ids"][:-1] == reference.ids("def f(self, value): pass")
+    assert row["prompt_ids"] + row["chosen_ids"][:-1] == reference.ids(
+        "def f(self, value): pass"
+    )
 
 
 # What answers share
@@ -164,16 +190,27 @@ def test_texts_share_whole_words(left: str, right: str, prompt: str) -> None:
 
 
 def shared_prompt(left: str, right: str) -> str:
-    """Return the prompt that is taken from two answers without one, "" where they do not begin alike."""
+    """Return the prompt that is taken from two answers without one, "" where they do
+    not begin alike.
+    """
     try:
         (row,) = PROMPTS.expand({"chosen": left, "rejected": right})
     except BadRecordError as error:
-        assert error.details["reason"] in ("no_prompt", "empty_prompt", "empty_answer", "equal_answers")
+        assert error.details["reason"] in (
+            "no_prompt",
+            "empty_prompt",
+            "empty_answer",
+            "equal_answers",
+        )
         return ""
     return row["prompt"]
 
 
-@given(st.text("ab c.\n", max_size=20), st.text("ab c.\n", max_size=9), st.text("ab c.\n", max_size=9))
+@given(
+    st.text("ab c.\n", max_size=20),
+    st.text("ab c.\n", max_size=9),
+    st.text("ab c.\n", max_size=9),
+)
 def test_what_texts_share_is_in_both(head: str, left: str, right: str) -> None:
     left, right = head + left, head + right
     prompt = shared_prompt(left, right)
@@ -187,19 +224,30 @@ def test_what_texts_share_is_in_both(head: str, left: str, right: str) -> None:
 def test_a_shared_prompt_is_as_if_it_was_given() -> None:
     rows = PreferenceRows("dpo", sentencepiece())
     shared = {name: PAIR["prompt"] + PAIR[name] for name in ("chosen", "rejected")}
-    assert rows.expand(shared) == rows.expand(PAIR) == rows.expand({**shared, "prompt": None})
+    assert (
+        rows.expand(shared)
+        == rows.expand(PAIR)
+        == rows.expand({**shared, "prompt": None})
+    )
 
 
 # Conversations
 
 
-@pytest.mark.parametrize("files", [support.chatml(), support.llama()], ids=["chatml", "llama"])
+@pytest.mark.parametrize(
+    "files", [support.chatml(), support.llama()], ids=["chatml", "llama"]
+)
 def test_conversations_are_rendered_by_the_template(files: TokenizerFiles) -> None:
     reference = Reference(files)
     prompt, answers = turns("hello", "hi", "how are you?"), ("very well", "badly")
     texts = [reference.chat(prompt, open_turn=True)]
-    texts += [reference.chat([*prompt, {"role": "assistant", "content": each}]) for each in answers]
-    expected = reference.parts(texts[0], *(text.removeprefix(texts[0]) for text in texts[1:]))
+    texts += [
+        reference.chat([*prompt, {"role": "assistant", "content": each}])
+        for each in answers
+    ]
+    expected = reference.parts(
+        texts[0], *(text.removeprefix(texts[0]) for text in texts[1:])
+    )
     said = [[{"role": "assistant", "content": each}] for each in answers]
     rows = PreferenceRows("dpo", files, trainer="trl")
     forms: list[Row] = [
@@ -221,7 +269,10 @@ def test_conversations_are_rendered_by_the_template(files: TokenizerFiles) -> No
 
 def test_a_text_prompt_that_a_conversation_repeats_is_taken_off() -> None:
     rows = PreferenceRows("dpo", support.chatml())
-    said = {name: turns("hello", word) for name, word in (("chosen", "hi"), ("rejected", "no"))}
+    said = {
+        name: turns("hello", word)
+        for name, word in (("chosen", "hi"), ("rejected", "no"))
+    }
     assert rows.expand({"prompt": "hello", **said}) == rows.expand(said)
     sharegpt = {
         name: [{"from": "human", "value": "hello"}, {"from": "gpt", "value": word}]
@@ -233,7 +284,11 @@ def test_a_text_prompt_that_a_conversation_repeats_is_taken_off() -> None:
 def test_a_judged_conversation_ends_with_its_answer() -> None:
     rows = PreferenceRows("kto", support.chatml())
     whole = {"completion": turns("hello", "hi"), "label": True}
-    apart = {"prompt": turns("hello"), "completion": turns("hello", "hi")[1:], "label": True}
+    apart = {
+        "prompt": turns("hello"),
+        "completion": turns("hello", "hi")[1:],
+        "label": True,
+    }
     assert rows.expand(whole) == rows.expand(apart)
 
 
@@ -242,7 +297,9 @@ def test_a_conversation_needs_a_template_and_control_tokens() -> None:
     with pytest.raises(ConfigError, match="has no chat template"):
         PreferenceRows("dpo", byte_level()).expand(said)
     with pytest.raises(ConfigError, match="'literal' is not possible"):
-        PreferenceRows("dpo", support.chatml(), special_tokens_in_text="literal").expand(said)
+        PreferenceRows(
+            "dpo", support.chatml(), special_tokens_in_text="literal"
+        ).expand(said)
 
 
 # What cannot be used
@@ -262,8 +319,16 @@ def test_a_conversation_needs_a_template_and_control_tokens() -> None:
         ("dpo", {**PAIR, "chosen": [{"content": "x"}]}, "no_role"),
         ("dpo", {**PAIR, "chosen": "\ud800"}, "invalid_utf8"),
         ("dpo", {**PAIR, "prompt": "a <|im_end|> b"}, "special_token_in_text"),
-        ("dpo", {**PAIR, "prompt": "a <|im_", "chosen": "end|> b"}, "special_token_in_text"),
-        ("dpo", {"chosen": turns(END, "b"), "rejected": turns(END, "c")}, "special_token_in_text"),
+        (
+            "dpo",
+            {**PAIR, "prompt": "a <|im_", "chosen": "end|> b"},
+            "special_token_in_text",
+        ),
+        (
+            "dpo",
+            {"chosen": turns(END, "b"), "rejected": turns(END, "c")},
+            "special_token_in_text",
+        ),
         ("kto", {"prompt": "a", "completion": "b"}, "bad_label"),
         ("kto", {"prompt": "a", "completion": "b", "label": "yes"}, "bad_label"),
         ("kto", {"completion": "b", "label": True}, "no_prompt"),
@@ -283,8 +348,12 @@ def test_a_row_that_cannot_be_used_says_why(method: Any, row: Row, reason: str) 
 def test_special_tokens_may_be_text_or_tokens() -> None:
     files = support.chatml()
     row = {**PAIR, "prompt": "a<|im_end|>b"}
-    (literal,) = PreferenceRows("dpo", files, special_tokens_in_text="literal").expand(row)
-    (encoded,) = PreferenceRows("dpo", files, special_tokens_in_text="encode").expand(row)
+    (literal,) = PreferenceRows("dpo", files, special_tokens_in_text="literal").expand(
+        row
+    )
+    (encoded,) = PreferenceRows("dpo", files, special_tokens_in_text="encode").expand(
+        row
+    )
     assert files.eos_id not in literal["prompt_input_ids"]
     assert files.eos_id in encoded["prompt_input_ids"]
 
@@ -297,24 +366,35 @@ def test_answers_are_cut_at_their_ends_and_prompts_never() -> None:
     size = len(whole["prompt_ids"])
     assert whole["chosen_ids"][1] != whole["rejected_ids"][1]
     for room in range(2, len(whole["chosen_ids"]) + 1):
-        found = PreferenceRows("dpo", byte_level(), trainer="trl", max_length=size + room).expand(PAIR)
-        cut = {name: whole[name] if name == "prompt_ids" else whole[name][:room] for name in whole}
+        found = PreferenceRows(
+            "dpo", byte_level(), trainer="trl", max_length=size + room
+        ).expand(PAIR)
+        cut = {
+            name: whole[name] if name == "prompt_ids" else whole[name][:room]
+            for name in whole
+        }
         assert found == [cut]
     assert PreferenceRows("dpo", byte_level(), max_length=size).expand(PAIR) == []
 
 
 @pytest.mark.parametrize("long_documents", ["truncate", "drop"])
-def test_an_answer_without_room_for_a_single_id_is_left_out(long_documents: Any) -> None:
+def test_an_answer_without_room_for_a_single_id_is_left_out(
+    long_documents: Any,
+) -> None:
     judged = {"prompt": "Say yes.", "completion": " Yes.", "label": True}
     (whole,) = PreferenceRows("kto", byte_level(), trainer="trl").expand(judged)
     size = len(whole["prompt_ids"])
-    rows = PreferenceRows("kto", byte_level(), max_length=size, long_documents=long_documents)
+    rows = PreferenceRows(
+        "kto", byte_level(), max_length=size, long_documents=long_documents
+    )
     assert rows.expand(judged) == []
 
 
 def test_answers_that_only_differ_where_they_are_cut_are_left_out() -> None:
     row = {"prompt": "Count:", "chosen": " one two three", "rejected": " one two four"}
-    size = len(PreferenceRows("dpo", byte_level(), trainer="trl").expand(row)[0]["prompt_ids"])
+    size = len(
+        PreferenceRows("dpo", byte_level(), trainer="trl").expand(row)[0]["prompt_ids"]
+    )
     assert PreferenceRows("dpo", byte_level(), max_length=size + 2).expand(row) == []
 
 
@@ -322,7 +402,9 @@ def test_what_is_too_long_may_be_left_out() -> None:
     whole = PreferenceRows("dpo", byte_level(), trainer="trl").expand(PAIR)[0]
     size = len(whole["prompt_ids"]) + len(whole["chosen_ids"])
     for most, count in ((size, 1), (size - 1, 0)):
-        rows = PreferenceRows("dpo", byte_level(), max_length=most, long_documents="drop")
+        rows = PreferenceRows(
+            "dpo", byte_level(), max_length=most, long_documents="drop"
+        )
         assert len(rows.expand(PAIR)) == count
 
 

@@ -1,4 +1,6 @@
-"""Whole builds of prompts: what is learned decodes to the answers, packed and unpacked, and nothing is lost."""
+"""Whole builds of prompts: what is learned decodes to the answers, packed and
+unpacked, and nothing is lost.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,11 @@ ALPACA = """Below is an instruction that describes a task.
 ### Response:
 {output}
 """
-PROMPT = {"template": ALPACA, "input_columns": ["instruction", "input"], "label_column": "output"}
+PROMPT = {
+    "template": ALPACA,
+    "input_columns": ["instruction", "input"],
+    "label_column": "output",
+}
 
 
 def alpaca(count: int = 40) -> list[Row]:
@@ -54,17 +60,27 @@ def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def config(
-    tmp_path: Path, rows: list[Row], tokenizer: Path, *, kind: str = "jsonl", **changes: Any
+    tmp_path: Path,
+    rows: list[Row],
+    tokenizer: Path,
+    *,
+    kind: str = "jsonl",
+    **changes: Any,
 ) -> Config:
     """A build of `rows`; `changes` are of the dataset, but for ``pack``."""
     folder = tmp_path / "in"
     folder.mkdir(exist_ok=True)
     if kind == "jsonl":
-        (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (folder / "rows.jsonl").write_text(
+            "".join(json.dumps(row) + "\n" for row in rows)
+        )
     else:
         pq.write_table(pa.Table.from_pylist(rows), folder / "rows.parquet")
     pack = changes.pop("pack", {"enabled": False})
-    return {**config_of(tmp_path, folder, tokenizer, **{"prompt": PROMPT, **changes}), "pack": pack}
+    return {
+        **config_of(tmp_path, folder, tokenizer, **{"prompt": PROMPT, **changes}),
+        "pack": pack,
+    }
 
 
 @functools.cache
@@ -77,92 +93,146 @@ def decoded(tokenizer: Path, ids: list[int]) -> str:
 
 
 def learned(tokenizer: Path, document: Document) -> str:
-    return decoded(tokenizer, [token for token, mark in zip(*document, strict=True) if mark])
+    return decoded(
+        tokenizer, [token for token, mark in zip(*document, strict=True) if mark]
+    )
 
 
-@pytest.mark.parametrize("pack", [{"enabled": False}, {"enabled": True, "seq_length": 48}])
 @pytest.mark.parametrize(
-    ("name", "kind", "eos"), [("bos", "jsonl", "</s>"), ("plain", "parquet", "<|endoftext|>")]
+    "pack", [{"enabled": False}, {"enabled": True, "seq_length": 48}]
 )
-def test_what_is_learned_is_the_answers_and_their_eos(tmp_path, tokenizers, pack, name, kind, eos) -> None:
+@pytest.mark.parametrize(
+    ("name", "kind", "eos"),
+    [("bos", "jsonl", "</s>"), ("plain", "parquet", "<|endoftext|>")],
+)
+def test_what_is_learned_is_the_answers_and_their_eos(
+    tmp_path, tokenizers, pack, name, kind, eos
+) -> None:
     rows = alpaca()
-    result = build_dataset(config(tmp_path, rows, tokenizers[name], kind=kind, pack=pack), workers=1)
+    result = build_dataset(
+        config(tmp_path, rows, tokenizers[name], kind=kind, pack=pack), workers=1
+    )
     made = documents(result)
-    assert [learned(tokenizers[name], document) for document in made] == [row["output"] + eos for row in rows]
+    assert [learned(tokenizers[name], document) for document in made] == [
+        row["output"] + eos for row in rows
+    ]
     texts = [ALPACA.removesuffix("\n").format(**row) for row in rows]
     head = "<s>" if name == "bos" else ""
-    assert [decoded(tokenizers[name], ids).replace("<s> ", "<s>") for ids, _ in made] == [
-        head + text + eos for text in texts
-    ]
+    assert [
+        decoded(tokenizers[name], ids).replace("<s> ", "<s>") for ids, _ in made
+    ] == [head + text + eos for text in texts]
     account = result.manifest.account
     assert (account.rows_read, account.kept, account.documents) == (40, 40, 40)
     assert (account.bos, account.eos) == (40 * bool(head), 40)
-    assert result.manifest.totals.tokens == account.content_packed + account.bos + account.eos
+    assert (
+        result.manifest.totals.tokens
+        == account.content_packed + account.bos + account.eos
+    )
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_a_build_and_the_prompt_engine_agree_also_on_what_is_cut(tmp_path, tokenizers, side) -> None:
+def test_a_build_and_the_prompt_engine_agree_also_on_what_is_cut(
+    tmp_path, tokenizers, side
+) -> None:
     rows = alpaca()
     made = config(tmp_path, rows, tokenizers["bos"])
-    made["tokenize"] = {"max_length": 100, "long_documents": "truncate", "truncation_side": side}
+    made["tokenize"] = {
+        "max_length": 100,
+        "long_documents": "truncate",
+        "truncation_side": side,
+    }
     built = documents(build_dataset(made, workers=1))
-    engine = tl.PromptEngine(PROMPT, tokenizers["bos"], padding=False, max_length=100, truncation_side=side)
+    engine = tl.PromptEngine(
+        PROMPT, tokenizers["bos"], padding=False, max_length=100, truncation_side=side
+    )
     results = [engine.process(row) for row in rows]
     examples = [result.unwrap() for result in results if result.is_ok()]
     assert sum(len(example["input_ids"]) == 100 for example in examples) > 0
     assert built == [
-        (example["input_ids"].tolist(), (example["labels"] != -100).tolist()) for example in examples
+        (example["input_ids"].tolist(), (example["labels"] != -100).tolist())
+        for example in examples
     ]
 
 
-@pytest.mark.parametrize("pack", [{"enabled": False}, {"enabled": True, "seq_length": 32}])
-def test_bos_and_eos_are_left_out_where_that_is_asked_for(tmp_path, tokenizers, pack) -> None:
+@pytest.mark.parametrize(
+    "pack", [{"enabled": False}, {"enabled": True, "seq_length": 32}]
+)
+def test_bos_and_eos_are_left_out_where_that_is_asked_for(
+    tmp_path, tokenizers, pack
+) -> None:
     rows = alpaca(4)
     made = config(tmp_path, rows, tokenizers["bos"], pack=pack)
     (dataset,) = made["datasets"]
     ways = [(False, True), (True, False), (False, False)]
     made["datasets"] = [
-        {**dataset, "name": f"s{bos:d}{eos:d}", "prompt": {**PROMPT, "add_bos": bos, "add_eos": eos}}
+        {
+            **dataset,
+            "name": f"s{bos:d}{eos:d}",
+            "prompt": {**PROMPT, "add_bos": bos, "add_eos": eos},
+        }
         for bos, eos in ways
     ]
     result = build_dataset(made, workers=1)
     found = documents(result)
     assert len(found) == 12
-    expected = {(bos, eos, row["output"] + "</s>" * eos) for bos, eos in ways for row in rows}
+    expected = {
+        (bos, eos, row["output"] + "</s>" * eos) for bos, eos in ways for row in rows
+    }
     assert {
-        (ids[0] == 1, ids[-1] == 2, learned(tokenizers["bos"], (ids, mask))) for ids, mask in found
+        (ids[0] == 1, ids[-1] == 2, learned(tokenizers["bos"], (ids, mask)))
+        for ids, mask in found
     } == expected
     account = result.manifest.account
     assert (account.bos, account.eos) == (4, 4)
 
 
-def test_control_tokens_that_the_template_spells_are_ids_and_none_is_put_twice(tmp_path, tokenizers) -> None:
+def test_control_tokens_that_the_template_spells_are_ids_and_none_is_put_twice(
+    tmp_path, tokenizers
+) -> None:
     rows = [*alpaca(6), {"instruction": "forge </s>", "input": "", "output": "x"}]
-    prompt = {**PROMPT, "template": "<s>[INST] {instruction} {input} [/INST] {output} </s>"}
+    prompt = {
+        **PROMPT,
+        "template": "<s>[INST] {instruction} {input} [/INST] {output} </s>",
+    }
     changes = {"prompt": prompt, "on_bad_record": "quarantine", "max_bad_fraction": 0.5}
     result = build_dataset(
-        config(tmp_path, rows, tokenizers["bos"], pack={"enabled": True, "seq_length": 32}, **changes),
+        config(
+            tmp_path,
+            rows,
+            tokenizers["bos"],
+            pack={"enabled": True, "seq_length": 32},
+            **changes,
+        ),
         workers=1,
     )
     made = documents(result)
     assert len(made) == 6
     for row, (ids, mask) in zip(rows, made, strict=False):
         assert (ids.count(1), ids.count(2), ids[0], ids[-1]) == (1, 1, 1, 2)
-        assert learned(tokenizers["bos"], (ids, mask)).split() == [*row["output"].split(), "</s>"]
+        assert learned(tokenizers["bos"], (ids, mask)).split() == [
+            *row["output"].split(),
+            "</s>",
+        ]
     account = result.manifest.account
     assert account.quarantined == {"special_token_in_text": 1}
     assert (account.bos, account.eos, account.rows_read, account.kept) == (0, 0, 7, 6)
     assert account.eos_existing == 6
 
 
-def test_a_special_token_of_a_row_is_text_where_the_template_spells_none(tmp_path, tokenizers) -> None:
+def test_a_special_token_of_a_row_is_text_where_the_template_spells_none(
+    tmp_path, tokenizers
+) -> None:
     rows = [{"instruction": "what is </s>?", "input": "", "output": "an <s> or </s>"}]
-    (document,) = documents(build_dataset(config(tmp_path, rows, tokenizers["bos"]), workers=1))
+    (document,) = documents(
+        build_dataset(config(tmp_path, rows, tokenizers["bos"]), workers=1)
+    )
     assert (document[0].count(1), document[0].count(2)) == (1, 1)
     assert learned(tokenizers["bos"], document) == "an <s> or </s></s>"
 
 
-def test_bad_rows_are_accounted_or_end_the_build_with_their_line(tmp_path, tokenizers) -> None:
+def test_bad_rows_are_accounted_or_end_the_build_with_their_line(
+    tmp_path, tokenizers
+) -> None:
     rows: list[Row] = [
         {"instruction": "a", "input": "", "output": "fine"},
         {"instruction": "a", "input": None, "output": "x"},
@@ -174,12 +244,19 @@ def test_bad_rows_are_accounted_or_end_the_build_with_their_line(tmp_path, token
     bad = {"on_bad_record": "quarantine", "max_bad_fraction": 1.0}
     result = build_dataset(config(tmp_path, rows, tokenizers["bos"], **bad), workers=1)
     account = result.manifest.account
-    assert account.quarantined == {"null_column": 2, "not_a_string": 1, "empty_label": 1}
+    assert account.quarantined == {
+        "null_column": 2,
+        "not_a_string": 1,
+        "empty_label": 1,
+    }
     assert (account.rows_read, account.kept) == (6, 2)
     texts = [decoded(tokenizers["bos"], ids) for ids, _ in documents(result)]
-    assert texts[1].endswith("### Instruction:\n1\n\n### Input:\n1.5\n\n### Response:\ntrue</s>")
+    assert texts[1].endswith(
+        "### Instruction:\n1\n\n### Input:\n1.5\n\n### Response:\ntrue</s>"
+    )
     with pytest.raises(
-        BadRecordError, match=r"rows\.jsonl:2: null_column .*the column 'input' is missing or null"
+        BadRecordError,
+        match=r"rows\.jsonl:2: null_column .*the column 'input' is missing or null",
     ):
         build_dataset(config(tmp_path, rows, tokenizers["bos"]), workers=1)
 
@@ -189,9 +266,12 @@ def test_columns_that_no_first_row_has_end_the_plan(tmp_path, tokenizers) -> Non
     for kind in ("jsonl", "parquet"):
         (tmp_path / kind).mkdir()
         with pytest.raises(
-            ConfigError, match=r"s: prompt\.input_columns: the first rows .*did you mean 'inptu'\?"
+            ConfigError,
+            match=r"s: prompt\.input_columns: the first rows .*did you mean 'inptu'\?",
         ):
-            build_dataset(config(tmp_path / kind, rows, tokenizers["bos"], kind=kind), workers=1)
+            build_dataset(
+                config(tmp_path / kind, rows, tokenizers["bos"], kind=kind), workers=1
+            )
 
 
 def test_conversations_are_made_of_columns(tmp_path) -> None:
@@ -220,19 +300,30 @@ def test_conversations_are_made_of_columns(tmp_path) -> None:
             {**PROMPT, "template": "{instruction} {inptu} {output}"},
             r"datasets\.s: prompt\.template: .*did you mean 'input'",
         ),
-        ({**PROMPT, "template": "{instruction} {{input}} {output}"}, "mixes two styles"),
+        (
+            {**PROMPT, "template": "{instruction} {{input}} {output}"},
+            "mixes two styles",
+        ),
         ({**PROMPT, "template": "{instruction} {input}"}, "'output' stands 0 times"),
     ],
 )
 def test_a_wrong_template_ends_the_plan(tmp_path, tokenizers, prompt, words) -> None:
     with pytest.raises(ConfigError, match=words):
-        build_dataset(config(tmp_path, alpaca(2), tokenizers["bos"], prompt=prompt), workers=1)
+        build_dataset(
+            config(tmp_path, alpaca(2), tokenizers["bos"], prompt=prompt), workers=1
+        )
 
 
 def test_answers_need_an_end(tmp_path) -> None:
-    files = TokenizerFiles(name="nameless", files={"tokenizer.json": byte_level().json_bytes})
+    files = TokenizerFiles(
+        name="nameless", files={"tokenizer.json": byte_level().json_bytes}
+    )
     save(files, tmp_path / "tokenizer")
-    with pytest.raises(ConfigError, match=r"datasets\.s: prompt\.add_eos: .*has no EOS"):
+    with pytest.raises(
+        ConfigError, match=r"datasets\.s: prompt\.add_eos: .*has no EOS"
+    ):
         build_dataset(config(tmp_path, alpaca(2), tmp_path / "tokenizer"), workers=1)
-    endless = config(tmp_path, alpaca(2), tmp_path / "tokenizer", prompt={**PROMPT, "add_eos": False})
+    endless = config(
+        tmp_path, alpaca(2), tmp_path / "tokenizer", prompt={**PROMPT, "add_eos": False}
+    )
     assert build_dataset(endless, workers=1).manifest.account.eos == 0

@@ -21,7 +21,9 @@ QA = {"template": "{q} {a}", "label_column": "a"}
 texts = st.text(st.characters(codec="utf-8"), max_size=12)
 
 
-def rendered(template: str, row: dict[str, Any] = ROW, columns: tuple[str, ...] = ()) -> str:
+def rendered(
+    template: str, row: dict[str, Any] = ROW, columns: tuple[str, ...] = ()
+) -> str:
     """Render a row by a template that may use some columns; none given: any."""
     return text_and_learned(row, template=template, input_columns=columns)[0]
 
@@ -52,13 +54,20 @@ def test_columns_are_put_in_and_braces_kept(template: str, text: str) -> None:
 
 
 @given(
-    st.lists(st.one_of(texts, st.sampled_from(["q", "a"]).map(lambda name: (name,))), max_size=8),
+    st.lists(
+        st.one_of(texts, st.sampled_from(["q", "a"]).map(lambda name: (name,))),
+        max_size=8,
+    ),
     texts,
     texts,
 )
-def test_a_template_of_python_gives_what_format_gives(parts: list[Any], q: str, a: str) -> None:
+def test_a_template_of_python_gives_what_format_gives(
+    parts: list[Any], q: str, a: str
+) -> None:
     template = "".join(
-        f"{{{part[0]}}}" if isinstance(part, tuple) else part.replace("{", "{{").replace("}", "}}")
+        f"{{{part[0]}}}"
+        if isinstance(part, tuple)
+        else part.replace("{", "{{").replace("}", "}}")
         for part in parts
     )
     template += "{q}"
@@ -68,7 +77,13 @@ def test_a_template_of_python_gives_what_format_gives(parts: list[Any], q: str, 
     assert rendered(template, {"q": q, "a": a}) == template.format(q=q, a=a)
 
 
-@given(st.lists(st.sampled_from(["{{ q }}", "{{a}}", "x", " ", "\n", "{", "é", "}"]), min_size=1, max_size=8))
+@given(
+    st.lists(
+        st.sampled_from(["{{ q }}", "{{a}}", "x", " ", "\n", "{", "é", "}"]),
+        min_size=1,
+        max_size=8,
+    )
+)
 def test_a_template_of_jinja_gives_what_jinja_gives(parts: list[str]) -> None:
     jinja2 = pytest.importorskip("jinja2")
     # Braces beside braces make others of them: two are put apart.
@@ -100,7 +115,9 @@ def test_a_template_of_jinja_gives_what_jinja_gives(parts: list[str]) -> None:
         ("{{ Q }} {{ a }}", "did you mean 'q'?"),
     ],
 )
-def test_anything_else_in_braces_is_an_error_that_says_so(template: str, words: str) -> None:
+def test_anything_else_in_braces_is_an_error_that_says_so(
+    template: str, words: str
+) -> None:
     with pytest.raises(ConfigError, match=re.escape(words)) as caught:
         opened(template=template, input_columns=["q", "a"])
     assert caught.value.field_path == "prompt.template"
@@ -109,7 +126,10 @@ def test_anything_else_in_braces_is_an_error_that_says_so(template: str, words: 
 
 def test_columns_may_have_any_name_that_the_configuration_names() -> None:
     columns = ("my question", "a.b")
-    assert rendered("{my question} {a.b}", {"my question": "x", "a.b": "y"}, columns) == "x y"
+    assert (
+        rendered("{my question} {a.b}", {"my question": "x", "a.b": "y"}, columns)
+        == "x y"
+    )
     with pytest.raises(ConfigError, match=re.escape("'{my question}'")):
         opened(template="{my question}")
 
@@ -122,14 +142,30 @@ def opened(**changes: Any) -> PromptRenderer:
     ("changes", "words"),
     [
         ({}, "format_type: 'custom' requires a template"),
-        ({"format_type": "completion", "template": "{q}"}, "template: is for format_type 'custom'"),
-        ({"format_type": "completion", "input_columns": ["q"]}, "label_column: missing"),
+        (
+            {"format_type": "completion", "template": "{q}"},
+            "template: is for format_type 'custom'",
+        ),
+        (
+            {"format_type": "completion", "input_columns": ["q"]},
+            "label_column: missing",
+        ),
         ({"format_type": "chat", "label_column": "a"}, "input_columns: missing"),
         ({"template": "{q}", "input_columns": ["q", "q"]}, "named twice"),
-        ({"template": "{a}", "input_columns": ["a"], "label_column": "a"}, "is one of input_columns"),
-        ({"template": "{a}", "label_column": "a", "optional_columns": ["a"]}, "is the label_column"),
         (
-            {"template": "{q}", "input_columns": ["query"], "optional_columns": ["qury"]},
+            {"template": "{a}", "input_columns": ["a"], "label_column": "a"},
+            "is one of input_columns",
+        ),
+        (
+            {"template": "{a}", "label_column": "a", "optional_columns": ["a"]},
+            "is the label_column",
+        ),
+        (
+            {
+                "template": "{q}",
+                "input_columns": ["query"],
+                "optional_columns": ["qury"],
+            },
             "did you mean 'query'?",
         ),
         (
@@ -149,8 +185,14 @@ def test_a_section_that_contradicts_itself_is_refused_when_it_is_read(
     ("changes", "words"),
     [
         ({**QA, "input_columns": ["q", "b"]}, "'b' is not used in the template"),
-        ({"template": "{q}", "input_columns": ["q"], "label_column": "a"}, "'a' stands 0 times"),
-        ({"template": "{a}{q}{a}", "input_columns": ["q"], "label_column": "a"}, "'a' stands 2 times"),
+        (
+            {"template": "{q}", "input_columns": ["q"], "label_column": "a"},
+            "'a' stands 0 times",
+        ),
+        (
+            {"template": "{a}{q}{a}", "input_columns": ["q"], "label_column": "a"},
+            "'a' stands 2 times",
+        ),
         ({**QA, "optional_columns": ["c"]}, "'c' is not used"),
         ({**QA, "examples": [{"q": None, "a": "x"}]}, "examples.0: the column 'q'"),
         ({**QA, "examples": [{"q": "x", "a": ""}]}, "is empty, so there is no answer"),
@@ -160,7 +202,9 @@ def test_a_section_that_contradicts_itself_is_refused_when_it_is_read(
         ),
     ],
 )
-def test_a_template_that_does_not_fit_its_columns_is_refused(changes: dict[str, Any], words: str) -> None:
+def test_a_template_that_does_not_fit_its_columns_is_refused(
+    changes: dict[str, Any], words: str
+) -> None:
     with pytest.raises(ConfigError, match=re.escape(words)):
         opened(**changes)
 
@@ -172,8 +216,14 @@ def text_and_learned(row: dict[str, Any], **changes: Any) -> tuple[str, list[str
 
 
 def test_the_label_alone_is_learned_wherever_it_stands() -> None:
-    assert text_and_learned(ROW, template="{q} é {a} end", label_column="a") == ("what? é that end", ["that"])
-    assert text_and_learned(ROW, template="{a} {q}", label_column="a") == ("that what?", ["that"])
+    assert text_and_learned(ROW, template="{q} é {a} end", label_column="a") == (
+        "what? é that end",
+        ["that"],
+    )
+    assert text_and_learned(ROW, template="{a} {q}", label_column="a") == (
+        "that what?",
+        ["that"],
+    )
 
 
 def test_without_a_mask_or_a_label_all_is_learned() -> None:
@@ -201,10 +251,17 @@ def test_system_message_and_examples_come_first_and_are_not_learned() -> None:
         examples=shots,
         example_separator="\n--\n",
     )
-    assert text == "Answer.\n--\nQ: one\nA: eins\n--\nQ: two\nA: 2\n--\nQ: what?\nA: that"
+    assert (
+        text == "Answer.\n--\nQ: one\nA: eins\n--\nQ: two\nA: 2\n--\nQ: what?\nA: that"
+    )
     assert learned == ["that"]
     text, learned = text_and_learned(
-        ROW, template="{q} {a}", label_column="a", system_message="S", examples=shots[:1], mask_input=False
+        ROW,
+        template="{q} {a}",
+        label_column="a",
+        system_message="S",
+        examples=shots[:1],
+        mask_input=False,
     )
     assert (text, learned) == ("S\n\none eins\n\nwhat? that", ["S\n\n", "what? that"])
 
@@ -222,19 +279,33 @@ def test_a_completion_is_its_inputs_and_the_label() -> None:
         ["done"],
     )
     for empty in ({"c": ""}, {"c": None}, {}):
-        assert text_and_learned({"i": "do", "a": "done", **empty}, **completion)[0] == "X\nY\n\ndo\ndone"
-    text, _ = text_and_learned({"i": "do", "c": "it", "a": "done"}, **completion | {"separator": " | "})
+        assert (
+            text_and_learned({"i": "do", "a": "done", **empty}, **completion)[0]
+            == "X\nY\n\ndo\ndone"
+        )
+    text, _ = text_and_learned(
+        {"i": "do", "c": "it", "a": "done"}, **completion | {"separator": " | "}
+    )
     assert text.endswith("do | it | done")
 
 
 def test_a_special_token_of_the_templates_own_makes_it_one_of_control_tokens() -> None:
-    for template, control in (("<s>{q}{a}", True), ("{q}{a}", False), ("{q}<|endoftext|>{a}", False)):
+    for template, control in (
+        ("<s>{q}{a}", True),
+        ("{q}{a}", False),
+        ("{q}<|endoftext|>{a}", False),
+    ):
         made = opened(template=template, label_column="a")
         assert made.control_tokens is control
     spelled = resolved_prompt({"template": "{q}<|endoftext|>{a}", "label_column": "a"})
     assert PromptRenderer(spelled, byte_level(), "literal").control_tokens
     with pytest.raises(ConfigError, match=r"separator: contains a special token"):
-        opened(format_type="completion", input_columns=["q"], label_column="a", separator="</s>")
+        opened(
+            format_type="completion",
+            input_columns=["q"],
+            label_column="a",
+            separator="</s>",
+        )
 
 
 def test_letters_and_digits_of_names_are_any_scripts() -> None:

@@ -1,4 +1,6 @@
-"""Steps of a configuration in whole builds: rows change, are left out, set aside, multiplied, and counted."""
+"""Steps of a configuration in whole builds: rows change, are left out, set aside,
+multiplied, and counted.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,13 @@ from tokenlake.etl import build_dataset, make_plan
 from tokenlake.etl.unit import Recipe
 
 ROWS = [
-    {"title": "one", "body": "first", "lang": "en", "n": 1, "meta": {"tags": ["x", "y"]}},
+    {
+        "title": "one",
+        "body": "first",
+        "lang": "en",
+        "n": 1,
+        "meta": {"tags": ["x", "y"]},
+    },
     {"title": "two", "body": "", "lang": "en", "n": 2, "meta": {"tags": []}},
     {"title": "three", "body": "third", "lang": "de", "n": 3, "meta": None},
     {"title": "four", "body": "fourth", "lang": "en", "n": 4, "meta": {"tags": None}},
@@ -44,10 +52,14 @@ STEPS = """
 """
 
 
-def write(folder: Path, form: str, records: list[dict[str, Any]], name: str = "a") -> str:
+def write(
+    folder: Path, form: str, records: list[dict[str, Any]], name: str = "a"
+) -> str:
     folder.mkdir(exist_ok=True)
     if form == "jsonl":
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+        (folder / f"{name}.jsonl").write_text(
+            "".join(json.dumps(record) + "\n" for record in records)
+        )
     elif form == "json":
         (folder / f"{name}.json").write_text(json.dumps(records))
     elif form == "csv":
@@ -56,7 +68,10 @@ def write(folder: Path, form: str, records: list[dict[str, Any]], name: str = "a
             writer.writeheader()
             writer.writerows(records)
     else:
-        records = [{key: value for key, value in record.items() if value != 5} for record in records]
+        records = [
+            {key: value for key, value in record.items() if value != 5}
+            for record in records
+        ]
         pq.write_table(pa.Table.from_pylist(records), folder / f"{name}.parquet")
     return str(folder)
 
@@ -69,11 +84,16 @@ def config(tmp_path: Path, tokenizer_dir: Path) -> Config:
 
 def texts(result: BuildResult, tokenizer_dir: Path) -> list[str]:
     tokenizer = ReferenceTokenizer.of_folder(tokenizer_dir)
-    return [tokenizer.decode(ids, skip_special_tokens=True) for ids in rows(result)["input_ids"].to_pylist()]
+    return [
+        tokenizer.decode(ids, skip_special_tokens=True)
+        for ids in rows(result)["input_ids"].to_pylist()
+    ]
 
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
-def test_steps_of_a_file_change_rows(form: str, config: Config, tmp_path: Path, tokenizer_dir: Path) -> None:
+def test_steps_of_a_file_change_rows(
+    form: str, config: Config, tmp_path: Path, tokenizer_dir: Path
+) -> None:
     write(tmp_path / "in", form, ROWS)
     config["datasets"][0]["transforms"] = yaml.safe_load(STEPS)
     result = build_dataset(config, workers=1)
@@ -83,7 +103,9 @@ def test_steps_of_a_file_change_rows(form: str, config: Config, tmp_path: Path, 
     assert account.filtered == {"filter_non_empty": 2, "where": 1}
 
 
-def test_of_parquet_only_what_steps_look_at_is_read(config: Config, tmp_path: Path) -> None:
+def test_of_parquet_only_what_steps_look_at_is_read(
+    config: Config, tmp_path: Path
+) -> None:
     write(tmp_path / "in", "parquet", [{**row, "large": "x" * 1000} for row in ROWS])
     config["datasets"][0]["transforms"] = yaml.safe_load(STEPS)
     plan = make_plan(resolve(load_config(config)))
@@ -95,7 +117,9 @@ def test_of_parquet_only_what_steps_look_at_is_read(config: Config, tmp_path: Pa
     assert len(prepared.documents) == 2
 
 
-MIXED: list[dict[str, Any]] = [{"text": f"t{n}", "lang": "en", "n": str(n)} for n in range(40)]
+MIXED: list[dict[str, Any]] = [
+    {"text": f"t{n}", "lang": "en", "n": str(n)} for n in range(40)
+]
 MIXED[7] |= {"lang": 5, "n": "x"}
 MIXED[20] |= {"lang": None, "n": None}
 
@@ -103,20 +127,55 @@ MIXED[20] |= {"lang": None, "n": None}
 @pytest.mark.parametrize(
     ("form", "step", "where", "told"),
     [
-        ("jsonl", False, "lang = 'en'", r"a\.jsonl:8: where_failed at byte offset \d+: .*lang int64"),
-        ("jsonl", True, "lang = 'en'", r"a\.jsonl:8: where_failed at byte offset \d+: .*lang int64"),
+        (
+            "jsonl",
+            False,
+            "lang = 'en'",
+            r"a\.jsonl:8: where_failed at byte offset \d+: .*lang int64",
+        ),
+        (
+            "jsonl",
+            True,
+            "lang = 'en'",
+            r"a\.jsonl:8: where_failed at byte offset \d+: .*lang int64",
+        ),
         ("json", True, "lang = 'en'", r"a\.json: where_failed at row 7: .*lang int64"),
-        ("csv", False, "nullif(n, '')::int >= 0", r"a\.csv: where_failed at row 7: .*convert string 'x'"),
-        ("parquet", False, "n::int >= 0", r"a\.parquet: where_failed at row 7: .*convert string 'x'"),
-        ("parquet", True, "n::int >= 0", r"a\.parquet: where_failed at row 7: .*convert string 'x'"),
+        (
+            "csv",
+            False,
+            "nullif(n, '')::int >= 0",
+            r"a\.csv: where_failed at row 7: .*convert string 'x'",
+        ),
+        (
+            "parquet",
+            False,
+            "n::int >= 0",
+            r"a\.parquet: where_failed at row 7: .*convert string 'x'",
+        ),
+        (
+            "parquet",
+            True,
+            "n::int >= 0",
+            r"a\.parquet: where_failed at row 7: .*convert string 'x'",
+        ),
     ],
 )
 def test_an_odd_value_changes_the_verdict_on_its_record_alone(
-    form: str, step: bool, where: str, told: str, config: Config, tmp_path: Path, tokenizer_dir: Path
+    form: str,
+    step: bool,
+    where: str,
+    told: str,
+    config: Config,
+    tmp_path: Path,
+    tokenizer_dir: Path,
 ) -> None:
-    """In whole builds, whichever the format, and whether the predicate is the source's or a step's."""
+    """In whole builds, whichever the format, and whether the predicate is the
+    source's or a step's.
+    """
     write(tmp_path / "in", form, MIXED)
-    config["datasets"][0] |= {"transforms": [{"where": where}]} if step else {"where": where}
+    config["datasets"][0] |= (
+        {"transforms": [{"where": where}]} if step else {"where": where}
+    )
     result = build_dataset(config, workers=1)
     expected = [row["text"] for at, row in enumerate(MIXED) if at not in (7, 20)]
     assert texts(result, tokenizer_dir) == expected
@@ -137,7 +196,10 @@ def test_a_field_that_is_not_there_is_a_bad_record_with_what_is(
     config["datasets"][0]["transforms"] = [{"rename": {"boddy": "text"}}]
     with pytest.raises(BadRecordError, match=r"missing_field at .* no field 'boddy'"):
         build_dataset(config, workers=1)
-    config["datasets"][0]["transforms"] = [{"rename": {"title": "body"}}, {"rename": {"body": "text"}}]
+    config["datasets"][0]["transforms"] = [
+        {"rename": {"title": "body"}},
+        {"rename": {"body": "text"}},
+    ]
     with pytest.raises(BadRecordError, match="field_collision"):
         build_dataset(config, workers=1)
 
@@ -185,7 +247,9 @@ KINDS = [
 
 @pytest.fixture(scope="module")
 def callbacks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A module of a user's own, in a folder that this process, and the workers of these tests, import from."""
+    """A module of a user's own, in a folder that this process, and the workers of
+    these tests, import from.
+    """
     module = tmp_path_factory.mktemp("code") / "lake_callbacks.py"
     module.write_text(dedent(CALLBACKS))
     with pytest.MonkeyPatch.context() as patch:
@@ -203,24 +267,44 @@ def test_a_function_drops_multiplies_and_refuses_rows(
     result = build_dataset(config, workers=1)
     assert texts(result, tokenizer_dir) == ["b0", "b3 0", "b3 1", "b3 2", "b5"]
     account = result.manifest.account
-    assert (account.rows_read, account.kept, account.expanded, account.documents) == (6, 3, 2, 5)
+    assert (account.rows_read, account.kept, account.expanded, account.documents) == (
+        6,
+        3,
+        2,
+        5,
+    )
     assert account.filtered == {"format_callback": 2}
     assert account.quarantined == {"callable_raised": 1}
     (path,) = (Path(result.path) / "quarantine").glob("*.parquet")
     (bad,) = pq.read_table(path).to_pylist()
-    assert bad["detail"] == f"{callbacks.stem}:prepare raised ValueError: cannot use 'b2'"
+    assert (
+        bad["detail"] == f"{callbacks.stem}:prepare raised ValueError: cannot use 'b2'"
+    )
     assert json.loads(bad["raw"]) == KINDS[2]
 
 
 @pytest.mark.parametrize(
     ("function", "error", "told"),
     [
-        ("prepare", BadRecordError, r"a\.jsonl:3: callable_raised .* raised ValueError: cannot use 'b2'"),
-        ("wrong", ConfigError, r":wrong returned a int, must be a dict, None to leave the row out"),
+        (
+            "prepare",
+            BadRecordError,
+            r"a\.jsonl:3: callable_raised .* raised ValueError: cannot use 'b2'",
+        ),
+        (
+            "wrong",
+            ConfigError,
+            r":wrong returned a int, must be a dict, None to leave the row out",
+        ),
     ],
 )
 def test_what_a_function_does_wrong_ends_the_build_with_its_name(
-    function: str, error: type[Exception], told: str, config: Config, tmp_path: Path, callbacks: Path
+    function: str,
+    error: type[Exception],
+    told: str,
+    config: Config,
+    tmp_path: Path,
+    callbacks: Path,
 ) -> None:
     write(tmp_path / "in", "jsonl", KINDS)
     config["source"]["on_bad_record"] = "fail"
@@ -237,7 +321,13 @@ def test_the_order_is_callback_renames_transforms(
         "format_callback": f"{callbacks.stem}:Cleaner.clean",
         "format_fields": {"text": "t"},
         "transforms": [
-            {"map": {"field": "t", "function": f"{callbacks.stem}:louder", "output_field": "loud"}},
+            {
+                "map": {
+                    "field": "t",
+                    "function": f"{callbacks.stem}:louder",
+                    "output_field": "loud",
+                }
+            },
             {
                 "combine": {
                     "fields": ["t", "loud"],
@@ -253,12 +343,17 @@ def test_the_order_is_callback_renames_transforms(
     assert result.manifest.account.filtered == {"filter_by_field": 1}
 
 
-def test_the_number_of_workers_changes_no_byte(config: Config, tmp_path: Path, callbacks: Path) -> None:
+def test_the_number_of_workers_changes_no_byte(
+    config: Config, tmp_path: Path, callbacks: Path
+) -> None:
     for name in "abc":
         write(tmp_path / "in", "jsonl", KINDS * 20, name)
     config["source"]["unit_size"] = 2500
     config["datasets"][0] |= {
-        "transforms": [{"filter": f"{callbacks.stem}:kept"}, {"apply": f"{callbacks.stem}:prepare"}],
+        "transforms": [
+            {"filter": f"{callbacks.stem}:kept"},
+            {"apply": f"{callbacks.stem}:prepare"},
+        ],
     }
     one = build_dataset(config, workers=1)
     config["save"] = {"output_dir": str(tmp_path / "other")}
@@ -277,24 +372,47 @@ def test_edited_code_is_another_build_and_untouched_code_the_same(
     )  # workers that are started here, and keep nothing of other builds
     write(tmp_path / "in", "jsonl", [{"body": "b"}])
     config["datasets"][0]["transforms"] = [
-        {"map": {"field": "body", "function": f"{callbacks.stem}:louder", "output_field": "text"}}
+        {
+            "map": {
+                "field": "body",
+                "function": f"{callbacks.stem}:louder",
+                "output_field": "text",
+            }
+        }
     ]
     first = build_dataset(config, workers=1)
     assert build_dataset(config, workers=1).status == "exists"
     callbacks.write_text(callbacks.read_text().replace("value.upper()", "value * 3"))
     second = build_dataset(config, workers=1)
     assert (first.version, second.version, second.units_reused) == (1, 2, 0)
-    assert (texts(first, tokenizer_dir), texts(second, tokenizer_dir)) == (["B"], ["bbb"])
+    assert (texts(first, tokenizer_dir), texts(second, tokenizer_dir)) == (
+        ["B"],
+        ["bbb"],
+    )
 
 
-def test_a_wrong_step_is_an_error_before_any_work(config: Config, tmp_path: Path) -> None:
+def test_a_wrong_step_is_an_error_before_any_work(
+    config: Config, tmp_path: Path
+) -> None:
     write(tmp_path / "in", "jsonl", ROWS)
     for step, message in [
-        ({"where": "lang ="}, r"datasets\.s: transforms\.0\.where: where: 'lang =' cannot be used"),
-        ({"apply": "no_such_module_here:f"}, r"transforms|'no_such_module_here:f' cannot be imported"),
-        ({"filter": "json:no_such"}, "'json:no_such' does not exist: json has no no_such"),
+        (
+            {"where": "lang ="},
+            r"datasets\.s: transforms\.0\.where: where: 'lang =' cannot be used",
+        ),
+        (
+            {"apply": "no_such_module_here:f"},
+            r"transforms|'no_such_module_here:f' cannot be imported",
+        ),
+        (
+            {"filter": "json:no_such"},
+            "'json:no_such' does not exist: json has no no_such",
+        ),
         ({"filter": "json:__version__"}, "is a str, must be a function"),
-        ({"extract": {"source_path": "a..b", "target_field": "c"}}, "got the path 'a..b'"),
+        (
+            {"extract": {"source_path": "a..b", "target_field": "c"}},
+            "got the path 'a..b'",
+        ),
     ]:
         config["datasets"][0]["transforms"] = [step]
         with pytest.raises(ConfigError, match=message):
@@ -302,8 +420,14 @@ def test_a_wrong_step_is_an_error_before_any_work(config: Config, tmp_path: Path
     assert not (tmp_path / "store").exists()
 
 
-def test_without_steps_the_identity_is_what_it_was(config: Config, tmp_path: Path) -> None:
+def test_without_steps_the_identity_is_what_it_was(
+    config: Config, tmp_path: Path
+) -> None:
     write(tmp_path / "in", "jsonl", [{"text": "x"}])
     before = make_plan(resolve(load_config(config))).fingerprint
-    config["datasets"][0] |= {"transforms": [], "format_fields": {}, "format_callback": None}
+    config["datasets"][0] |= {
+        "transforms": [],
+        "format_fields": {},
+        "format_callback": None,
+    }
     assert make_plan(resolve(load_config(config))).fingerprint == before

@@ -1,4 +1,6 @@
-"""Steps as a configuration has them: what is refused, what is dumped, what names a function."""
+"""Steps as a configuration has them: what is refused, what is dumped, what names a
+function.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +35,21 @@ STEPS: list[dict[str, Any]] = [
     {"select": ["text", "lang", "n", "meta"]},
     {"drop": "lang"},
     {"add": {"source": "web", "score": 1.5, "tags": ["a"], "none": None}},
-    {"map": {"field": "text", "function": "builtins:str.upper", "output_field": "loud"}},
+    {
+        "map": {
+            "field": "text",
+            "function": "builtins:str.upper",
+            "output_field": "loud",
+        }
+    },
     {"extract": {"source_path": "meta.a[0]", "target_field": "first", "default": "-"}},
-    {"combine": {"source_fields": ["text", "loud"], "target_field": "all", "separator": "\n"}},
+    {
+        "combine": {
+            "source_fields": ["text", "loud"],
+            "target_field": "all",
+            "separator": "\n",
+        }
+    },
     {"combine": {"fields": "all", "output_field": "every"}},
     {"filter_by": {"field": "n", "one_of": [1, "1", None]}},
     {"filter_by": {"field": "n", "equals": None}},
@@ -46,7 +60,11 @@ STEPS: list[dict[str, Any]] = [
 
 def config(steps: object) -> PipelineConfig:
     return load_config(
-        {"name": "x", "default_tokenizer": "t", "datasets": [{"data_files": "x", "transforms": steps}]}
+        {
+            "name": "x",
+            "default_tokenizer": "t",
+            "datasets": [{"data_files": "x", "transforms": steps}],
+        }
     )
 
 
@@ -73,7 +91,9 @@ def test_every_step_loads_validates_dumps_and_opens() -> None:
 
 def test_the_plain_form_goes_through_json_and_is_identity() -> None:
     source = resolve(config(STEPS)).sources[0]
-    assert msgspec.convert(json.loads(json.dumps(asdict(source))), type(source)) == source
+    assert (
+        msgspec.convert(json.loads(json.dumps(asdict(source))), type(source)) == source
+    )
     other = resolve(config([*STEPS[1:], STEPS[0]])).sources[0]
     assert source_identity(source)["texts"] != source_identity(other)["texts"]
     assert texts([{"drop": "a"}]) == texts([{"drop": ["a"]}])
@@ -82,7 +102,10 @@ def test_the_plain_form_goes_through_json_and_is_identity() -> None:
 @pytest.mark.parametrize(
     ("steps", "message"),
     [
-        ([{"renam": {"a": "b"}}], r"transforms\.0\.renam: unknown key; did you mean 'rename'\?"),
+        (
+            [{"renam": {"a": "b"}}],
+            r"transforms\.0\.renam: unknown key; did you mean 'rename'\?",
+        ),
         (
             [{"drop": "a"}, {}],
             r"transforms\.1: got no step, must be a mapping of exactly one of select, drop",
@@ -95,19 +118,36 @@ def test_the_plain_form_goes_through_json_and_is_identity() -> None:
         ([{"rename": {}}], "got an empty mapping"),
         ([{"rename": {"a": "c", "b": "c"}}], "two fields would get the same new name"),
         ([{"map": {"field": "x"}}], r"map\.function: required, but missing"),
-        ([{"map": {"feild": "x", "function": "a:b"}}], r"map\.feild: unknown key; did you mean 'field'\?"),
-        ([{"map": {"field": "x", "function": "upper"}}], "got 'upper', must be 'package.module:function'"),
+        (
+            [{"map": {"feild": "x", "function": "a:b"}}],
+            r"map\.feild: unknown key; did you mean 'field'\?",
+        ),
+        (
+            [{"map": {"field": "x", "function": "upper"}}],
+            "got 'upper', must be 'package.module:function'",
+        ),
         ([{"apply": "a b:c"}], "got 'a b:c', must be"),
         ([{"combine": {"fields": ["a"]}}], "output_field is missing"),
         (
-            [{"combine": {"fields": ["a"], "source_fields": ["a"], "target_field": "b"}}],
+            [
+                {
+                    "combine": {
+                        "fields": ["a"],
+                        "source_fields": ["a"],
+                        "target_field": "b",
+                    }
+                }
+            ],
             "got both fields and source",
         ),
         (
             [{"filter_by": {"field": "a"}}],
             "got none of them, must be exactly one of equals, one_of and function",
         ),
-        ([{"filter_by": {"field": "a", "equals": 1, "one_of": [2]}}], "got equals and one_of"),
+        (
+            [{"filter_by": {"field": "a", "equals": 1, "one_of": [2]}}],
+            "got equals and one_of",
+        ),
         ([{"add": {"a": object()}}], r"add\.a: got a value of type object"),
         (["drop"], "got 'drop', must be a mapping"),
         ({"drop": "a"}, "got a mapping, must be a list"),
@@ -120,9 +160,13 @@ def test_wrong_steps_say_what_got_and_expected(steps: object, message: str) -> N
 
 def test_lists_of_values_tell_numbers_texts_and_truth_apart() -> None:
     rows = [{"n": value} for value in (1, True, "1", None, 2, 1.0)]
-    kept = open_chain(texts([{"filter_by": {"field": "n", "one_of": [1, None]}}])).on_rows(Rows(objects=rows))
+    kept = open_chain(
+        texts([{"filter_by": {"field": "n", "one_of": [1, None]}}])
+    ).on_rows(Rows(objects=rows))
     assert kept.origin.tolist() == [0, 3, 5]
-    kept = open_chain(texts([{"filter_by": {"field": "n", "equals": True}}])).on_rows(Rows(objects=rows))
+    kept = open_chain(texts([{"filter_by": {"field": "n", "equals": True}}])).on_rows(
+        Rows(objects=rows)
+    )
     assert kept.origin.tolist() == [1]
 
 
@@ -189,16 +233,22 @@ def resolved_texts(function: Any) -> Any:
         (functools.partial(module_function), "gives another object"),
     ],
 )
-def test_a_function_that_others_cannot_import_is_refused_with_what_to_do(function: Any, why: str) -> None:
+def test_a_function_that_others_cannot_import_is_refused_with_what_to_do(
+    function: Any, why: str
+) -> None:
     dataset = DatasetConfig(data_files="x", format_callback=function)
-    with pytest.raises(ConfigError, match=rf"{why}.*\. Define it with `def` at the top of a module"):
+    with pytest.raises(
+        ConfigError, match=rf"{why}.*\. Define it with `def` at the top of a module"
+    ):
         resolve_source(PipelineConfig(datasets=(dataset,)), dataset)
     steps = DatasetConfig(data_files="x", transforms=({"apply": function},))  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match=why):
         resolve_source(PipelineConfig(datasets=(steps,)), steps)
 
 
-def test_what_a_notebook_defines_or_a_module_has_replaced_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_notebook_defines_or_a_module_has_replaced_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def replaced(row: Any) -> Any:
         return row
 
@@ -206,7 +256,9 @@ def test_what_a_notebook_defines_or_a_module_has_replaced_is_refused(monkeypatch
     with pytest.raises(ConfigError, match="gives another object"):
         resolved_texts(replaced)
     replaced.__module__ = "__main__"
-    monkeypatch.setattr(sys.modules["__main__"], "module_function", replaced, raising=False)
+    monkeypatch.setattr(
+        sys.modules["__main__"], "module_function", replaced, raising=False
+    )
     with pytest.raises(ConfigError, match="workers do not execute"):
         resolved_texts(replaced)
 
@@ -245,7 +297,9 @@ def test_code_is_known_by_the_file_that_defines_it(module: Path) -> None:
     assert msgspec.convert(json.loads(json.dumps(asdict(first))), type(first)) == first
     module.write_text("def f(row):\n    return None\n")
     assert sealed(plain).callables != first.callables
-    assert sealed(texts(format_callback="builtins:len")).callables == (("builtins:len", "built-in"),)
+    assert sealed(texts(format_callback="builtins:len")).callables == (
+        ("builtins:len", "built-in"),
+    )
     assert sealed(texts()).callables == ()
 
 
@@ -256,7 +310,9 @@ def test_other_code_than_the_planned_is_never_run(module: Path) -> None:
     module.write_text("def f(row):\n    return None  # edited\n")
     edited = sealed(texts(format_callback=name))
     # this process still has the old code, whatever the file says by now
-    with pytest.raises(ConfigError, match=f"the code of '{name}' differs from the planned code"):
+    with pytest.raises(
+        ConfigError, match=f"the code of '{name}' differs from the planned code"
+    ):
         open_chain(edited)
     importlib.reload(sys.modules[module.stem])
     assert len(open_chain(edited).steps) == 1
@@ -265,7 +321,9 @@ def test_other_code_than_the_planned_is_never_run(module: Path) -> None:
 
 
 def test_exceptions_of_a_function_make_bad_records_and_others_do_not() -> None:
-    made = open_chain(resolved_texts("json:loads")).on_rows(Rows(objects=[{"x": "1"}, {"x": "y"}]))
+    made = open_chain(resolved_texts("json:loads")).on_rows(
+        Rows(objects=[{"x": "1"}, {"x": "y"}])
+    )
     assert made.rows.objects == [{"x": 1}]
     ((row, fault),) = made.bad
     assert (row, fault.reason) == (1, "callable_raised")
@@ -297,13 +355,16 @@ def _no_memory(value: Any) -> None:
         ({"TOKENLAKE_ALLOWED_CALLABLES": "os"}, False),
     ],
 )
-def test_a_deployment_calls_only_what_its_worker_allows(allowed: dict[str, str], fine: bool) -> None:
+def test_a_deployment_calls_only_what_its_worker_allows(
+    allowed: dict[str, str], fine: bool
+) -> None:
     wanted = config([{"map": {"field": "text", "function": "os:system"}}])
     if fine:
         policy.check_paths(wanted, allowed)
     else:
         with pytest.raises(
-            ConfigError, match=r"'os:system' of 'dataset_0' is not allowed.*TOKENLAKE_ALLOWED_CALLABLES"
+            ConfigError,
+            match=r"'os:system' of 'dataset_0' is not allowed.*TOKENLAKE_ALLOWED_CALLABLES",
         ):
             policy.check_paths(wanted, allowed)
     policy.check_paths(config([{"drop": "a"}]), allowed)

@@ -1,4 +1,6 @@
-"""Transforms over sources of rows: numbers stay those of the source's rows, whatever is left out or multiplied."""
+"""Transforms over sources of rows: numbers stay those of the source's rows, whatever
+is left out or multiplied.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def test_rows_made_of_one_have_its_number() -> None:
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=6), st.integers(0, 20))
 def test_a_consumer_resumes_among_the_rows_of_one(sizes: list[int], taken: int) -> None:
-    source = TransformedShardedSource(Plain({"a": [{"id": size} for size in sizes]}), Copies())
+    source = TransformedShardedSource(
+        Plain({"a": [{"id": size} for size in sizes]}), Copies()
+    )
     rows = numbered(source, "a")
     seen = rows[:taken]
     if not seen:
@@ -60,17 +64,23 @@ def test_a_consumer_resumes_among_the_rows_of_one(sizes: list[int], taken: int) 
 
 def test_a_chain_is_applied_to_every_row() -> None:
     chain = (
-        Copies() >> FilterByField("copy", lambda copy: copy != 1) >> AddField("x", lambda row: row["id"] * 10)
+        Copies()
+        >> FilterByField("copy", lambda copy: copy != 1)
+        >> AddField("x", lambda row: row["id"] * 10)
     )
     source = TransformedShardedSource(Plain(counted(a=4)), chain)
-    assert [(number, row["copy"], row["x"]) for number, row in numbered(source, "a")] == [
+    assert [
+        (number, row["copy"], row["x"]) for number, row in numbered(source, "a")
+    ] == [
         (1, 0, 10),
         (2, 0, 20),
         (3, 0, 30),
         (3, 2, 30),
     ]
     one = TransformedShardedSource(
-        Known(counted(a=4)), transform=RenameFields({"id": "n"}) >> AddField("y", 1), drops=False
+        Known(counted(a=4)),
+        transform=RenameFields({"id": "n"}) >> AddField("y", 1),
+        drops=False,
     )
     assert len(one) == 4
     assert list(one)[3] == {"n": 3, "y": 1}
@@ -84,14 +94,22 @@ def test_the_limit_of_an_expanded_source_counts_what_comes_out() -> None:
 
 
 def test_rows_that_a_transform_cannot_use_follow_the_policy() -> None:
-    rows = Plain({"a": [{"id": 0, "t": "x"}, {"id": 1, "t": ["x"]}, {"id": 2, "t": "y"}]})
+    rows = Plain(
+        {"a": [{"id": 0, "t": "x"}, {"id": 1, "t": ["x"]}, {"id": 2, "t": "y"}]}
+    )
     step = CombineFields(["t"], "text")
-    with pytest.raises(BadRecordError, match=r"shard 'a', row 1: CombineFields: the field 't' holds list"):
+    with pytest.raises(
+        BadRecordError,
+        match=r"shard 'a', row 1: CombineFields: the field 't' holds list",
+    ):
         list(TransformedShardedSource(rows, step))
     left = TransformedShardedSource(rows, step, on_bad_record="quarantine")
     assert ids(iter(left)) == [0, 2]
     assert not left.every_row
-    with pytest.raises(ConfigError, match="on_bad_record is 'skip', expected one of 'fail', 'quarantine'"):
+    with pytest.raises(
+        ConfigError,
+        match="on_bad_record is 'skip', expected one of 'fail', 'quarantine'",
+    ):
         TransformedShardedSource(rows, step, on_bad_record="skip")  # pyright: ignore[reportArgumentType]
 
 
@@ -100,7 +118,9 @@ def test_an_expansion_that_makes_no_rows_is_an_error_with_the_place() -> None:
         def expand(self, example: Row) -> Any:
             return [3]
 
-    with pytest.raises(ConfigError, match=r"shard 'a', row 0: a transform returned int, must be a dict"):
+    with pytest.raises(
+        ConfigError, match=r"shard 'a', row 0: a transform returned int, must be a dict"
+    ):
         list(Plain(counted(a=1)).transform(Wrong()))
 
 
@@ -118,19 +138,29 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("callback", [strip, f"{__name__}:strip", lambda row: strip(row)])
-def test_rows_follow_callback_renames_and_transforms(folder: Path, callback: Any) -> None:
+@pytest.mark.parametrize(
+    "callback", [strip, f"{__name__}:strip", lambda row: strip(row)]
+)
+def test_rows_follow_callback_renames_and_transforms(
+    folder: Path, callback: Any
+) -> None:
     config = {
         "data_files": f"{folder}/a.jsonl",
         "on_bad_record": "quarantine",
         "where": "old <> '3'",
         "format_callback": callback,
         "format_fields": {"old": "new"},
-        "transforms": [{"combine": {"fields": ["new", "new2"], "output_field": "x"}}, {"select": ["x"]}],
+        "transforms": [
+            {"combine": {"fields": ["new", "new2"], "output_field": "x"}},
+            {"select": ["x"]},
+        ],
     }
     with pytest.raises(BadRecordError, match="no field 'new2'"):
         list(create_source({**config, "on_bad_record": "fail"}))
-    config["transforms"] = [{"combine": {"fields": ["new"], "output_field": "x"}}, {"select": ["x"]}]
+    config["transforms"] = [
+        {"combine": {"fields": ["new"], "output_field": "x"}},
+        {"select": ["x"]},
+    ]
     source = create_source(config)
     assert numbered(source, "a.jsonl") == [(0, {"x": "a"}), (2, {"x": "b"})]
     assert numbered(source, "a.jsonl", 1) == [(2, {"x": "b"})]
@@ -139,7 +169,8 @@ def test_rows_follow_callback_renames_and_transforms(folder: Path, callback: Any
 def test_an_exception_of_a_named_function_is_a_bad_record(folder: Path) -> None:
     config = {"data_files": f"{folder}/a.jsonl", "format_callback": f"{__name__}:strip"}
     with pytest.raises(
-        BadRecordError, match=r"row 3: tests.text.test_transforms_source:strip raised AttributeError: 'int'"
+        BadRecordError,
+        match=r"row 3: tests.text.test_transforms_source:strip raised AttributeError: 'int'",
     ):
         list(create_source(config))
     assert len(list(create_source({**config, "on_bad_record": "quarantine"}))) == 2

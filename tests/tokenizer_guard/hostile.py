@@ -11,7 +11,13 @@ from tokenlake.etl.tokenizers import TokenizerFiles
 
 Spec = dict[str, Any]
 _MIB: Final = 1 << 20
-_FLAGS: Final = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+_FLAGS: Final = {
+    "single_word": False,
+    "lstrip": False,
+    "rstrip": False,
+    "normalized": False,
+    "special": True,
+}
 _TEN_TIMES: Final = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 10}
 
 
@@ -32,7 +38,10 @@ def growing_pre_tokenizer(spec: Spec) -> None:
 
 def growing_decoder(spec: Spec) -> None:
     """Make 10 ** 12 of each "a" of a decoded text."""
-    spec["decoder"] = {"type": "Sequence", "decoders": [spec["decoder"], *[_TEN_TIMES] * 12]}
+    spec["decoder"] = {
+        "type": "Sequence",
+        "decoders": [spec["decoder"], *[_TEN_TIMES] * 12],
+    }
 
 
 def long_prepend(spec: Spec) -> None:
@@ -41,7 +50,12 @@ def long_prepend(spec: Spec) -> None:
 
 
 def add_token(spec: Spec, **changes: Any) -> None:
-    token = {"id": len(spec["model"]["vocab"]), "content": "<more>", **_FLAGS, **changes}
+    token = {
+        "id": len(spec["model"]["vocab"]),
+        "content": "<more>",
+        **_FLAGS,
+        **changes,
+    }
     spec["added_tokens"] = [*spec["added_tokens"], token]
 
 
@@ -61,5 +75,6 @@ def files_with_config(**settings: Any) -> TokenizerFiles:
     files = samples.byte_level()
     config = {**files.config, **settings}
     return TokenizerFiles(
-        name=files.name, files={**files.files, "tokenizer_config.json": json.dumps(config).encode()}
+        name=files.name,
+        files={**files.files, "tokenizer_config.json": json.dumps(config).encode()},
     )

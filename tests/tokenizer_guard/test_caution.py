@@ -14,7 +14,13 @@ from tests.tokenizer_reference import needs_stages
 from tests.tokenizers import tokenizer_samples as samples
 from tokenlake.errors import TokenizerError
 from tokenlake.etl.tokenizers import SPLIT_REGEXES, objection
-from tokenlake.runtime.tokenizer_guard import Growth, deliberate, growth_of, is_plain, reason_for_caution
+from tokenlake.runtime.tokenizer_guard import (
+    Growth,
+    deliberate,
+    growth_of,
+    is_plain,
+    reason_for_caution,
+)
 
 tokenizers: Any = pytest.importorskip("tokenizers")
 
@@ -83,7 +89,10 @@ REPLACE = {"type": "Replace", "pattern": {"String": "ab"}, "content": "xxxxxx"}
         ({**REPLACE, "pattern": {"Regex": "a"}}, Growth(7.0, 6)),
         ({**REPLACE, "pattern": {"String": ""}}, Growth(7.0, 6)),
         ({"type": "Prepend", "prepend": "\u2581"}, Growth(1.0, 3)),
-        (hostile.normalizers({"type": "Prepend", "prepend": "ab"}, REPLACE), Growth(3.0, 6)),
+        (
+            hostile.normalizers({"type": "Prepend", "prepend": "ab"}, REPLACE),
+            Growth(3.0, 6),
+        ),
         (hostile.normalizers(hostile.normalizers(REPLACE), REPLACE), Growth(9.0)),
         ({"type": "New"}, None),
         ({"type": "Replace", "pattern": "a", "content": "b"}, None),
@@ -101,12 +110,20 @@ def test_growth_of_a_stage(stage: dict[str, Any] | None, growth: Growth | None) 
 _TEXTS = st.text("ab \u00e9\u2581", max_size=8)
 _PARTS = st.one_of(
     st.builds(
-        lambda pattern, content: {"type": "Replace", "pattern": {"String": pattern}, "content": content},
+        lambda pattern, content: {
+            "type": "Replace",
+            "pattern": {"String": pattern},
+            "content": content,
+        },
         st.text("ab ", min_size=1, max_size=3),
         _TEXTS,
     ),
     st.builds(
-        lambda pattern, content: {"type": "Replace", "pattern": {"Regex": pattern}, "content": content},
+        lambda pattern, content: {
+            "type": "Replace",
+            "pattern": {"Regex": pattern},
+            "content": content,
+        },
         st.sampled_from(["a", "[ab]", " +", "b?"]),
         _TEXTS,
     ),
@@ -117,7 +134,9 @@ _PARTS = st.one_of(
 
 @needs_stages
 @given(st.lists(_PARTS, max_size=4), _TEXTS)
-def test_a_text_never_grows_more_than_was_computed(parts: list[dict[str, Any]], text: str) -> None:
+def test_a_text_never_grows_more_than_was_computed(
+    parts: list[dict[str, Any]], text: str
+) -> None:
     stage = hostile.normalizers(*parts)
     growth = growth_of(stage)
     assert growth is not None
@@ -136,14 +155,28 @@ def test_known_forms_are_harmless() -> None:
 
 
 CAUTION: dict[str, tuple[Callable[[hostile.Spec], object], str]] = {
-    "growing normalizer": (hostile.growing_normalizer, "may make 2,000,000,000,000 bytes of one"),
-    "growing pre-tokenizer": (hostile.growing_pre_tokenizer, "may make 2,147,483,648 bytes of one"),
+    "growing normalizer": (
+        hostile.growing_normalizer,
+        "may make 2,000,000,000,000 bytes of one",
+    ),
+    "growing pre-tokenizer": (
+        hostile.growing_pre_tokenizer,
+        "may make 2,147,483,648 bytes of one",
+    ),
     "growing decoder": (hostile.growing_decoder, "its decoder may make"),
     "long prepend": (hostile.long_prepend, "may add 104,857,601 bytes to a text"),
-    "unknown normalizer": (lambda spec: spec.update(normalizer={"type": "New"}), "a part that is not known"),
-    "unknown model": (lambda spec: spec["model"].update(type="New"), "its model is 'New'"),
+    "unknown normalizer": (
+        lambda spec: spec.update(normalizer={"type": "New"}),
+        "a part that is not known",
+    ),
+    "unknown model": (
+        lambda spec: spec["model"].update(type="New"),
+        "its model is 'New'",
+    ),
     "many parts": (
-        lambda spec: spec.update(normalizer=hostile.normalizers(*[{"type": "NFC"}] * 33)),
+        lambda spec: spec.update(
+            normalizer=hostile.normalizers(*[{"type": "NFC"}] * 33)
+        ),
         "its normalizer has 33 parts",
     ),
     "backtracking": (
@@ -154,14 +187,22 @@ CAUTION: dict[str, tuple[Callable[[hostile.Spec], object], str]] = {
         lambda spec: spec["model"]["vocab"].update({"x" * 2000: 5}),
         "a piece of 2,000 characters",
     ),
-    "sparse ids": (lambda spec: hostile.set_id(spec, (1 << 31) - 1), "its largest id is 2,147,483,647"),
-    "long added token": (lambda spec: hostile.add_token(spec, content="x" * 600), "an added token of 600"),
+    "sparse ids": (
+        lambda spec: hostile.set_id(spec, (1 << 31) - 1),
+        "its largest id is 2,147,483,647",
+    ),
+    "long added token": (
+        lambda spec: hostile.add_token(spec, content="x" * 600),
+        "an added token of 600",
+    ),
     "long prefix": (
         lambda spec: spec["model"].update(continuing_subword_prefix="#" * 100),
         "its model.continuing_subword_prefix is not a text of at most 64 characters",
     ),
     "many ids around": (
-        lambda spec: spec.update(post_processor=samples.template([(f"<{i}>", i) for i in range(300)], [])),
+        lambda spec: spec.update(
+            post_processor=samples.template([(f"<{i}>", i) for i in range(300)], [])
+        ),
         "its post_processor does more than add a few ids to a text",
     ),
 }
@@ -177,4 +218,6 @@ def test_unusual_parts_are_a_reason_for_caution(name: str) -> None:
 def test_no_fast_engine_loads_an_unusual_vocabulary(name: str) -> None:
     change, reason = CAUTION[name]
     for engine in ("gigatoken", "segments"):
-        assert reason in str(objection(hostile.files_with(change), engine, literal=True))
+        assert reason in str(
+            objection(hostile.files_with(change), engine, literal=True)
+        )

@@ -13,7 +13,8 @@ from tokenlake.etl.tokenizers import TokenizerFiles
 
 
 def check_same_bytes(engine: str, tokenizer: TokenizerFiles, folder: Path) -> None:
-    """Check that a build by an engine has the Parquet files of a build by the reference, byte for byte.
+    """Check that a build by an engine has the Parquet files of a build by the
+    reference, byte for byte.
 
     Args:
         engine: Name of the engine.
@@ -22,15 +23,21 @@ def check_same_bytes(engine: str, tokenizer: TokenizerFiles, folder: Path) -> No
     """
     saved = samples.save(tokenizer, folder / "tokenizer")
     texts = folder / "in.jsonl"
-    texts.write_text("".join(json.dumps({"text": text}) + "\n" for text in samples.training_texts()))
+    texts.write_text(
+        "".join(json.dumps({"text": text}) + "\n" for text in samples.training_texts())
+    )
     hashes: dict[str, dict[str, str]] = {}
     for name in (engine, "tokenizers"):
-        config = config_of(folder / name, texts, saved, pack=128) | {"tokenize": {"tokenizer_backend": name}}
+        config = config_of(folder / name, texts, saved, pack=128) | {
+            "tokenize": {"tokenizer_backend": name}
+        }
         version = Path(build_dataset(config, workers=1).path)
         hashes[name] = {
             path.name: hashlib.sha256(path.read_bytes()).hexdigest()
             for path in version.glob("data/*.parquet")
         }
-        (record,) = (json.loads(path.read_text()) for path in version.glob("ledger/*.json"))
+        (record,) = (
+            json.loads(path.read_text()) for path in version.glob("ledger/*.json")
+        )
         assert record["engine"] == name
     assert hashes[engine] == hashes["tokenizers"] != {}

@@ -1,4 +1,6 @@
-"""Places that are found from ids alone are the offsets of `tokenizers` before 1.0, in every kind of text."""
+"""Places that are found from ids alone are the offsets of `tokenizers` before 1.0,
+in every kind of text.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,24 @@ from tokenlake.etl.tokenizers import ReferenceEngine, TokenizerFiles
 from tokenlake.etl.tokenizers.alignment import Aligner, compose
 
 # Letters that compose, decompose, and marks of several classes, in and out of order.
-MARKED = ("e\u0301", "q\u0301\u0323", "a\u0323\u0302", "\u0344", "\u212b", "\u1100\u1161\u11a8", "\ufb1d")
-MARKED += ("\u0958", "\uac00\u11a8", "\u0301", "\u0301e", "<tag>\u0301", "x\u0302<tag>", "\u2581e\u0301")
+MARKED = (
+    "e\u0301",
+    "q\u0301\u0323",
+    "a\u0323\u0302",
+    "\u0344",
+    "\u212b",
+    "\u1100\u1161\u11a8",
+    "\ufb1d",
+)
+MARKED += (
+    "\u0958",
+    "\uac00\u11a8",
+    "\u0301",
+    "\u0301e",
+    "<tag>\u0301",
+    "x\u0302<tag>",
+    "\u2581e\u0301",
+)
 
 
 def with_token(files: TokenizerFiles, **flags: bool) -> TokenizerFiles:
@@ -33,7 +51,9 @@ def with_token(files: TokenizerFiles, **flags: bool) -> TokenizerFiles:
     return samples.changed(files, change)
 
 
-def aligned(files: TokenizerFiles, text: str, *, literal: bool) -> list[tuple[int, int, int]]:
+def aligned(
+    files: TokenizerFiles, text: str, *, literal: bool
+) -> list[tuple[int, int, int]]:
     reference = ReferenceEngine(files, literal=literal)
     aligner = Aligner(files, literal=literal, normalize=reference.normalized)
     ids, start, stop = aligner.place(text, reference.encode_piece(text))
@@ -45,24 +65,40 @@ def aligned(files: TokenizerFiles, text: str, *, literal: bool) -> list[tuple[in
 @pytest.mark.parametrize("name", sorted(FORMS))
 @settings(max_examples=15)
 @given(pieces=st.lists(st.one_of(texts, st.sampled_from(MARKED)), max_size=6))
-def test_places_from_ids_are_the_offsets_of_tokenizers(name: str, mode: str, pieces: list[str]) -> None:
+def test_places_from_ids_are_the_offsets_of_tokenizers(
+    name: str, mode: str, pieces: list[str]
+) -> None:
     text = "".join(pieces)
     literal = mode == "literal"
-    assert aligned(FORMS[name], text, literal=literal) == expected(FORMS[name], text, literal=literal)
+    assert aligned(FORMS[name], text, literal=literal) == expected(
+        FORMS[name], text, literal=literal
+    )
 
 
 @needs_offsets
-@pytest.mark.parametrize("name", ["byte-level", "nfc", "sentencepiece", "metaspace-first-True"])
+@pytest.mark.parametrize(
+    "name", ["byte-level", "nfc", "sentencepiece", "metaspace-first-True"]
+)
 @pytest.mark.parametrize("flag", ["lstrip", "rstrip", "single_word"])
-def test_an_added_token_holds_the_white_space_that_it_strips(name: str, flag: str) -> None:
+def test_an_added_token_holds_the_white_space_that_it_strips(
+    name: str, flag: str
+) -> None:
     files = with_token(samples.known()[name], **{flag: True})
-    for text in ("a <tag> b", "a  <tag>\n\tb<tag>", "<tag>", " <tag> <tag>\u3000x", "a<tag>b <tag>, <tag>b"):
+    for text in (
+        "a <tag> b",
+        "a  <tag>\n\tb<tag>",
+        "<tag>",
+        " <tag> <tag>\u3000x",
+        "a<tag>b <tag>, <tag>b",
+    ):
         assert aligned(files, text, literal=True) == expected(files, text, literal=True)
 
 
 @given(
     st.text(
-        alphabet=st.sampled_from("aeq <\u0301\u0302\u0323\u0344\u212b\u1100\u1161\u11a8\uac00\ufb1d"),
+        alphabet=st.sampled_from(
+            "aeq <\u0301\u0302\u0323\u0344\u212b\u1100\u1161\u11a8\uac00\ufb1d"
+        ),
         max_size=9,
     )
 )
@@ -77,7 +113,9 @@ def test_ids_of_another_text_are_refused() -> None:
     files = samples.byte_level()
     reference = ReferenceEngine(files)
     aligner = Aligner(files, literal=True, normalize=reference.normalized)
-    with pytest.raises(TokenizerError, match=r"do not spell the text.*tokenizers>=0\.22,<1"):
+    with pytest.raises(
+        TokenizerError, match=r"do not spell the text.*tokenizers>=0\.22,<1"
+    ):
         aligner.place("another", reference.encode_piece("one text"))
 
 
@@ -87,5 +125,7 @@ def test_a_tokenizer_whose_ids_do_not_spell_the_text_is_refused() -> None:
 
     files = samples.changed(samples.byte_level(), lower)
     aligner = Aligner(files, literal=True, normalize=str.lower)
-    with pytest.raises(TokenizerError, match=r"the normalizer is Lowercase.*tokenizers>=0\.22,<1"):
+    with pytest.raises(
+        TokenizerError, match=r"the normalizer is Lowercase.*tokenizers>=0\.22,<1"
+    ):
         aligner.place("A", np.array([1], np.int32))

@@ -1,4 +1,6 @@
-"""One mistake of the fast engine ends its work in the build, proven with a wrong engine in real worker processes."""
+"""One mistake of the fast engine ends its work in the build, proven with a wrong
+engine in real worker processes.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ TEMPLATE = (
     "{% for message in messages %}{% if message.role == 'assistant' %}{% generation %}{{ message.content }}"
     "{{ eos_token }}{% endgeneration %}{% else %}User: {{ message.content }}\n{% endif %}{% endfor %}"
 )
-# Each changes one answer about a text that holds the word: the last id, or where the first token ends.
+# Each changes one answer about a text that holds the word: the last id, or where the
+# first token ends.
 WRONG = {
     "ids": """
         import tokenlake.etl.tokenizers.engines as fast
@@ -58,11 +61,17 @@ WRONG = {
 
 
 def document(number: int, *, wrong: bool) -> str:
-    return f"document {number}: {WORD if wrong else 'words'} " + "of the quick brown fox, \u00e9t\u00e9 " * 4
+    return (
+        f"document {number}: {WORD if wrong else 'words'} "
+        + "of the quick brown fox, \u00e9t\u00e9 " * 4
+    )
 
 
 def answered(text: str) -> list[dict[str, str]]:
-    return [{"role": "user", "content": text}, {"role": "assistant", "content": f"Yes, {text}"}]
+    return [
+        {"role": "user", "content": text},
+        {"role": "assistant", "content": f"Yes, {text}"},
+    ]
 
 
 @pytest.fixture
@@ -70,18 +79,25 @@ def tokenizer(tmp_path: Path) -> Path:
     return samples.save(samples.byte_level(), tmp_path / "tokenizer")
 
 
-def config_of(tmp_path: Path, tokenizer: Path, wrong_files: str, *, chat: bool, store: str) -> Config:
+def config_of(
+    tmp_path: Path, tokenizer: Path, wrong_files: str, *, chat: bool, store: str
+) -> Config:
     """Three files, a unit each, of which some hold the word in every document."""
     source = tmp_path / "in"
     source.mkdir(exist_ok=True)
     for name in "abc":
         texts = [document(number, wrong=name in wrong_files) for number in range(12)]
-        rows = [{"messages": answered(text)} if chat else {"text": text} for text in texts]
-        # A worker's first samples are 4 kB of text: the note, which is none, makes a unit of so few rows.
+        rows = [
+            {"messages": answered(text)} if chat else {"text": text} for text in texts
+        ]
+        # A worker's first samples are 4 kB of text: the note, which is none, makes a
+        # unit of so few rows.
         lines = [json.dumps({**row, "note": "-" * 400}) + "\n" for row in rows]
         (source / f"{name}.jsonl").write_text("".join(lines))
     options = {"chat": {"template": TEMPLATE}} if chat else {}
-    return settings(tmp_path / store, source, tokenizer, pack=64, **options) | {"source": {"unit_size": 4096}}
+    return settings(tmp_path / store, source, tokenizer, pack=64, **options) | {
+        "source": {"unit_size": 4096}
+    }
 
 
 def build(config: Config) -> tuple[BuildResult, list[Event]]:
@@ -102,7 +118,11 @@ def content(result: BuildResult) -> list[str]:
 
 def engines_of(events: list[Event]) -> dict[int, str]:
     """Return the engine that each unit was built with in the end."""
-    return {event.unit: event.record.engine for event in events if isinstance(event, UnitFinished)}
+    return {
+        event.unit: event.record.engine
+        for event in events
+        if isinstance(event, UnitFinished)
+    }
 
 
 @pytest.mark.parametrize("what", ["ids", "places"])
@@ -110,9 +130,13 @@ def test_a_mismatch_at_the_probe_keeps_the_engine_out(
     what: str, tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sabotage(tmp_path / "wrong", what, monkeypatch)
-    _, events = build(config_of(tmp_path, tokenizer, "abc", chat=what == "places", store="store"))
+    _, events = build(
+        config_of(tmp_path, tokenizer, "abc", chat=what == "places", store="store")
+    )
     (chosen,) = (event for event in events if isinstance(event, EngineChosen))
-    assert chosen.engine == "tokenizers" and "differs from the reference" in chosen.reason
+    assert (
+        chosen.engine == "tokenizers" and "differs from the reference" in chosen.reason
+    )
     assert WORD in chosen.reason
     assert not [event for event in events if isinstance(event, EngineCondemned)]
     assert set(engines_of(events).values()) == {"tokenizers"}
@@ -125,13 +149,25 @@ def test_a_mismatch_in_the_middle_has_every_unit_built_again_by_the_reference(
     chat = what == "places"
     calm, _ = build(config_of(tmp_path, tokenizer, "bc", chat=chat, store="calm"))
     sabotage(tmp_path / "wrong", what, monkeypatch)
-    result, events = build(config_of(tmp_path, tokenizer, "bc", chat=chat, store="store"))
-    assert [event.engine for event in events if isinstance(event, EngineChosen)] == ["gigatoken"]
+    result, events = build(
+        config_of(tmp_path, tokenizer, "bc", chat=chat, store="store")
+    )
+    assert [event.engine for event in events if isinstance(event, EngineChosen)] == [
+        "gigatoken"
+    ]
     (condemned,) = (event for event in events if isinstance(event, EngineCondemned))
     part = "the first byte of id" if what == "places" else "from id"
-    assert condemned.engine == "gigatoken" and part in condemned.reason and WORD in condemned.reason
+    assert (
+        condemned.engine == "gigatoken"
+        and part in condemned.reason
+        and WORD in condemned.reason
+    )
     assert content(result) == content(calm)
     (kept,) = (Path(result.path) / "runs").glob("*condemned*")
     assert WORD in json.loads(kept.read_text())["details"]["text"]
-    finished = [event.record.engine for event in events if isinstance(event, UnitFinished)]
-    assert finished[0] == "gigatoken" and set(engines_of(events).values()) == {"tokenizers"}
+    finished = [
+        event.record.engine for event in events if isinstance(event, UnitFinished)
+    ]
+    assert finished[0] == "gigatoken" and set(engines_of(events).values()) == {
+        "tokenizers"
+    }

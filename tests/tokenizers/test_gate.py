@@ -1,4 +1,6 @@
-"""The gate: gigatoken runs only where it was shown to be equal, and never against the evidence."""
+"""The gate: gigatoken runs only where it was shown to be equal, and never against
+the evidence.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,21 @@ from tests.tokenizer_reference import needs_stages
 from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.tokenizer_mutations import model, norm, pre
 from tests.tokenizers.tokenizer_samples import changed, choose_engine, split_stage
-from tokenlake.errors import ConfigError, EngineMismatchError, MissingExtraError, TokenizerError
+from tokenlake.errors import (
+    ConfigError,
+    EngineMismatchError,
+    MissingExtraError,
+    TokenizerError,
+)
 from tokenlake.etl import build_dataset
-from tokenlake.etl.tokenizers import Encoder, ReferenceEngine, TokenizerFiles, engines, gate, objection
+from tokenlake.etl.tokenizers import (
+    Encoder,
+    ReferenceEngine,
+    TokenizerFiles,
+    engines,
+    gate,
+    objection,
+)
 
 # About which engine is chosen, and why, beside `tokenizers` before 1.0.
 pytestmark = needs_stages
@@ -30,7 +44,8 @@ GigatokenEngine = engines.GigatokenEngine
 def test_a_request_for_gigatoken_is_refused_with_the_reason() -> None:
     files = changed(BYTE(), pre(None))
     with pytest.raises(
-        TokenizerError, match="tokenizer_backend: gigatoken was requested, but the pre_tokenizer is missing"
+        TokenizerError,
+        match="tokenizer_backend: gigatoken was requested, but the pre_tokenizer is missing",
     ):
         choose_engine(files, "gigatoken")
     assert choose_engine(BYTE(), "gigatoken").engine == "gigatoken"
@@ -53,18 +68,26 @@ def test_segments_are_for_large_builds_of_sentencepiece_tokenizers() -> None:
         choose_engine(BYTE(), "segments")
 
 
-def test_where_segments_cannot_run_gigatoken_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_segments_cannot_run_gigatoken_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "tokenlake.etl.tokenizers.segment_kernels", None)
     monkeypatch.delattr("tokenlake.etl.tokenizers.segment_kernels", raising=False)
-    assert choose_engine(samples.sentencepiece(), size=gate.SEGMENTS_FROM).engine == "gigatoken"
+    assert (
+        choose_engine(samples.sentencepiece(), size=gate.SEGMENTS_FROM).engine
+        == "gigatoken"
+    )
     with pytest.raises(
-        MissingExtraError, match=r"'segments' needs its packages: pip install 'tokenlake\[etl\]'"
+        MissingExtraError,
+        match=r"'segments' needs its packages: pip install 'tokenlake\[etl\]'",
     ):
         choose_engine(samples.sentencepiece(), "segments")
 
 
 def test_unknown_requests_are_refused() -> None:
-    with pytest.raises(ConfigError, match="'auto', 'words', 'segments', 'gigatoken', 'tokenizers'"):
+    with pytest.raises(
+        ConfigError, match="'auto', 'words', 'segments', 'gigatoken', 'tokenizers'"
+    ):
         choose_engine(BYTE(), "fast")
     with pytest.raises(ConfigError, match="special_tokens_in_text"):
         choose_engine(BYTE(), "auto", "drop")
@@ -73,8 +96,13 @@ def test_unknown_requests_are_refused() -> None:
 class OtherEngine:
     """gigatoken on another tokenizer: right for many texts, wrong for some."""
 
-    def __init__(self, files: TokenizerFiles, *, literal: bool = True, threads: bool = False) -> None:
-        other = changed(files, lambda spec: spec["model"].update(merges=spec["model"]["merges"][:-40]))
+    def __init__(
+        self, files: TokenizerFiles, *, literal: bool = True, threads: bool = False
+    ) -> None:
+        other = changed(
+            files,
+            lambda spec: spec["model"].update(merges=spec["model"]["merges"][:-40]),
+        )
         self._engine = GigatokenEngine(other, literal=literal)
 
     def encode(self, text: pa.LargeStringArray) -> Any:
@@ -87,12 +115,18 @@ def test_the_probe_condemns_a_wrong_engine(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(EngineMismatchError):
         choose_engine(BYTE(), "gigatoken", "literal", documents)
     choice = choose_engine(BYTE(), "auto", "literal", documents)
-    assert choice.engine == "tokenizers" and "differs from the reference" in choice.reason
+    assert (
+        choice.engine == "tokenizers" and "differs from the reference" in choice.reason
+    )
 
 
-def test_a_difference_in_the_documents_alone_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_difference_in_the_documents_alone_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class WrongOnOneWord(OtherEngine):
-        def __init__(self, files: TokenizerFiles, *, literal: bool = True, threads: bool = False) -> None:
+        def __init__(
+            self, files: TokenizerFiles, *, literal: bool = True, threads: bool = False
+        ) -> None:
             self._engine = GigatokenEngine(files, literal=literal)
 
         def encode(self, text: pa.LargeStringArray) -> Any:
@@ -100,7 +134,10 @@ def test_a_difference_in_the_documents_alone_is_found(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(engines, "GigatokenEngine", WrongOnOneWord)
     assert choose_engine(BYTE()).engine == "gigatoken"
-    assert choose_engine(BYTE(), sample_texts=["fine", "has zzqx inside"]).engine == "tokenizers"
+    assert (
+        choose_engine(BYTE(), sample_texts=["fine", "has zzqx inside"]).engine
+        == "tokenizers"
+    )
 
 
 def test_the_probe_is_bounded() -> None:
@@ -118,7 +155,9 @@ def test_dropout_is_refused_because_ids_would_be_random() -> None:
 
 
 @pytest.mark.parametrize("regex", ["(?<=a", "[", "*", "(", "a{99999999}"])
-def test_a_bad_regex_is_a_tokenizer_error(regex: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_regex_is_a_tokenizer_error(
+    regex: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     files = changed(BYTE(), pre(split_stage(regex)))
     with pytest.raises(TokenizerError):
         choose_engine(files)
@@ -129,7 +168,9 @@ def test_a_bad_regex_is_a_tokenizer_error(regex: str, capfd: pytest.CaptureFixtu
 BACKTRACKING = r"(a+)+$"
 EVIL = {
     "pre-tokenizer": pre(split_stage(BACKTRACKING)),
-    "normalizer": norm({"type": "Replace", "pattern": {"Regex": BACKTRACKING}, "content": "x"}),
+    "normalizer": norm(
+        {"type": "Replace", "pattern": {"Regex": BACKTRACKING}, "content": "x"}
+    ),
 }
 
 
@@ -152,14 +193,17 @@ def test_a_regex_that_panics_in_a_worker_ends_the_build_and_nothing_else(
 ) -> None:
     samples.save(changed(BYTE(), EVIL["pre-tokenizer"]), tmp_path / "tokenizer")
     rows = ["words of a text", "a" * 40 + "!"]
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in rows))
+    (tmp_path / "in.jsonl").write_text(
+        "".join(json.dumps({"text": text}) + "\n" for text in rows)
+    )
     config = config_of(tmp_path, tmp_path / "in.jsonl", tmp_path / "tokenizer", pack=16)
     with pytest.raises(TokenizerError, match=r"panicked.*retry-limit"):
         build_dataset(config, workers=1)
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"{", b"[]", b"null", b"{}", b'{"model": {}}', b'{"model": 3}', b"\xff"]
+    "data",
+    [b"", b"{", b"[]", b"null", b"{}", b'{"model": {}}', b'{"model": 3}', b"\xff"],
 )
 def test_a_broken_json_is_a_tokenizer_error(data: bytes) -> None:
     with pytest.raises(TokenizerError):

@@ -41,14 +41,18 @@ def hub(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(key, raising=False)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    # Whoever imported it before has its answer from then, and would ask the network, many times.
+    # Whoever imported it before has its answer from then, and would ask the network,
+    # many times.
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.chdir(tmp_path)
     return repo
 
 
 def test_a_directory_or_its_json_gives_the_same_files(folder: Path) -> None:
-    by_folder, by_file = load_tokenizer(folder), load_tokenizer(folder / "tokenizer.json")
+    by_folder, by_file = (
+        load_tokenizer(folder),
+        load_tokenizer(folder / "tokenizer.json"),
+    )
     assert by_folder.files == by_file.files == samples.sentencepiece().files
     assert by_folder.name == str(folder) and by_folder.revision is None
 
@@ -56,7 +60,11 @@ def test_a_directory_or_its_json_gives_the_same_files(folder: Path) -> None:
 def test_a_json_of_another_name_stands_alone(folder: Path) -> None:
     (folder / "tokenizer.json").rename(folder / "mine.json")
     files = load_tokenizer(folder / "mine.json")
-    assert list(files.files) == ["tokenizer.json"] and files.eos_id is None and files.vocab_size > 259
+    assert (
+        list(files.files) == ["tokenizer.json"]
+        and files.eos_id is None
+        and files.vocab_size > 259
+    )
 
 
 @pytest.mark.parametrize("name", ["org/small", "org/small@main", "org/small@abc123"])
@@ -66,17 +74,27 @@ def test_the_hub_cache_is_used_without_asking_the_hub(hub: Path, name: str) -> N
     assert files.name == name and files.revision == "abc123"
 
 
-def test_a_cached_tokenizer_imports_neither_huggingface_hub_nor_transformers(hub: Path) -> None:
+def test_a_cached_tokenizer_imports_neither_huggingface_hub_nor_transformers(
+    hub: Path,
+) -> None:
     code = (
         "import sys; from tokenlake.etl.tokenizers.files import load_tokenizer; load_tokenizer('org/small').eos_id;"
         "print(*sorted({'huggingface_hub', 'transformers', 'polars', 'awkward'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=LIB, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=LIB,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout.strip() == ""
 
 
 def test_an_unknown_hub_id_says_where_it_was_looked_for(hub: Path) -> None:
-    with pytest.raises(SourceNotFoundError, match=r"'org/smoll'.*not in the Hub's cache"):
+    with pytest.raises(
+        SourceNotFoundError, match=r"'org/smoll'.*not in the Hub's cache"
+    ):
         load_tokenizer("org/smoll")
 
 
@@ -90,27 +108,35 @@ def test_a_mistyped_path_is_never_a_hub_id(folder: Path) -> None:
 @needs_stages
 def test_a_folder_without_a_vocabulary_says_what_is_expected(tmp_path: Path) -> None:
     with pytest.raises(
-        TokenizerError, match=r"no tokenizer\.json among no files.*expected tokenizer\.json, or one of"
+        TokenizerError,
+        match=r"no tokenizer\.json among no files.*expected tokenizer\.json, or one of",
     ):
         load_tokenizer(tmp_path)
     (tmp_path / "spiece.model").write_bytes(b"x")
     for name in (tmp_path, tmp_path / "spiece.model"):
         with pytest.raises(
-            TokenizerError, match=r"no tokenizer\.json, and transformers cannot load its files \("
+            TokenizerError,
+            match=r"no tokenizer\.json, and transformers cannot load its files \(",
         ):
             load_tokenizer(name)
     (tmp_path / "mine.model").write_bytes(b"x")
-    with pytest.raises(TokenizerError, match=r"cannot read a \.model file; expected tokenizer\.json"):
+    with pytest.raises(
+        TokenizerError, match=r"cannot read a \.model file; expected tokenizer\.json"
+    ):
         load_tokenizer(tmp_path / "mine.model")
 
 
 @pytest.fixture
 def slow(tmp_path: Path) -> Path:
-    """The vocabulary and merges of a byte-level BPE in files of their own, as GPT-2 was released."""
+    """The vocabulary and merges of a byte-level BPE in files of their own, as GPT-2
+    was released.
+    """
     folder, model = tmp_path / "slow", samples.byte_level().spec["model"]
     folder.mkdir()
     (folder / "vocab.json").write_text(json.dumps(model["vocab"]))
-    merges = (pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"])
+    merges = (
+        pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]
+    )
     (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]))
     settings = {
         "tokenizer_class": "GPT2Tokenizer",
@@ -123,7 +149,9 @@ def slow(tmp_path: Path) -> Path:
 
 @needs_stages
 @promise(322)
-def test_files_without_a_tokenizer_json_are_converted_by_transformers(slow: Path) -> None:
+def test_files_without_a_tokenizer_json_are_converted_by_transformers(
+    slow: Path,
+) -> None:
     files = load_tokenizer(slow)
     assert files.name == str(slow)
     assert {"tokenizer.json", "tokenizer_config.json"} <= set(files.files)
@@ -136,7 +164,9 @@ def test_files_without_a_tokenizer_json_are_converted_by_transformers(slow: Path
     assert load_tokenizer(slow / "vocab.json").files == files.files
 
 
-def test_a_repository_of_the_cache_without_a_tokenizer_json_is_not_converted_unasked(hub: Path) -> None:
+def test_a_repository_of_the_cache_without_a_tokenizer_json_is_not_converted_unasked(
+    hub: Path,
+) -> None:
     snapshot = hub / "snapshots" / "abc123"
     (snapshot / "tokenizer.json").rename(
         snapshot / "vocab.json"
@@ -170,7 +200,11 @@ def test_special_tokens_map_fills_what_the_config_leaves_open() -> None:
 def test_files_survive_pickling_and_cannot_be_changed() -> None:
     files = samples.byte_level()
     again = pickle.loads(pickle.dumps(files))
-    assert again.files == files.files and again.name == files.name and again.eos_id == files.eos_id
+    assert (
+        again.files == files.files
+        and again.name == files.name
+        and again.eos_id == files.eos_id
+    )
     with pytest.raises(TypeError):
         files.files["tokenizer.json"] = b""  # pyright: ignore[reportIndexIssue]
 
@@ -180,9 +214,18 @@ def test_a_description_is_json_and_does_not_depend_on_the_name() -> None:
     other = TokenizerFiles(name="another name", files=files.files, revision="1")
     description = describe(files)
     assert json.loads(json.dumps(description)) == description
-    assert description != describe(other) and identity(description) == identity(describe(other))
-    assert (description["prefix"], description["suffix"], description["eos_id"]) == ([1], [], 2)
-    assert description["vocab_size"] == files.vocab_size and len(description["probe_ids"]) == 16
+    assert description != describe(other) and identity(description) == identity(
+        describe(other)
+    )
+    assert (description["prefix"], description["suffix"], description["eos_id"]) == (
+        [1],
+        [],
+        2,
+    )
+    assert (
+        description["vocab_size"] == files.vocab_size
+        and len(description["probe_ids"]) == 16
+    )
 
 
 @pytest.mark.parametrize(
@@ -195,14 +238,20 @@ def test_a_description_is_json_and_does_not_depend_on_the_name() -> None:
     ],
     ids=["a merge", "bos", "a special token", "normalizer"],
 )
-def test_a_changed_behaviour_changes_the_probe(change: Callable[[Spec], object]) -> None:
+def test_a_changed_behaviour_changes_the_probe(
+    change: Callable[[Spec], object],
+) -> None:
     files = samples.sentencepiece()
     assert describe(changed(files, change))["probe"] != describe(files)["probe"]
 
 
-def test_a_swapped_backend_changes_the_probe_of_the_same_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_swapped_backend_changes_the_probe_of_the_same_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     before = describe(samples.sentencepiece())
-    without_bos = samples.changed(samples.sentencepiece(), lambda spec: spec.update(post_processor=None))
+    without_bos = samples.changed(
+        samples.sentencepiece(), lambda spec: spec.update(post_processor=None)
+    )
     backend = open_backend(without_bos.json_bytes)
 
     class Swapped:
@@ -224,10 +273,18 @@ def test_a_swapped_backend_changes_the_probe_of_the_same_files(monkeypatch: pyte
 @pytest.mark.parametrize("gap", [0, 5, 4000])
 def test_added_tokens_are_numbered_as_the_backend_does(gap: int) -> None:
     def change(spec: Spec) -> None:
-        flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+        flags = {
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+        }
         first = len(spec["model"]["vocab"]) + gap
         contents = [("<a>", True), ("<b>", False), ("th", False), ("<c>", True)]
-        new = [{"id": first + i, "content": c, "special": s, **flags} for i, (c, s) in enumerate(contents)]
+        new = [
+            {"id": first + i, "content": c, "special": s, **flags}
+            for i, (c, s) in enumerate(contents)
+        ]
         spec["added_tokens"] = [*spec["added_tokens"], *new]
 
     files = changed(samples.byte_level(), change)
@@ -236,16 +293,22 @@ def test_added_tokens_are_numbered_as_the_backend_does(gap: int) -> None:
         assert [files.token_id(token)] == backend.encode(token).ids
 
 
-def test_an_eos_whose_id_is_not_the_backends_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_eos_whose_id_is_not_the_backends_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(TokenizerFiles, "token_id", lambda self, token: 77)
-    with pytest.raises(TokenizerError, match="has id 77 by its files and 1 by its backend"):
+    with pytest.raises(
+        TokenizerError, match="has id 77 by its files and 1 by its backend"
+    ):
         describe(samples.sentencepiece())
 
 
 def test_a_hub_that_cannot_be_reached_is_a_clear_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the client's HTTP library raises; the real client tries again for half a minute first."""
+    """Whatever the client's HTTP library raises; the real client tries again for
+    half a minute first.
+    """
 
     class ConnectError(Exception):
         """No OSError, like those of the HTTP library."""
@@ -255,12 +318,17 @@ def test_a_hub_that_cannot_be_reached_is_a_clear_error(
 
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.list_repo_files", fail)
-    with pytest.raises(SourceNotFoundError, match=r"nobody/nothing.*ConnectError: Name or service not known"):
+    with pytest.raises(
+        SourceNotFoundError,
+        match=r"nobody/nothing.*ConnectError: Name or service not known",
+    ):
         load_tokenizer("nobody/nothing")
 
 
 def test_a_tokenizer_is_described_without_pandas(tokenizer_dir: Path) -> None:
-    """pyarrow imports it at the first array made of Python objects: a quarter of a second of every command."""
+    """pyarrow imports it at the first array made of Python objects: a quarter of a
+    second of every command.
+    """
     code = (
         "import sys; from tokenlake.etl.tokenizers.files import load_tokenizer; "
         "from tokenlake.etl.tokenizers.fingerprint import describe; "

@@ -1,4 +1,6 @@
-"""The compiled loops of the cached words are kept as machine code, which is loaded without numba."""
+"""The compiled loops of the cached words are kept as machine code, which is loaded
+without numba.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ COMPILE = "tokenlake.etl.tokenizers.words.native_compiler.compile_loops"
 
 @pytest.fixture
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """Two folders where the machine code may lie, in order of preference. This process has loaded none."""
+    """Two folders where the machine code may lie, in order of preference. This
+    process has loaded none.
+    """
     first, second = tmp_path / "first", tmp_path / "second"
     second.mkdir()
     monkeypatch.setattr(f"{NATIVE}.code_folders", lambda: iter([first, second]))
@@ -50,13 +54,18 @@ def test_results_and_arguments() -> None:
     assert sorted(merges[:, 0].tolist())[-2:] == [1 << 32 | 2, 3 << 32 | 4]
     words = np.array([2, 3], np.uint64)
     assert compiled_loops.settle(words, 2, np.zeros(0, np.uint64)) == 5
-    with pytest.raises(TypeError, match="settle: got an array of int64, must be contiguous and of uint64"):
+    with pytest.raises(
+        TypeError,
+        match="settle: got an array of int64, must be contiguous and of uint64",
+    ):
         compiled_loops.settle(words.astype(np.int64), 2, words)
     with pytest.raises(TypeError, match="contiguous"):
         compiled_loops.settle(np.zeros(4, np.uint64)[::2], 2, words)
 
 
-def test_only_a_whole_file_of_this_user_is_loaded(folders: tuple[Path, Path], compiled: list[bytes]) -> None:
+def test_only_a_whole_file_of_this_user_is_loaded(
+    folders: tuple[Path, Path], compiled: list[bytes]
+) -> None:
     compiled += [b"machine code", b"after a change of rights", b"after a cut"]
     assert not is_compiled()
     assert machine_code() == b"machine code"
@@ -84,7 +93,9 @@ def test_a_folder_that_cannot_be_written_is_passed_over(
     assert machine_code() == b"machine code"
 
 
-def test_the_file_is_looked_for_in_all_folders(folders: tuple[Path, Path], compiled: list[bytes]) -> None:
+def test_the_file_is_looked_for_in_all_folders(
+    folders: tuple[Path, Path], compiled: list[bytes]
+) -> None:
     compiled += [b"fresh", b"fresher"]
     assert machine_code() == b"fresh"
     (file,) = folders[0].glob("*.o")
@@ -102,6 +113,7 @@ def test_a_numba_that_cannot_compile_leaves_the_work_to_the_reference(
 
     monkeypatch.setattr(COMPILE, fail)
     with pytest.raises(
-        MissingExtraError, match=r"tokenizer backend 'words' cannot run here: numba \S+ does not compile"
+        MissingExtraError,
+        match=r"tokenizer backend 'words' cannot run here: numba \S+ does not compile",
     ):
         WordEngine(byte_level())

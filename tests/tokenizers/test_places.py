@@ -1,4 +1,6 @@
-"""Places: each token's bytes are those of the offsets of `tokenizers`, and stretches touch the right tokens."""
+"""Places: each token's bytes are those of the offsets of `tokenizers`, and stretches
+touch the right tokens.
+"""
 
 from __future__ import annotations
 
@@ -42,11 +44,17 @@ FORMS = {name: with_tag(files) for name, files in samples.known().items()}
 def expected(files: TokenizerFiles, text: str, *, literal: bool) -> list[Place]:
     """Return (id, first byte, end) of each token by the offsets of `tokenizers` alone.
 
-    A blank put before a piece of text has the offsets of the character after it, which is not its own.
+    A blank put before a piece of text has the offsets of the character after it, which
+    is not its own.
     """
-    encoding = _untrimmed(files.json_bytes, literal).encode(text, add_special_tokens=False)
+    encoding = _untrimmed(files.json_bytes, literal).encode(
+        text, add_special_tokens=False
+    )
     size = [len(text[:place].encode()) for place in range(len(text) + 1)]
-    found = [(i, size[a], size[b]) for i, (a, b) in zip(encoding.ids, encoding.offsets, strict=True)]
+    found = [
+        (i, size[a], size[b])
+        for i, (a, b) in zip(encoding.ids, encoding.offsets, strict=True)
+    ]
     for at, token in enumerate(encoding.tokens[:-1]):
         if token in BLANKS and found[at][1] == found[at + 1][1]:
             found[at] = (found[at][0], found[at][1], found[at][1])
@@ -71,13 +79,28 @@ _ENCODERS: dict[tuple[str, str, str], Encoder] = {}
 def encoder_of(name: str, mode: str, engine: str = "gigatoken") -> Encoder:
     key = name, mode, engine
     if key not in _ENCODERS:
-        _ENCODERS[key] = Encoder(FORMS[name], engine=engine, special_tokens_in_text=mode)
+        _ENCODERS[key] = Encoder(
+            FORMS[name], engine=engine, special_tokens_in_text=mode
+        )
     return _ENCODERS[key]
 
 
 pieces = st.one_of(
     st.text(max_size=12),
-    st.sampled_from([*MARKUP, " ", "  ", "\u2581", "e\u0301", "\u4e16", "\U0001f600", "\n\n", "Hello", " x"]),
+    st.sampled_from(
+        [
+            *MARKUP,
+            " ",
+            "  ",
+            "\u2581",
+            "e\u0301",
+            "\u4e16",
+            "\U0001f600",
+            "\n\n",
+            "Hello",
+            " x",
+        ]
+    ),
 )
 texts = st.lists(pieces, max_size=8).map("".join)
 
@@ -87,7 +110,9 @@ texts = st.lists(pieces, max_size=8).map("".join)
 @pytest.mark.parametrize("name", sorted(FORMS))
 @settings(max_examples=15)
 @given(rows=st.lists(texts, max_size=6))
-def test_places_equal_the_offsets_of_tokenizers(name: str, mode: str, rows: list[str]) -> None:
+def test_places_equal_the_offsets_of_tokenizers(
+    name: str, mode: str, rows: list[str]
+) -> None:
     want = [expected(FORMS[name], text, literal=mode == "literal") for text in rows]
     assert places(encoder_of(name, mode), rows) == want
 
@@ -97,10 +122,15 @@ def test_places_equal_the_offsets_of_tokenizers(name: str, mode: str, rows: list
     ("name", "engine"),
     [
         *((name, "gigatoken") for name in sorted(FORMS)),
-        *((name, "tokenizers") for name in ("byte-level", "nfc", "sentencepiece", "metaspace-always-False")),
+        *(
+            (name, "tokenizers")
+            for name in ("byte-level", "nfc", "sentencepiece", "metaspace-always-False")
+        ),
     ],
 )
-def test_places_of_hard_texts_equal_the_offsets_of_tokenizers(name: str, engine: str) -> None:
+def test_places_of_hard_texts_equal_the_offsets_of_tokenizers(
+    name: str, engine: str
+) -> None:
     marked = ("a</s>b</s> c </s></s>\u4e16<s>" * 3, "<tag>x<tag> <tag>", "\u2581" * 3)
     rows = [*samples.hard_texts()[::5], *marked]
     want = [expected(FORMS[name], text, literal=False) for text in rows]
@@ -112,8 +142,12 @@ def random_stretches(rng: random.Random, size: int) -> list[tuple[int, int]]:
     return list(zip(cuts[::2], cuts[1::2], strict=False))
 
 
-def holds_loss(tokens: list[Place], stretches: list[tuple[int, int]], text: str) -> list[bool]:
-    """Say which tokens bear loss, by the words of the definition: a stretch widened to whole characters."""
+def holds_loss(
+    tokens: list[Place], stretches: list[tuple[int, int]], text: str
+) -> list[bool]:
+    """Say which tokens bear loss, by the words of the definition: a stretch widened
+    to whole characters.
+    """
     data, mask = text.encode(), [False] * len(tokens)
     for start, stop in stretches:
         while start and data[start] & 0xC0 == 0x80:
@@ -130,7 +164,14 @@ def holds_loss(tokens: list[Place], stretches: list[tuple[int, int]], text: str)
     return mask
 
 
-SPANNED = ("byte-level", "sentencepiece", "llama-3", "nfc", "metaspace-first-True", "metaspace-always-False")
+SPANNED = (
+    "byte-level",
+    "sentencepiece",
+    "llama-3",
+    "nfc",
+    "metaspace-first-True",
+    "metaspace-always-False",
+)
 
 
 @needs_offsets
@@ -143,7 +184,9 @@ def test_a_token_that_holds_a_byte_of_a_stretch_bears_loss(
 ) -> None:
     rng = random.Random(seed)
     stretches = [random_stretches(rng, len(text.encode())) for text in rows]
-    encoded, mask = encoder_of(name, "encode", engine).encode_spans(samples.large(rows), Spans.of(stretches))
+    encoded, mask = encoder_of(name, "encode", engine).encode_spans(
+        samples.large(rows), Spans.of(stretches)
+    )
     want = [
         holds_loss(expected(FORMS[name], text, literal=False), some, text)
         for text, some in zip(rows, stretches, strict=True)
@@ -158,32 +201,51 @@ def test_a_made_up_blank_bears_loss_with_the_byte_after_it() -> None:
     tokens = expected(FORMS["sentencepiece"], text, literal=False)
     at = next(i for i, (_, a, b) in enumerate(tokens) if a == b)
     encoder = encoder_of("sentencepiece", "encode")
-    for stretch, bears in (((0, 9), True), ((5, 9), True), ((0, 5), False), ((1, 8), True)):
+    for stretch, bears in (
+        ((0, 9), True),
+        ((5, 9), True),
+        ((0, 5), False),
+        ((1, 8), True),
+    ):
         _, mask = encoder.encode_spans(samples.large([text]), Spans.of([[stretch]]))
         assert bool(mask[at]) is bears, stretch
 
 
 @given(
     rows=st.lists(
-        st.lists(st.tuples(st.integers(0, 12), st.integers(0, 4)), max_size=10), min_size=1, max_size=5
+        st.lists(st.tuples(st.integers(0, 12), st.integers(0, 4)), max_size=10),
+        min_size=1,
+        max_size=5,
     ),
     ordered=st.booleans(),
     seed=st.integers(0, 1 << 30),
 )
-def test_touched_follows_its_definition(rows: list[list[tuple[int, int]]], ordered: bool, seed: int) -> None:
+def test_touched_follows_its_definition(
+    rows: list[list[tuple[int, int]]], ordered: bool, seed: int
+) -> None:
     rng = random.Random(seed)
     if ordered:
         ends = [sorted(a + size for a, size in row) for row in rows]
         rows = [
-            [(a, max(0, b - a)) for a, b in zip(sorted(a for a, _ in row), end, strict=True)]
+            [
+                (a, max(0, b - a))
+                for a, b in zip(sorted(a for a, _ in row), end, strict=True)
+            ]
             for row, end in zip(rows, ends, strict=True)
         ]
     tokens = [[(0, a, a + size) for a, size in row] for row in rows]
     stretches = [random_stretches(rng, 16) for _ in rows]
-    flat = np.array([place[1:] for row in tokens for place in row], np.int64).reshape(-1, 2)
+    flat = np.array([place[1:] for row in tokens for place in row], np.int64).reshape(
+        -1, 2
+    )
     offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
     shift = np.repeat(16 * np.arange(len(rows)), np.diff(offsets))
-    spans = Spans.of([[(a + 16 * at, b + 16 * at) for a, b in row] for at, row in enumerate(stretches)])
+    spans = Spans.of(
+        [
+            [(a + 16 * at, b + 16 * at) for a, b in row]
+            for at, row in enumerate(stretches)
+        ]
+    )
     mask = touched(flat[:, 0] + shift, flat[:, 1] + shift, offsets, spans)
     want = [filled(row, some) for row, some in zip(tokens, stretches, strict=True)]
     assert mask.tolist() == [value for row in want for value in row]
@@ -192,7 +254,11 @@ def test_touched_follows_its_definition(rows: list[list[tuple[int, int]]], order
 def filled(tokens: list[Place], stretches: list[tuple[int, int]]) -> list[bool]:
     mask = [False] * len(tokens)
     for start, stop in stretches:
-        hit = [at for at, (_, a, b) in enumerate(tokens) if max(a, start) < min(max(b, a + 1), stop)]
+        hit = [
+            at
+            for at, (_, a, b) in enumerate(tokens)
+            if max(a, start) < min(max(b, a + 1), stop)
+        ]
         for at in range(hit[0], hit[-1] + 1) if hit else ():
             mask[at] = True
     return mask
@@ -200,11 +266,21 @@ def filled(tokens: list[Place], stretches: list[tuple[int, int]]) -> list[bool]:
 
 @needs_offsets
 @pytest.mark.parametrize("engine", ["gigatoken", "tokenizers"])
-def test_batches_may_be_empty_slices_and_many_pieces(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_may_be_empty_slices_and_many_pieces(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tokenlake.etl.tokenizers.offsets._BLOCK", 7)
     monkeypatch.setattr("tokenlake.etl.tokenizers.offsets.BATCH_BYTES", 30)
     encoder = encoder_of("sentencepiece", "encode", engine)
-    rows = ["zero \u00e4", "", "one</s>two \u4e16\u754c", "\u2581odd", "", "four and some more words", "<s>"]
+    rows = [
+        "zero \u00e4",
+        "",
+        "one</s>two \u4e16\u754c",
+        "\u2581odd",
+        "",
+        "four and some more words",
+        "<s>",
+    ]
     want = [expected(FORMS["sentencepiece"], text, literal=False) for text in rows]
     assert places(encoder, rows) == want
     sliced, start, stop = encoder.encode_places(samples.large(rows).slice(2, 3))
@@ -212,12 +288,20 @@ def test_batches_may_be_empty_slices_and_many_pieces(engine: str, monkeypatch: p
     assert flat == [place for row in want[2:5] for place in row]
     spans = [[(0, len(text.encode()))] if text else [] for text in rows]
     _, mask = encoder.encode_spans(samples.large(rows), Spans.of(spans))
-    lone = [at for at, (_, a, b) in enumerate(place for row in want for place in row) if a == b]
+    lone = [
+        at
+        for at, (_, a, b) in enumerate(place for row in want for place in row)
+        if a == b
+    ]
     assert set(np.flatnonzero(~mask).tolist()) <= set(lone)
     for nothing in ([], [""], ["", ""]):
         empty, start, stop = encoder.encode_places(samples.large(nothing))
         assert len(empty) == len(nothing) and not len(start) and not len(stop)
-        assert not len(encoder.encode_spans(samples.large(nothing), Spans.of([[]] * len(nothing)))[1])
+        assert not len(
+            encoder.encode_spans(samples.large(nothing), Spans.of([[]] * len(nothing)))[
+                1
+            ]
+        )
 
 
 def odd_rows(encoder: Encoder, rows: list[str]) -> list[int]:
@@ -232,7 +316,12 @@ def odd_rows(encoder: Encoder, rows: list[str]) -> list[int]:
 @pytest.mark.parametrize("name", sorted(FORMS))
 def test_ordinary_texts_need_no_reference(name: str) -> None:
     encoder = encoder_of(name, "encode")
-    rows = ["A row of a chat</s> <s>and its answer\n", " caf\u00e9 \u4f60\u597d \U0001f600", "", "</s>"]
+    rows = [
+        "A row of a chat</s> <s>and its answer\n",
+        " caf\u00e9 \u4f60\u597d \U0001f600",
+        "",
+        "</s>",
+    ]
     assert odd_rows(encoder, rows) == []
 
 
@@ -248,34 +337,55 @@ def test_a_text_that_nfc_changes_is_the_references() -> None:
 
 
 @needs_offsets
-def test_an_added_token_whose_id_is_also_text_of_another_size_leaves_places_to_the_reference() -> None:
+def test_an_added_token_whose_id_is_also_text_of_another_size_leaves_places_to_the_reference() -> (
+    None
+):
     def change(spec: samples.Spec) -> None:
-        spec["added_tokens"].append({"id": spec["model"]["vocab"]["\u00e9"], "content": "\u00e9", **FLAGS})
+        spec["added_tokens"].append(
+            {"id": spec["model"]["vocab"]["\u00e9"], "content": "\u00e9", **FLAGS}
+        )
 
     files = samples.changed(samples.byte_level(), change)
     assert TokenSizes.of(samples.byte_level(), literal=False) is not None
     assert TokenSizes.of(files, literal=False) is None
     rows = ["caf\u00e9", "\u4e29 \u00e9\u00e9", "plain"]
     encoder = Encoder(files, engine="gigatoken", special_tokens_in_text="encode")
-    assert places(encoder, rows) == [expected(files, text, literal=False) for text in rows]
+    assert places(encoder, rows) == [
+        expected(files, text, literal=False) for text in rows
+    ]
 
 
 def test_offsets_that_a_post_processor_would_trim_are_whole() -> None:
-    trimming = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    files = samples.changed(samples.byte_level(), lambda spec: spec.update(post_processor=trimming))
+    trimming = {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": True,
+        "use_regex": True,
+    }
+    files = samples.changed(
+        samples.byte_level(), lambda spec: spec.update(post_processor=trimming)
+    )
     for engine in ("gigatoken", "tokenizers"):
-        _, start, stop = Encoder(files, engine=engine).encode_places(samples.large(["a the  b"]))
-        assert start[0] == 0 and stop[-1] == 8 and start[1:].tolist() == stop[:-1].tolist()
+        _, start, stop = Encoder(files, engine=engine).encode_places(
+            samples.large(["a the  b"])
+        )
+        assert (
+            start[0] == 0 and stop[-1] == 8 and start[1:].tolist() == stop[:-1].tolist()
+        )
 
 
 class Shifted:
-    """Sizes of tokens that are wrong though they add up: a byte of one token is given to the one before it."""
+    """Sizes of tokens that are wrong though they add up: a byte of one token is
+    given to the one before it.
+    """
 
     def __init__(self, sizes: TokenSizes, word: bytes) -> None:
         self._right, self._word = sizes, word
 
     def places(self, text: pa.LargeStringArray, offsets: Any, ids: Any) -> Any:
-        start, stop, odd = (part.copy() for part in self._right.places(text, offsets, ids))
+        start, stop, odd = (
+            part.copy() for part in self._right.places(text, offsets, ids)
+        )
         for row, value in enumerate(text.to_pylist()):
             if self._word in value.encode() and offsets[row + 1] - offsets[row] > 1:
                 start[offsets[row] + 1] += 1
@@ -289,7 +399,9 @@ def test_one_wrong_place_in_a_sampled_row_condemns_the_engine() -> None:
     encoder.encode_places(rows)
     encoder._locator.sizes = Shifted(encoder._locator.sizes, b"words")
     encoder._sampler = type(encoder._sampler)(0.001, "gigatoken")
-    with pytest.raises(EngineMismatchError, match="from the first byte of id 1 on: expected"):
+    with pytest.raises(
+        EngineMismatchError, match="from the first byte of id 1 on: expected"
+    ):
         encoder.encode_spans(rows, Spans.of([[(0, 4)]] * 50))
 
 

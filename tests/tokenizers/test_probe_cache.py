@@ -1,4 +1,6 @@
-"""A probe that was equal once is not made again, and any that could come out otherwise is."""
+"""A probe that was equal once is not made again, and any that could come out
+otherwise is.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +39,23 @@ def asked(monkeypatch: pytest.MonkeyPatch, **given: Any) -> bool:
     with monkeypatch.context() as patch:
         patch.setattr(gate, "probe", probe)
         choice, encoder = choose_encoder(**given)
-    assert choice.engine == encoder.engine == ("tokenizers" if compared else "gigatoken")
-    assert compared or choice.reason.startswith("on the allow-list, equal to the reference on ")
+    assert (
+        choice.engine == encoder.engine == ("tokenizers" if compared else "gigatoken")
+    )
+    assert compared or choice.reason.startswith(
+        "on the allow-list, equal to the reference on "
+    )
     return bool(compared)
 
 
-def test_what_was_equal_is_not_compared_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    same: dict[str, Any] = {"files": samples.byte_level(), "sample_texts": TEXTS, "probes": DiskCache(path)}
+def test_what_was_equal_is_not_compared_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    same: dict[str, Any] = {
+        "files": samples.byte_level(),
+        "sample_texts": TEXTS,
+        "probes": DiskCache(path),
+    }
     assert asked(monkeypatch, **same)
     assert asked(monkeypatch, **same)  # a difference is not remembered
     first = choose_encoder(**same)[0]
@@ -55,11 +67,17 @@ def test_what_was_equal_is_not_compared_again(path: Path, monkeypatch: pytest.Mo
         {"sample_texts": ["".join(TEXTS)]},
         {"special_tokens_in_text": "encode"},
         {"places": True},
-        {"files": changed(samples.byte_level(), lambda spec: spec["model"]["merges"].pop())},
+        {
+            "files": changed(
+                samples.byte_level(), lambda spec: spec["model"]["merges"].pop()
+            )
+        },
         {"probes": None},
         {"probes": DiskCache(path.with_name("elsewhere"))},
     ]
-    assert [asked(monkeypatch, **same | other) for other in others] == [True] * len(others)
+    assert [asked(monkeypatch, **same | other) for other in others] == [True] * len(
+        others
+    )
 
 
 def _torn(entry: Path) -> None:
@@ -80,7 +98,11 @@ def _folder(entry: Path) -> None:
 def test_a_damaged_cache_knows_nothing_and_is_no_error(
     damage: Callable[[Path], None], path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    same: dict[str, Any] = {"files": samples.byte_level(), "sample_texts": TEXTS, "probes": DiskCache(path)}
+    same: dict[str, Any] = {
+        "files": samples.byte_level(),
+        "sample_texts": TEXTS,
+        "probes": DiskCache(path),
+    }
     choose_encoder(**same)
     assert not asked(monkeypatch, **same)
     [entry] = path.iterdir()

@@ -1,4 +1,6 @@
-"""Training of a byte-level BPE: the words, the merges, and the tokenizer that comes out."""
+"""Training of a byte-level BPE: the words, the merges, and the tokenizer that comes
+out.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +33,25 @@ TEXTS = st.text(
 @needs_stages
 @given(TEXTS)
 def test_words_are_those_of_the_pre_tokenizer(text: str) -> None:
-    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": True}
+    level = {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": False,
+        "use_regex": True,
+    }
     pre_tokenizer = samples.backend_with(pre_tokenizer=level).pre_tokenizer
     characters = byte_characters()
-    expected: Counter[str] = Counter(piece for piece, _ in pre_tokenizer.pre_tokenize_str(text))
+    expected: Counter[str] = Counter(
+        piece for piece, _ in pre_tokenizer.pre_tokenize_str(text)
+    )
     words = count_words([text])
     assert (
-        Counter({"".join(characters[byte] for byte in word.encode()): words[word] for word in words})
+        Counter(
+            {
+                "".join(characters[byte] for byte in word.encode()): words[word]
+                for word in words
+            }
+        )
         == expected
     )
 
@@ -80,11 +94,17 @@ def learn_slowly(
 
 
 @given(
-    st.dictionaries(st.text("abc", min_size=1, max_size=12), st.integers(1, 9), max_size=8),
+    st.dictionaries(
+        st.text("abc", min_size=1, max_size=12), st.integers(1, 9), max_size=8
+    ),
     st.integers(3, 30),
 )
-def test_merges_are_those_of_the_most_frequent_pairs(words: dict[str, int], vocab_size: int) -> None:
-    assert learn_merges(words, "abc", vocab_size) == learn_slowly(words, "abc", vocab_size)
+def test_merges_are_those_of_the_most_frequent_pairs(
+    words: dict[str, int], vocab_size: int
+) -> None:
+    assert learn_merges(words, "abc", vocab_size) == learn_slowly(
+        words, "abc", vocab_size
+    )
 
 
 def test_the_example_of_the_documentation() -> None:
@@ -98,9 +118,13 @@ def test_a_trained_tokenizer_is_repeatable_and_runs_on_gigatoken() -> None:
     first, second = train_bpe(iter(texts), 400), train_bpe(list(texts), 400)
     assert first.files == second.files
     assert (
-        first.vocab_size == 400 and first.eos_token == "<|endoftext|>" and first.eos_id == first.bos_id == 0
+        first.vocab_size == 400
+        and first.eos_token == "<|endoftext|>"
+        and first.eos_id == first.bos_id == 0
     )
-    assert choose_engine(first, "gigatoken", "literal", texts[:50]).engine == "gigatoken"
+    assert (
+        choose_engine(first, "gigatoken", "literal", texts[:50]).engine == "gigatoken"
+    )
 
 
 def test_training_on_nothing_gives_bytes() -> None:
@@ -113,16 +137,27 @@ def test_training_needs_room_for_the_bytes() -> None:
 
 
 def test_a_trained_tokenizer_decodes_what_it_encodes() -> None:
-    """Each word of the training text is one token where the vocabulary has room for it."""
+    """Each word of the training text is one token where the vocabulary has room for
+    it.
+    """
     tokenizer = ReferenceTokenizer(train_bpe(["low lower low"], 300).json_bytes)
     assert len(tokenizer.encode("low lower").ids) == 2
     for text in samples.hard_texts()[::7]:
-        assert tokenizer.decode(tokenizer.encode(text).ids, skip_special_tokens=False) == text
+        assert (
+            tokenizer.decode(tokenizer.encode(text).ids, skip_special_tokens=False)
+            == text
+        )
 
 
-@pytest.mark.parametrize("train", [train_sentencepiece, train_word_piece, train_unigram])
+@pytest.mark.parametrize(
+    "train", [train_sentencepiece, train_word_piece, train_unigram]
+)
 def test_tokenizers_for_tests_are_the_same_each_time(train) -> None:
     texts = samples.training_texts()[:60]
     first = train(texts, 400)
     assert first == train(list(texts), 400)
-    assert ReferenceTokenizer(samples.from_spec(first).json_bytes).encode("Hello world").ids
+    assert (
+        ReferenceTokenizer(samples.from_spec(first).json_bytes)
+        .encode("Hello world")
+        .ids
+    )

@@ -77,8 +77,12 @@ def pieces_of(splitter: Any, texts: list[str], block: int) -> list[list[str]]:
     while part < len(texts):
         cuts = np.empty(2 * int(edges[-1]) + 2 * block + 2, np.int64)
         counts = np.zeros(len(edges), np.int64)
-        part, place, count = split(data, edges, part, place, block, *splitter.tables, cuts, counts)
-        for begin, end in zip(cuts[:count].tolist(), cuts[1 : count + 1].tolist(), strict=True):
+        part, place, count = split(
+            data, edges, part, place, block, *splitter.tables, cuts, counts
+        )
+        for begin, end in zip(
+            cuts[:count].tolist(), cuts[1 : count + 1].tolist(), strict=True
+        ):
             row = int(np.searchsorted(edges, begin, "right")) - 1
             made[row].append(bytes(data[begin:end]).decode())
     return made
@@ -86,24 +90,47 @@ def pieces_of(splitter: Any, texts: list[str], block: int) -> list[list[str]]:
 
 def expected(pattern: str, text: str, kind: str = "Regex") -> list[str]:
     """Return the pieces that `tokenizers` makes."""
-    return [piece for piece, _ in pre_tokenizer_of(kind, pattern).pre_tokenize_str(text)]
+    return [
+        piece for piece, _ in pre_tokenizer_of(kind, pattern).pre_tokenize_str(text)
+    ]
 
 
 @functools.lru_cache(maxsize=4)
 def pre_tokenizer_of(kind: str, pattern: str) -> Any:
-    split = {"type": "Split", "pattern": {kind: pattern}, "behavior": "Isolated", "invert": False}
+    split = {
+        "type": "Split",
+        "pattern": {kind: pattern},
+        "behavior": "Isolated",
+        "invert": False,
+    }
     return samples.backend_with(pre_tokenizer=split).pre_tokenizer
 
 
 def repeated(part: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    quantifiers = ("", "", "", "*", "+", "?", "{1,3}", "{2}", "*?", "+?", "??", "++", "?+")
+    quantifiers = (
+        "",
+        "",
+        "",
+        "*",
+        "+",
+        "?",
+        "{1,3}",
+        "{2}",
+        "*?",
+        "+?",
+        "??",
+        "++",
+        "?+",
+    )
     return st.tuples(part, st.sampled_from(quantifiers)).map("".join)
 
 
 def branches(part: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     sequence = st.lists(repeated(part), min_size=1, max_size=4).map("".join)
     look = st.sampled_from(("", "", "", r"(?!\S)", "(?!a)", "(?= )", "(?![ab])"))
-    return st.lists(st.tuples(sequence, look).map("".join), min_size=1, max_size=4).map("|".join)
+    return st.lists(st.tuples(sequence, look).map("".join), min_size=1, max_size=4).map(
+        "|".join
+    )
 
 
 ATOMS = st.sampled_from(CLASSES)
@@ -115,7 +142,9 @@ TEXTS = st.lists(st.text(LETTERS, max_size=25), min_size=1, max_size=4)
 @needs_stages
 @settings(max_examples=150)
 @given(EXPRESSIONS, TEXTS, st.sampled_from((1, 3, 10, 1000)))
-def test_any_expression_splits_as_tokenizers_does(source: str, texts: list[str], block: int) -> None:
+def test_any_expression_splits_as_tokenizers_does(
+    source: str, texts: list[str], block: int
+) -> None:
     try:
         splitter = splitter_of(source)
     except UnsupportedError:
@@ -206,29 +235,44 @@ def test_members_of_classes_are_those_of_tokenizers() -> None:
     for number, is_member in enumerate(
         (str.isupper, lambda text: not text.isspace(), lambda text: text == "x")
     ):
-        made = [bool(symbols.members[symbols.of_point[ord(letter)], number]) for letter in letters]
+        made = [
+            bool(symbols.members[symbols.of_point[ord(letter)], number])
+            for letter in letters
+        ]
         assert made == [is_member(letter) for letter in letters]
     assert len(symbols.of_point) == sys.maxunicode + 1
 
 
-def test_classes_are_asked_for_once(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_classes_are_asked_for_once(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cache = DiskCache(tmp_path)
     first = symbols_of([r"\p{L}", "[0-9]"], cache)
     monkeypatch.setattr("tokenlake.etl.tokenizers.words.classes._ask", None)
     again = symbols_of([r"\p{L}", "[0-9]"], cache)
-    assert np.array_equal(first.of_point, again.of_point) and np.array_equal(first.members, again.members)
+    assert np.array_equal(first.of_point, again.of_point) and np.array_equal(
+        first.members, again.members
+    )
     # Another version of `tokenizers` may have other tables.
-    monkeypatch.setattr("tokenlake.etl.tokenizers.words.classes.tokenizers_version", lambda: "0.0")
+    monkeypatch.setattr(
+        "tokenlake.etl.tokenizers.words.classes.tokenizers_version", lambda: "0.0"
+    )
     with pytest.raises(TypeError):
         symbols_of([r"\p{L}", "[0-9]"], cache)
 
 
 @needs_stages
-@pytest.mark.parametrize("stage", [{"type": "Digits", "individual_digits": True}, {"type": "Punctuation"}])
+@pytest.mark.parametrize(
+    "stage", [{"type": "Digits", "individual_digits": True}, {"type": "Punctuation"}]
+)
 def test_classes_of_other_pre_tokenizers(stage: dict[str, Any]) -> None:
     symbols = symbols_of([stage_class(stage)])
     text = "".join(map(chr, range(0x20, 0x3100))) + "\U0001d7ce\U00010ac8\U0001f600"
-    members = {character for character in text if symbols.members[symbols.of_point[ord(character)], 0]}
+    members = {
+        character
+        for character in text
+        if symbols.members[symbols.of_point[ord(character)], 0]
+    }
     splitter: Any = samples.backend_with(pre_tokenizer=stage).pre_tokenizer
     for character in text:
         pieces = splitter.pre_tokenize_str(f"a{character}a")

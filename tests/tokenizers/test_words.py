@@ -1,4 +1,6 @@
-"""Cached words have the ids of `tokenizers`, for any splits, added tokens, text, and state of the table."""
+"""Cached words have the ids of `tokenizers`, for any splits, added tokens, text, and
+state of the table.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,16 @@ from tokenlake.base.cache import DiskCache
 from tokenlake.errors import EngineMismatchError, TokenizerError
 from tokenlake.etl.tokenizers import Encoder, TokenizerFiles, gate
 from tokenlake.etl.tokenizers.offsets import TokenSizes
-from tokenlake.etl.tokenizers.words import LONGEST, LONGEST_MERGED, WordEngine, loops, objection_to_words
+from tokenlake.etl.tokenizers.words import (
+    LONGEST,
+    LONGEST_MERGED,
+    WordEngine,
+    loops,
+    objection_to_words,
+)
 
-# About an engine whose splits need character classes; tests/tokenizers/test_generations.py tests the others.
+# About an engine whose splits need character classes;
+# tests/tokenizers/test_generations.py tests the others.
 pytestmark = needs_stages
 
 WORDS = "tokenlake.etl.tokenizers.words"
@@ -36,7 +45,9 @@ WORDS = "tokenlake.etl.tokenizers.words"
 def asking_engine(files: TokenizerFiles) -> WordEngine:
     """Return an engine that asks the reference for the ids of every new word."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(f"{WORDS}.merging.Merger.of", lambda *_arguments, **_options: None)
+        patch.setattr(
+            f"{WORDS}.merging.Merger.of", lambda *_arguments, **_options: None
+        )
         return WordEngine(files)
 
 
@@ -64,7 +75,13 @@ def _cached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def split(regex: str, **changes: Any) -> Spec:
-    return {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False, **changes}
+    return {
+        "type": "Split",
+        "pattern": {"Regex": regex},
+        "behavior": "Isolated",
+        "invert": False,
+        **changes,
+    }
 
 
 BYTES: Spec = {**samples.BYTE_LEVEL, "use_regex": False}
@@ -80,7 +97,9 @@ O200K = samples.SPLIT_REGEXES["o200k"]
 
 
 def stages(*parts: Spec) -> Callable[[Spec], object]:
-    return lambda spec: spec.update(pre_tokenizer={"type": "Sequence", "pretokenizers": list(parts)})
+    return lambda spec: spec.update(
+        pre_tokenizer={"type": "Sequence", "pretokenizers": list(parts)}
+    )
 
 
 BYTE_LEVEL_FORMS: dict[str, Callable[[Spec], object]] = {
@@ -88,8 +107,12 @@ BYTE_LEVEL_FORMS: dict[str, Callable[[Spec], object]] = {
     "llama-3": stages(split(samples.SPLIT_REGEXES["llama-3"]), BYTES),
     "o200k": stages(split(O200K), BYTES),
     "deepseek": stages(*DEEPSEEK, BYTES),
-    "starcoder": stages({"type": "Digits", "individual_digits": True}, samples.BYTE_LEVEL),
-    "digits together": stages({"type": "Digits", "individual_digits": False}, samples.BYTE_LEVEL),
+    "starcoder": stages(
+        {"type": "Digits", "individual_digits": True}, samples.BYTE_LEVEL
+    ),
+    "digits together": stages(
+        {"type": "Digits", "individual_digits": False}, samples.BYTE_LEVEL
+    ),
     "punctuation": stages({"type": "Punctuation"}, samples.BYTE_LEVEL),
     "matches alone": stages(split(O200K, behavior="Removed", invert=True), BYTES),
     "inverted": stages(split(r"\s+", invert=True), BYTES),
@@ -98,13 +121,22 @@ BYTE_LEVEL_FORMS: dict[str, Callable[[Spec], object]] = {
         pre_tokenizer={**samples.BYTE_LEVEL, "add_prefix_space": True}
     ),
     "whole texts": lambda spec: spec.update(pre_tokenizer=BYTES),
-    "no normalizers": lambda spec: spec.update(normalizer={"type": "Sequence", "normalizers": []}),
+    "no normalizers": lambda spec: spec.update(
+        normalizer={"type": "Sequence", "normalizers": []}
+    ),
     "nfc": lambda spec: spec.update(normalizer={"type": "NFC"}),
     "ignored merges": lambda spec: spec["model"].update(ignore_merges=True),
-    "missing bytes": lambda spec: [spec["model"]["vocab"].pop(token) for token in "\u0100\u0101\xc2\xff"],
+    "missing bytes": lambda spec: [
+        spec["model"]["vocab"].pop(token) for token in "\u0100\u0101\xc2\xff"
+    ],
 }
 REPLACE = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
-IDLE = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
+IDLE = {
+    "type": "Split",
+    "pattern": {"String": " "},
+    "behavior": "MergedWithPrevious",
+    "invert": False,
+}
 
 
 def without_newline_byte(spec: Spec) -> None:
@@ -121,7 +153,12 @@ SENTENCEPIECE_FORMS: dict[str, Callable[[Spec], object]] = {
     "gemini": without_newline_byte,
     "metaspace": lambda spec: spec.update(
         normalizer=None,
-        pre_tokenizer={"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "first", "split": True},
+        pre_tokenizer={
+            "type": "Metaspace",
+            "replacement": SPACE,
+            "prepend_scheme": "first",
+            "split": True,
+        },
     ),
 }
 
@@ -134,9 +171,16 @@ def form(name: str) -> TokenizerFiles:
 
 def same_ids(engine: WordEngine, texts: list[str], *, literal: bool = True) -> None:
     made = engine.encode(samples.large(texts))
-    assert made.offsets.dtype == np.int64 and made.ids.dtype == np.int32 and made.offsets[-1] == len(made.ids)
+    assert (
+        made.offsets.dtype == np.int64
+        and made.ids.dtype == np.int32
+        and made.offsets[-1] == len(made.ids)
+    )
     for text, ids, expected in zip(
-        texts, made.rows(), samples.reference_ids(engine.files, texts, literal=literal), strict=True
+        texts,
+        made.rows(),
+        samples.reference_ids(engine.files, texts, literal=literal),
+        strict=True,
     ):
         assert ids.tolist() == expected, text
 
@@ -206,16 +250,58 @@ PARTS = (
         "\u017f",
         "\u212a",
     ),
-    *("\ufb01", "\u01c5", "\u02b0", "\u0661", "\xb2", "\u2167", "\u4f60\u597d", "\u9fa6", "\u3042", "\u30fc"),
-    *("\ud55c", "\u1100", "\u1161", "\u11a8", "\u0e01\u0e47", "\u0928\u093f", "\u05e9\u05dc", "\u0639\u064b"),
-    *("\U0001f468\u200d\U0001f469", "\U0001f1eb", "\ufe0f", "\U0001d518", "\U0001e900", "\uffff", "\u0378"),
-    *(SPACE, SPACE * 2, "\u0120", "<s>", "</s>", "<unk>", "<|endoftext|>", "<0x0A>", "<|end", "\U0010ffff"),
+    *(
+        "\ufb01",
+        "\u01c5",
+        "\u02b0",
+        "\u0661",
+        "\xb2",
+        "\u2167",
+        "\u4f60\u597d",
+        "\u9fa6",
+        "\u3042",
+        "\u30fc",
+    ),
+    *(
+        "\ud55c",
+        "\u1100",
+        "\u1161",
+        "\u11a8",
+        "\u0e01\u0e47",
+        "\u0928\u093f",
+        "\u05e9\u05dc",
+        "\u0639\u064b",
+    ),
+    *(
+        "\U0001f468\u200d\U0001f469",
+        "\U0001f1eb",
+        "\ufe0f",
+        "\U0001d518",
+        "\U0001e900",
+        "\uffff",
+        "\u0378",
+    ),
+    *(
+        SPACE,
+        SPACE * 2,
+        "\u0120",
+        "<s>",
+        "</s>",
+        "<unk>",
+        "<|endoftext|>",
+        "<0x0A>",
+        "<|end",
+        "\U0010ffff",
+    ),
 )
 TEXT = st.one_of(
-    st.lists(st.one_of(st.sampled_from(PARTS), st.sampled_from(PARTS), st.text(max_size=3)), max_size=14).map(
-        "".join
+    st.lists(
+        st.one_of(st.sampled_from(PARTS), st.sampled_from(PARTS), st.text(max_size=3)),
+        max_size=14,
+    ).map("".join),
+    st.tuples(st.sampled_from(PARTS), st.integers(1, 40)).map(
+        lambda drawn: drawn[0] * drawn[1]
     ),
-    st.tuples(st.sampled_from(PARTS), st.integers(1, 40)).map(lambda drawn: drawn[0] * drawn[1]),
 )
 TEXTS = st.lists(TEXT, max_size=8)
 
@@ -257,8 +343,12 @@ def test_words_are_merged_where_merges_decide_alone(name: str) -> None:
     st.lists(st.text("abcd", max_size=30), max_size=12),
     st.booleans(),
 )
-def test_any_merges(picks: list[tuple[int, int]], words: list[str], ignores_merges: bool) -> None:
-    """Draw merges of four letters by number; the reference and the merges here give the same ids."""
+def test_any_merges(
+    picks: list[tuple[int, int]], words: list[str], ignores_merges: bool
+) -> None:
+    """Draw merges of four letters by number; the reference and the merges here give
+    the same ids.
+    """
     tokens = list("abcd")
     merges: list[list[str]] = []
     for first, second in picks:
@@ -270,8 +360,15 @@ def test_any_merges(picks: list[tuple[int, int]], words: list[str], ignores_merg
 
     def change(spec: Spec) -> None:
         base = [token for token in spec["model"]["vocab"] if len(token) == 1]
-        vocab = {token: number for number, token in enumerate(dict.fromkeys([*base, *tokens]))}
-        spec["model"] |= {"vocab": vocab, "merges": merges, "ignore_merges": ignores_merges}
+        vocab = {
+            token: number
+            for number, token in enumerate(dict.fromkeys([*base, *tokens]))
+        }
+        spec["model"] |= {
+            "vocab": vocab,
+            "merges": merges,
+            "ignore_merges": ignores_merges,
+        }
         spec.update(pre_tokenizer=BYTES, added_tokens=[])
 
     files = samples.changed(samples.byte_level(), change)
@@ -283,7 +380,9 @@ def test_slices_of_arrays_and_empty_ones() -> None:
     engine = WordEngine(form("deepseek"))
     texts = ["", "one two", "", "three \u4f60\u597d 4567", ""]
     made = engine.encode(samples.large(["x", *texts, "y z"]).slice(1, len(texts)))
-    assert [ids.tolist() for ids in made.rows()] == samples.reference_ids(engine.files, texts, literal=True)
+    assert [ids.tolist() for ids in made.rows()] == samples.reference_ids(
+        engine.files, texts, literal=True
+    )
     assert engine.encode(samples.large([])).offsets.tolist() == [0]
     assert engine.encode(samples.large(["", ""])).offsets.tolist() == [0, 0, 0]
 
@@ -314,9 +413,20 @@ FLAGS = st.fixed_dictionaries(
     }
 )
 PLAIN = {"special": False, "single_word": False, "lstrip": False, "rstrip": False}
-NAMES = ("gpt-2", "deepseek", "nfc", "a space in front", "llama-2", "gemma", "metaspace")
+NAMES = (
+    "gpt-2",
+    "deepseek",
+    "nfc",
+    "a space in front",
+    "llama-2",
+    "gemma",
+    "metaspace",
+)
 TOKEN_TEXT = st.lists(
-    st.sampled_from([*TOKENS, "a", "b", "c", " ", "\n", "x", "e\u0301", "word", "\u0301", "<"]), max_size=12
+    st.sampled_from(
+        [*TOKENS, "a", "b", "c", " ", "\n", "x", "e\u0301", "word", "\u0301", "<"]
+    ),
+    max_size=12,
 )
 
 
@@ -327,12 +437,17 @@ TOKEN_TEXT = st.lists(
     st.lists(TOKEN_TEXT.map("".join), max_size=6),
     st.booleans(),
 )
-def test_added_tokens(name: str, tokens: dict[str, Spec], texts: list[str], literal: bool) -> None:
+def test_added_tokens(
+    name: str, tokens: dict[str, Spec], texts: list[str], literal: bool
+) -> None:
     base = form(name)
 
     def add(spec: Spec) -> None:
         vocab = spec["model"]["vocab"]
-        number = max(max(vocab.values()), *(token["id"] for token in spec["added_tokens"])) + 1
+        number = (
+            max(max(vocab.values()), *(token["id"] for token in spec["added_tokens"]))
+            + 1
+        )
         for content, flags in tokens.items():
             given = base.token_id(content)
             if given is None:
@@ -347,7 +462,9 @@ def test_added_tokens(name: str, tokens: dict[str, Spec], texts: list[str], lite
 
 def test_tokens_of_raw_text_come_before_those_of_normalized_text() -> None:
     def add(spec: Spec) -> None:
-        for number, (content, is_normalized) in enumerate((("ab", True), ("bc", False)), 9000):
+        for number, (content, is_normalized) in enumerate(
+            (("ab", True), ("bc", False)), 9000
+        ):
             spec["model"]["vocab"][content] = number
             spec["added_tokens"].append(
                 {"id": number, "content": content, "normalized": is_normalized, **PLAIN}
@@ -362,7 +479,9 @@ def test_tokens_of_raw_text_come_before_those_of_normalized_text() -> None:
 def test_a_pair_that_is_there_twice_has_no_rank_of_its_own() -> None:
     twice = samples.changed(
         form("gpt-2"),
-        lambda spec: spec["model"].update(merges=[*spec["model"]["merges"], spec["model"]["merges"][0]]),
+        lambda spec: spec["model"].update(
+            merges=[*spec["model"]["merges"], spec["model"]["merges"][0]]
+        ),
     )
     assert not merges_words(twice)
 
@@ -422,8 +541,22 @@ def test_texts_of_many_blocks(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("name", ["gpt-2", "gemma", "whole texts"])
 def test_long_words(name: str) -> None:
     drawn = random.Random(3)
-    texts = ["".join(drawn.choices("ab", (9, 1), k=LONGEST + extra)) for extra in (-1, 0, 1, 5000)]
-    sizes = (7, 8, 9, 15, 16, 17, LONGEST_MERGED, LONGEST_MERGED + 1, LONGEST, LONGEST + 1)
+    texts = [
+        "".join(drawn.choices("ab", (9, 1), k=LONGEST + extra))
+        for extra in (-1, 0, 1, 5000)
+    ]
+    sizes = (
+        7,
+        8,
+        9,
+        15,
+        16,
+        17,
+        LONGEST_MERGED,
+        LONGEST_MERGED + 1,
+        LONGEST,
+        LONGEST + 1,
+    )
     texts += ["a" * size for size in sizes]
     engine = WordEngine(form(name))
     same_ids(engine, [*texts, "ab", *texts])
@@ -442,7 +575,10 @@ def test_a_full_table_is_begun_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{WORDS}.table._FIRST_CAPACITY", 16)
     monkeypatch.setattr(f"{WORDS}.table._MOST_CAPACITY", 2048)
     drawn = random.Random(4)
-    words = ["".join(drawn.choices("abcdefghijklmnop", k=drawn.randint(1, 19))) for _ in range(4000)]
+    words = [
+        "".join(drawn.choices("abcdefghijklmnop", k=drawn.randint(1, 19)))
+        for _ in range(4000)
+    ]
     texts = [" ".join(words[at : at + 50]) for at in range(0, len(words), 50)]
     engine = WordEngine(form("gpt-2"))
     same_ids(engine, texts)
@@ -451,7 +587,9 @@ def test_a_full_table_is_begun_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     same_ids(engine, texts)
 
 
-def test_words_whose_ids_never_came_are_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_whose_ids_never_came_are_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     encode = WordEngine.encode_words
     failures = ["no ids"]
 
@@ -471,12 +609,20 @@ def test_threads_may_share_an_engine() -> None:
     shared = WordEngine(form("deepseek"))
     texts = [list(samples.hard_texts()[at::97]) for at in range(8)]
     with ThreadPoolExecutor(4) as threads:
-        made = list(threads.map(lambda some: shared.encode(samples.large(some)).rows(), texts * 5))
-    expected = [samples.reference_ids(shared.files, some, literal=True) for some in texts] * 5
+        made = list(
+            threads.map(
+                lambda some: shared.encode(samples.large(some)).rows(), texts * 5
+            )
+        )
+    expected = [
+        samples.reference_ids(shared.files, some, literal=True) for some in texts
+    ] * 5
     assert [[ids.tolist() for ids in rows] for rows in made] == expected
 
 
-def test_a_machine_that_has_not_compiled_it_waits_for_larger_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_has_not_compiled_it_waits_for_larger_texts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(gate, "is_compiled", lambda: False)
     files = form("deepseek")
     small = choose_engine(files, size=gate.UNCOMPILED_WORDS_FROM - 1)
@@ -490,15 +636,21 @@ def test_large_texts_of_other_tokenizers_get_it() -> None:
     files = form("deepseek")
     large = gate.CACHED_WORDS_FROM
     small = choose_engine(files, size=large - 1)
-    assert small.engine == "tokenizers" and "words are cached from 512 KiB of text on" in small.reason
+    assert (
+        small.engine == "tokenizers"
+        and "words are cached from 512 KiB of text on" in small.reason
+    )
     chosen = choose_engine(files, size=large)
     assert chosen.engine == "words" and "equal to the reference on" in chosen.reason
     assert choose_engine(files, "words").engine == "words"
     assert choose_engine(samples.byte_level(), size=large).engine == "gigatoken"
-    refused = choose_engine(samples.changed(files, stages(split("^a"), BYTES)), size=large)
+    refused = choose_engine(
+        samples.changed(files, stages(split("^a"), BYTES)), size=large
+    )
     assert refused.engine == "tokenizers"
     assert (
-        "not for gigatoken" in refused.reason and r"not for words: the expression '^a' has" in refused.reason
+        "not for gigatoken" in refused.reason
+        and r"not for words: the expression '^a' has" in refused.reason
     )
 
 
@@ -517,13 +669,19 @@ def test_a_wrong_word_condemns_it(monkeypatch: pytest.MonkeyPatch) -> None:
     documents = samples.training_texts()
     with pytest.raises(EngineMismatchError, match="tokenizer backend 'words' differs"):
         choose_engine(form("deepseek"), "words", "literal", documents)
-    choice = choose_engine(form("deepseek"), "auto", "literal", documents, gate.CACHED_WORDS_FROM)
+    choice = choose_engine(
+        form("deepseek"), "auto", "literal", documents, gate.CACHED_WORDS_FROM
+    )
     assert choice.engine == "tokenizers"
     assert "words failed" in choice.reason
 
 
-def test_wrong_merges_condemn_every_build_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing that a right engine left behind in this process hides a wrong one, and the other way round."""
+def test_wrong_merges_condemn_every_build_of_a_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing that a right engine left behind in this process hides a wrong one, and
+    the other way round.
+    """
     files = form("deepseek")
     assert choose_engine(files, "words").engine == "words"
     merge_words = loops().merge_words
@@ -537,12 +695,16 @@ def test_wrong_merges_condemn_every_build_of_a_process(monkeypatch: pytest.Monke
     with monkeypatch.context() as patch:
         patch.setattr(loops(), "merge_words", wrong)
         for _ in range(2):
-            with pytest.raises(EngineMismatchError, match="tokenizer backend 'words' differs"):
+            with pytest.raises(
+                EngineMismatchError, match="tokenizer backend 'words' differs"
+            ):
                 choose_engine(files, "words")
     assert choose_engine(files, "words").engine == "words"
 
 
-def test_wrong_tables_on_disk_condemn_every_build(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_tables_on_disk_condemn_every_build(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     files = form("deepseek")
     assert choose_engine(files, "words").engine == "words"
 
@@ -556,7 +718,9 @@ def test_wrong_tables_on_disk_condemn_every_build(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(DiskCache, "get", get_wrong)
     for _ in range(2):
-        with pytest.raises(EngineMismatchError, match="tokenizer backend 'words' differs"):
+        with pytest.raises(
+            EngineMismatchError, match="tokenizer backend 'words' differs"
+        ):
             choose_engine(files, "words")
 
 
@@ -578,12 +742,24 @@ PLACED = (
 def test_places_follow_from_ids(name: str, mode: str) -> None:
     files = form(name)
     assert TokenSizes.of(files, literal=mode == "literal") is not None
-    texts = samples.large([*samples.hard_texts()[::4], "e\u0301 \u212b", SPACE * 3, "a</s>b <s>", "\x00\xff"])
+    texts = samples.large(
+        [
+            *samples.hard_texts()[::4],
+            "e\u0301 \u212b",
+            SPACE * 3,
+            "a</s>b <s>",
+            "\x00\xff",
+        ]
+    )
     fast, slow = (
-        Encoder(files, engine=engine, add_special_tokens=False, special_tokens_in_text=mode)
+        Encoder(
+            files, engine=engine, add_special_tokens=False, special_tokens_in_text=mode
+        )
         for engine in ("words", "tokenizers")
     )
-    for made, expected in zip(fast.encode_places(texts)[1:], slow.encode_places(texts)[1:], strict=True):
+    for made, expected in zip(
+        fast.encode_places(texts)[1:], slow.encode_places(texts)[1:], strict=True
+    ):
         assert np.array_equal(made, expected)
 
 
@@ -599,8 +775,13 @@ def test_long_documents(name: str) -> None:
     pieces = fast.encode_long(long)
     if pieces is not None:
         ids = np.concatenate(list(pieces[1]))
-        assert ids.tolist() == samples.reference_ids(files, [long[0].as_py()], literal=True)[0]
+        assert (
+            ids.tolist()
+            == samples.reference_ids(files, [long[0].as_py()], literal=True)[0]
+        )
 
 
-def test_a_build_with_it_has_the_bytes_of_one_with_the_reference(tmp_path: Path) -> None:
+def test_a_build_with_it_has_the_bytes_of_one_with_the_reference(
+    tmp_path: Path,
+) -> None:
     check_same_bytes("words", form("deepseek"), tmp_path)

@@ -1,7 +1,8 @@
-"""Changed tokenizer.json files: what people write, what converters leave behind, and what nobody should write.
+"""Changed tokenizer.json files: what people write, what converters leave behind, and
+what nobody should write.
 
-Each is small, loads in `tokenizers` or is refused, and differs from a known form by one thing. What the gate makes
-of each is pinned in `test_mutations.py`.
+Each is small, loads in `tokenizers` or is refused, and differs from a known form by one
+thing. What the gate makes of each is pinned in `test_mutations.py`.
 """
 
 from __future__ import annotations
@@ -17,11 +18,22 @@ from tokenlake.etl.tokenizers import SPLIT_REGEXES, TokenizerFiles
 Change = Callable[[Spec], object]
 Mutation = tuple[Callable[[], TokenizerFiles], Change]
 
-FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
+FLAGS = {
+    "single_word": False,
+    "lstrip": False,
+    "rstrip": False,
+    "normalized": False,
+    "special": False,
+}
 LEVEL = samples.BYTE_LEVEL
 REPLACE = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
 PREPEND = {"type": "Prepend", "prepend": SPACE}
-METASPACE = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "first", "split": False}
+METASPACE = {
+    "type": "Metaspace",
+    "replacement": SPACE,
+    "prepend_scheme": "first",
+    "split": False,
+}
 TAG = {"content": "<tag>"}
 BEHAVIOURS = ("Removed", "Contiguous", "MergedWithPrevious", "MergedWithNext")
 REGEXES = {
@@ -29,10 +41,16 @@ REGEXES = {
     r"\s++$|\s*[\r\n]|\s+(?!\S)|\s+",
     "letters": r"\p{L}+|\s+|.",
     "llama-3 of two digits": SPLIT_REGEXES["llama-3"].replace("{1,3}", "{1,2}"),
-    "llama-3 without contractions": SPLIT_REGEXES["llama-3"].removeprefix("(?i:'s|'t|'re|'ve|'m|'ll|'d)|"),
-    "llama-3, contractions of lower case": SPLIT_REGEXES["llama-3"].replace("(?i:", "(?:", 1),
+    "llama-3 without contractions": SPLIT_REGEXES["llama-3"].removeprefix(
+        "(?i:'s|'t|'re|'ve|'m|'ll|'d)|"
+    ),
+    "llama-3, contractions of lower case": SPLIT_REGEXES["llama-3"].replace(
+        "(?i:", "(?:", 1
+    ),
     "qwen without its last branch": SPLIT_REGEXES["qwen-2"].removesuffix(r"|\s+"),
-    "gpt-2 with a new line": SPLIT_REGEXES["gpt-2"].replace(r"|\s+(?!\S)", r"|\n|\s+(?!\S)"),
+    "gpt-2 with a new line": SPLIT_REGEXES["gpt-2"].replace(
+        r"|\s+(?!\S)", r"|\n|\s+(?!\S)"
+    ),
     "o200k without slashes": SPLIT_REGEXES["o200k"].replace("[\\r\\n/]*", "[\\r\\n]*"),
     "digits one by one": r"\p{N}",
 }
@@ -72,8 +90,14 @@ def added(*tokens: dict[str, Any]) -> Change:
 
     def change(spec: Spec) -> None:
         vocab = spec["model"]["vocab"]
-        places = [vocab.get(token["content"], len(vocab) + i) for i, token in enumerate(tokens)]
-        new = ({"id": place, **FLAGS, **token} for place, token in zip(places, tokens, strict=True))
+        places = [
+            vocab.get(token["content"], len(vocab) + i)
+            for i, token in enumerate(tokens)
+        ]
+        new = (
+            {"id": place, **FLAGS, **token}
+            for place, token in zip(places, tokens, strict=True)
+        )
         spec["added_tokens"] = [*(spec["added_tokens"] or []), *new]
 
     return change
@@ -106,8 +130,13 @@ def shuffled_ids(spec: Spec) -> None:
     """Give the merged tokens ids in another order than that of the merges."""
     vocab = spec["model"]["vocab"]
     fixed = {token: i for token, i in vocab.items() if i < 300}
-    rest = sorted((token for token in vocab if token not in fixed), key=lambda token: token[::-1])
-    spec["model"]["vocab"] = {**fixed, **{token: 300 + i for i, token in enumerate(rest)}}
+    rest = sorted(
+        (token for token in vocab if token not in fixed), key=lambda token: token[::-1]
+    )
+    spec["model"]["vocab"] = {
+        **fixed,
+        **{token: 300 + i for i, token in enumerate(rest)},
+    }
 
 
 def sequence(*stages: Any) -> Spec:
@@ -119,7 +148,12 @@ def normal(*stages: Any) -> Spec:
 
 
 def split(pattern: Any, behaviour: str = "Isolated", *, invert: bool = False) -> Spec:
-    return {"type": "Split", "pattern": pattern, "behavior": behaviour, "invert": invert}
+    return {
+        "type": "Split",
+        "pattern": pattern,
+        "behavior": behaviour,
+        "invert": invert,
+    }
 
 
 def _pre_tokenizers() -> dict[str, Mutation]:
@@ -148,14 +182,22 @@ def _pre_tokenizers() -> dict[str, Mutation]:
         "bytes twice": sequence(LEVEL, LEVEL),
         "bytes, then split": sequence(plain, llama),
         "split, then gpt-2 again": sequence(llama, LEVEL),
-        "split, then prefix space": sequence(llama, {**plain, "add_prefix_space": True}),
+        "split, then prefix space": sequence(
+            llama, {**plain, "add_prefix_space": True}
+        ),
         "two splits": sequence(llama, split({"Regex": r"\p{N}"}), plain),
         "a nested sequence": sequence(sequence(llama, plain)),
         "split alone": llama,
         "split on a string": sequence(split({"String": " "}), plain),
-        "split on a string, merged": sequence(split({"String": " "}, "MergedWithNext"), plain),
-        "split inverted": sequence(split({"Regex": SPLIT_REGEXES["gpt-2"]}, invert=True), plain),
-        "split removed and inverted": sequence(split({"Regex": r"\s+"}, "Removed", invert=True), plain),
+        "split on a string, merged": sequence(
+            split({"String": " "}, "MergedWithNext"), plain
+        ),
+        "split inverted": sequence(
+            split({"Regex": SPLIT_REGEXES["gpt-2"]}, invert=True), plain
+        ),
+        "split removed and inverted": sequence(
+            split({"Regex": r"\s+"}, "Removed", invert=True), plain
+        ),
         "an unknown key": {**LEVEL, "new_option": True},
     }
     made: dict[str, Mutation] = {
@@ -165,7 +207,10 @@ def _pre_tokenizers() -> dict[str, Mutation]:
         stage = sequence({"type": "Punctuation", "behavior": behaviour}, LEVEL)
         made[f"punctuation: {behaviour}"] = byte, pre(stage)
     for name, behaviour in product(("llama-3", "gpt-2", "o200k"), BEHAVIOURS):
-        made[f"split {name}: {behaviour}"] = byte, pre(split_stage(SPLIT_REGEXES[name], behavior=behaviour))
+        made[f"split {name}: {behaviour}"] = (
+            byte,
+            pre(split_stage(SPLIT_REGEXES[name], behavior=behaviour)),
+        )
     for name, regex in (SPLIT_REGEXES | REGEXES).items():
         made[f"regex: {name}"] = byte, pre(split_stage(regex))
     return made
@@ -173,7 +218,12 @@ def _pre_tokenizers() -> dict[str, Mutation]:
 
 def _normalizers() -> dict[str, Mutation]:
     strip = {"type": "Strip", "strip_left": True, "strip_right": True}
-    bert = {"clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": True}
+    bert = {
+        "clean_text": True,
+        "handle_chinese_chars": True,
+        "strip_accents": None,
+        "lowercase": True,
+    }
     of_bytes = {
         **{
             name.lower(): {"type": name}
@@ -181,8 +231,16 @@ def _normalizers() -> dict[str, Mutation]:
         },
         "strip": strip,
         "bert": {"type": "BertNormalizer", **bert},
-        "replace a string": {"type": "Replace", "pattern": {"String": "a"}, "content": "b"},
-        "replace a regex": {"type": "Replace", "pattern": {"Regex": " +"}, "content": " "},
+        "replace a string": {
+            "type": "Replace",
+            "pattern": {"String": "a"},
+            "content": "b",
+        },
+        "replace a regex": {
+            "type": "Replace",
+            "pattern": {"Regex": " +"},
+            "content": " ",
+        },
         "prepend": {"type": "Prepend", "prepend": " "},
         "bytes": {"type": "ByteLevel"},
         "nested nfc": normal({"type": "NFC"}),
@@ -195,7 +253,9 @@ def _normalizers() -> dict[str, Mutation]:
         "prepend only": PREPEND,
         "swapped": normal(REPLACE, PREPEND),
         "prepended twice": normal(PREPEND, PREPEND, REPLACE),
-        "another mark": normal({**PREPEND, "prepend": "_"}, {**REPLACE, "content": "_"}),
+        "another mark": normal(
+            {**PREPEND, "prepend": "_"}, {**REPLACE, "content": "_"}
+        ),
         "stripped": normal(strip, REPLACE),
         "nfkc first": normal({"type": "NFKC"}, PREPEND, REPLACE),
         "lower case last": normal(PREPEND, REPLACE, {"type": "Lowercase"}),
@@ -205,7 +265,10 @@ def _normalizers() -> dict[str, Mutation]:
     made: dict[str, Mutation] = {
         f"normalizer: {name}": (byte, norm(stage)) for name, stage in of_bytes.items()
     }
-    return made | {f"normalizer of pieces: {name}": (piece, norm(stage)) for name, stage in of_pieces.items()}
+    return made | {
+        f"normalizer of pieces: {name}": (piece, norm(stage))
+        for name, stage in of_pieces.items()
+    }
 
 
 def _metaspaces() -> dict[str, Mutation]:
@@ -216,10 +279,18 @@ def _metaspaces() -> dict[str, Mutation]:
     }
     stages |= {
         "another mark": {**METASPACE, "replacement": "_"},
-        "as of old": {"type": "Metaspace", "replacement": SPACE, "add_prefix_space": True},
+        "as of old": {
+            "type": "Metaspace",
+            "replacement": SPACE,
+            "add_prefix_space": True,
+        },
         "in a sequence": sequence(METASPACE),
-        "after digits": sequence({"type": "Digits", "individual_digits": True}, METASPACE),
-        "after punctuation": sequence({"type": "Punctuation", "behavior": "Isolated"}, METASPACE),
+        "after digits": sequence(
+            {"type": "Digits", "individual_digits": True}, METASPACE
+        ),
+        "after punctuation": sequence(
+            {"type": "Punctuation", "behavior": "Isolated"}, METASPACE
+        ),
         "white space": {"type": "WhitespaceSplit"},
         "bytes": LEVEL,
     }
@@ -248,7 +319,9 @@ def _models() -> dict[str, Mutation]:
         ),
         "fewer merges": merges(lambda all_: all_[::3]),
         "no merges": merges(lambda all_: []),
-        "merges as strings": merges(lambda all_: [" ".join(pair_of(merge)) for merge in all_]),
+        "merges as strings": merges(
+            lambda all_: [" ".join(pair_of(merge)) for merge in all_]
+        ),
         "merges reversed": merges(lambda all_: all_[::-1]),
         "merges in turns": merges(lambda all_: [*all_[::2], *all_[1::2]]),
         "a merge twice": merges(lambda all_: [all_[-1], *all_]),
@@ -262,7 +335,9 @@ def _models() -> dict[str, Mutation]:
         "ids not in merge order": shuffled_ids,
         "a gap in the ids": lambda spec: spec["model"]["vocab"].update(unused=5000),
         "an id twice": lambda spec: spec["model"]["vocab"].update(unused=400),
-        "foreign text in the vocabulary": lambda spec: spec["model"]["vocab"].update({"\u4e16\u754c": 5000}),
+        "foreign text in the vocabulary": lambda spec: spec["model"]["vocab"].update(
+            {"\u4e16\u754c": 5000}
+        ),
         "a missing byte": without("\u0109"),
         "no line end": without("\u010a"),
         "most bytes missing": without(*map(chr, range(161, 256))),
@@ -277,12 +352,23 @@ def _models() -> dict[str, Mutation]:
         "unknown tokens apart": model(fuse_unk=False),
         "no unknown token": model(unk_token=None),
         "fewer merges": merges(lambda all_: all_[::2]),
-        "merges as strings": merges(lambda all_: [" ".join(pair_of(merge)) for merge in all_]),
+        "merges as strings": merges(
+            lambda all_: [" ".join(pair_of(merge)) for merge in all_]
+        ),
         "a merge makes a byte": lambda spec: (
-            spec["model"]["vocab"].update({"<0": 5000, "x4": 5001, "x41": 5002, "x41>": 5003}),
-            merges(lambda all_: [*all_, ["<", "0"], ["x", "4"], ["x4", "1"], ["x41", ">"], ["<0", "x41>"]])(
-                spec
+            spec["model"]["vocab"].update(
+                {"<0": 5000, "x4": 5001, "x41": 5002, "x41>": 5003}
             ),
+            merges(
+                lambda all_: [
+                    *all_,
+                    ["<", "0"],
+                    ["x", "4"],
+                    ["x4", "1"],
+                    ["x41", ">"],
+                    ["<0", "x41>"],
+                ]
+            )(spec),
         ),
         "a merge of a byte": merges(lambda all_: [*all_, ["<0x41>", "b"]]),
         "words of two": lambda spec: (
@@ -290,13 +376,20 @@ def _models() -> dict[str, Mutation]:
             merges(lambda all_: [*all_, ["e", "\u2581t"]])(spec),
         ),
     }
-    made: dict[str, Mutation] = {f"model: {name}": (byte, change) for name, change in changes.items()}
-    return made | {f"model of pieces: {name}": (piece, change) for name, change in of_pieces.items()}
+    made: dict[str, Mutation] = {
+        f"model: {name}": (byte, change) for name, change in changes.items()
+    }
+    return made | {
+        f"model of pieces: {name}": (piece, change)
+        for name, change in of_pieces.items()
+    }
 
 
 def _added_tokens() -> dict[str, Mutation]:
     made: dict[str, Mutation] = {}
-    for special, flag in product((True, False), ("single_word", "lstrip", "rstrip", "normalized", "none")):
+    for special, flag in product(
+        (True, False), ("single_word", "lstrip", "rstrip", "normalized", "none")
+    ):
         token = {**TAG, "special": special} | ({} if flag == "none" else {flag: True})
         kind = "special" if special else "plain"
         made[f"added {kind}: {flag}"] = byte, added(token)
@@ -323,12 +416,20 @@ def _added_tokens() -> dict[str, Mutation]:
         "a wrong id": ({"content": "th", "id": 5000},),
         "an unknown key": ({**TAG, "new_option": True},),
         "many": tuple(
-            {"content": f"<reserved_{number}>", "special": number % 2 == 0} for number in range(300)
+            {"content": f"<reserved_{number}>", "special": number % 2 == 0}
+            for number in range(300)
         ),
     }
     for name, tokens in several.items():
         made[f"added: {name}"] = byte, added(*tokens)
-    for name in ("two", "a blank inside", "the mark of a blank", "another script", "many", "overlapping"):
+    for name in (
+        "two",
+        "a blank inside",
+        "the mark of a blank",
+        "another script",
+        "many",
+        "overlapping",
+    ):
         made[f"added to pieces: {name}"] = piece, added(*several[name])
     made["added: none"] = byte, put(added_tokens=[])
     made["added: null"] = byte, put(added_tokens=None)
@@ -339,41 +440,77 @@ def _added_tokens() -> dict[str, Mutation]:
 
 
 def _surroundings() -> dict[str, Mutation]:
-    cut = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
+    cut = {
+        "direction": "Right",
+        "max_length": 2,
+        "strategy": "LongestFirst",
+        "stride": 0,
+    }
     pad = {"strategy": {"Fixed": 64}, "direction": "Right", "pad_to_multiple_of": None}
     pad |= {"pad_id": 0, "pad_type_id": 0, "pad_token": "<|endoftext|>"}
     end = samples.template([], [("<|endoftext|>", 0)])
-    doubled = {**samples.template([], []), "single": [{"Sequence": {"id": "A", "type_id": 0}}] * 2}
+    doubled = {
+        **samples.template([], []),
+        "single": [{"Sequence": {"id": "A", "type_id": 0}}] * 2,
+    }
     around = {"sep": ["<|endoftext|>", 0], "cls": ["<|endoftext|>", 0]}
     trimming = {**LEVEL, "trim_offsets": True}
     trimmed = {"trim_offsets": True, "add_prefix_space": True}
     decoders: dict[str, Any] = {
         "null": None,
-        "pieces": {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "first", "split": True},
+        "pieces": {
+            "type": "Metaspace",
+            "replacement": SPACE,
+            "prepend_scheme": "first",
+            "split": True,
+        },
         "word pieces": {"type": "WordPiece", "prefix": "##", "cleanup": True},
         "suffixes": {"type": "BPEDecoder", "suffix": "</w>"},
-        "fused": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]},
+        "fused": {
+            "type": "Sequence",
+            "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}],
+        },
     }
     changes: dict[str, Change] = {
         "truncation": put(truncation=cut),
-        "truncation on the left": put(truncation={**cut, "direction": "Left", "stride": 1}),
+        "truncation on the left": put(
+            truncation={**cut, "direction": "Left", "stride": 1}
+        ),
         "padding": put(padding=pad),
-        "padding on the left": put(padding={**pad, "direction": "Left", "strategy": "BatchLongest"}),
+        "padding on the left": put(
+            padding={**pad, "direction": "Left", "strategy": "BatchLongest"}
+        ),
         "truncation and padding": put(truncation=cut, padding=pad),
         "no post-processor": put(post_processor=None),
         "an end": put(post_processor=end),
         "trimmed offsets": put(post_processor=trimming),
         "bert": put(post_processor={"type": "BertProcessing", **around}),
-        "roberta": put(post_processor={"type": "RobertaProcessing", **trimmed, **around}),
-        "several": put(post_processor={"type": "Sequence", "processors": [trimming, end]}),
+        "roberta": put(
+            post_processor={"type": "RobertaProcessing", **trimmed, **around}
+        ),
+        "several": put(
+            post_processor={"type": "Sequence", "processors": [trimming, end]}
+        ),
         "doubling": put(post_processor=doubled),
-        "doubling in a sequence": put(post_processor={"type": "Sequence", "processors": [trimming, doubled]}),
+        "doubling in a sequence": put(
+            post_processor={"type": "Sequence", "processors": [trimming, doubled]}
+        ),
         "another version": put(version="2.0"),
     }
-    made: dict[str, Mutation] = {f"around: {name}": (byte, change) for name, change in changes.items()}
-    return made | {f"decoder: {name}": (byte, put(decoder=stage)) for name, stage in decoders.items()}
+    made: dict[str, Mutation] = {
+        f"around: {name}": (byte, change) for name, change in changes.items()
+    }
+    return made | {
+        f"decoder: {name}": (byte, put(decoder=stage))
+        for name, stage in decoders.items()
+    }
 
 
 MUTATIONS: dict[str, Mutation] = (
-    _pre_tokenizers() | _normalizers() | _metaspaces() | _models() | _added_tokens() | _surroundings()
+    _pre_tokenizers()
+    | _normalizers()
+    | _metaspaces()
+    | _models()
+    | _added_tokens()
+    | _surroundings()
 )

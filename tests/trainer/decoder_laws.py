@@ -1,4 +1,6 @@
-"""The decoder of the examples against the plain one of ``train_jax.py``, on packed rows and four devices."""
+"""The decoder of the examples against the plain one of ``train_jax.py``, on packed
+rows and four devices.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,8 @@ def main(facts: dict[str, Any]) -> None:
     check_splash()
     check_sizes()
     if hasattr(jax, "shard_map"):
-        # With JAX 0.6.0, programs of four devices of one CPU can wait for each other for ever.
+        # With JAX 0.6.0, programs of four devices of one CPU can wait for each other
+        # for ever.
         check_training(facts["store"], Path(facts["folder"]))
 
 
@@ -68,12 +71,21 @@ def packed_batch() -> dict[str, jax.Array]:
     targets = np.full((ROWS, LENGTH), -100)
     is_followed = (segments[:, 1:] == segments[:, :-1]) & (segments[:, 1:] != 0)
     targets[:, :-1][is_followed] = ids[:, 1:][is_followed]
-    columns = {"input_ids": ids, "segment_ids": segments, "positions": positions, "targets": targets}
+    columns = {
+        "input_ids": ids,
+        "segment_ids": segments,
+        "positions": positions,
+        "targets": targets,
+    }
     return {name: jnp.asarray(values, jnp.int32) for name, values in columns.items()}
 
 
 def gradient_of(
-    config: DecoderConfig, options: Options, *, chunk: int | None = None, precision: Any = jnp.float32
+    config: DecoderConfig,
+    options: Options,
+    *,
+    chunk: int | None = None,
+    precision: Any = jnp.float32,
 ) -> tuple[jax.Array, Any]:
     """Return the loss of a decoder and its gradient."""
     objective = language_model(partial(decoder, options=options), chunk=chunk)
@@ -84,7 +96,9 @@ def gradient_of(
         sums = objective(lowered, batch, None)
         return sums.loss / sums.weight
 
-    return jax.jit(jax.value_and_grad(mean_loss))(init(jax.random.key(0), config, VOCABULARY))
+    return jax.jit(jax.value_and_grad(mean_loss))(
+        init(jax.random.key(0), config, VOCABULARY)
+    )
 
 
 def check_same(ours: Any, theirs: Any, tolerance: float = 2e-5) -> None:
@@ -93,14 +107,18 @@ def check_same(ours: Any, theirs: Any, tolerance: float = 2e-5) -> None:
 
 
 def check_it_is_the_plain_decoder() -> None:
-    """Loss and gradients are those of the example that computes everything in the open."""
+    """Loss and gradients are those of the example that computes everything in the
+    open.
+    """
     params = init(jax.random.key(0), SMALL, VOCABULARY)
     layers = dict(params["layers"])
     query = layers.pop("query")
     key_value = layers.pop("key_value")
     layers["qkv"] = jnp.concatenate([query[:, :, None], key_value], axis=2)
     plain = {"embedding": params["embedding"], "norm": params["norm"], "layers": layers}
-    loss, gradient = jax.jit(jax.value_and_grad(train_jax.loss_of))(plain, packed_batch())
+    loss, gradient = jax.jit(jax.value_and_grad(train_jax.loss_of))(
+        plain, packed_batch()
+    )
     qkv = gradient["layers"].pop("qkv")
     gradient["layers"]["query"] = qkv[:, :, 0]
     gradient["layers"]["key_value"] = qkv[:, :, 1:]
@@ -118,20 +136,31 @@ def check_options_change_speed_alone() -> None:
         check_same(gradient_of(grouped, options), expected)
     for chunk in (48, 64):
         check_same(gradient_of(grouped, PLAIN, chunk=chunk), expected)
-    # Grouped heads of keys and values are full ones, each used by several heads of queries.
+    # Grouped heads of keys and values are full ones, each used by several heads of
+    # queries.
     repeated = init(jax.random.key(0), grouped, VOCABULARY)
-    repeated["layers"]["key_value"] = jnp.repeat(repeated["layers"]["key_value"], 2, axis=3)
+    repeated["layers"]["key_value"] = jnp.repeat(
+        repeated["layers"]["key_value"], 2, axis=3
+    )
     hidden, _ = decoder(repeated, packed_batch(), PLAIN)
-    grouped_hidden, _ = decoder(init(jax.random.key(0), grouped, VOCABULARY), packed_batch(), PLAIN)
+    grouped_hidden, _ = decoder(
+        init(jax.random.key(0), grouped, VOCABULARY), packed_batch(), PLAIN
+    )
     check_same(hidden, grouped_hidden)
 
 
 def check_lower_precision() -> None:
-    """Arithmetic in bfloat16 with float32 parameters gives about the same loss and direction."""
+    """Arithmetic in bfloat16 with float32 parameters gives about the same loss and
+    direction.
+    """
     loss, gradient = gradient_of(SMALL, PLAIN)
-    lower_loss, lower_gradient = gradient_of(SMALL, PLAIN, chunk=64, precision=jnp.bfloat16)
+    lower_loss, lower_gradient = gradient_of(
+        SMALL, PLAIN, chunk=64, precision=jnp.bfloat16
+    )
     np.testing.assert_allclose(lower_loss, loss, rtol=1e-3)
-    for one, other in zip(jax.tree.leaves(lower_gradient), jax.tree.leaves(gradient), strict=True):
+    for one, other in zip(
+        jax.tree.leaves(lower_gradient), jax.tree.leaves(gradient), strict=True
+    ):
         assert one.dtype == jnp.float32
         difference = jnp.linalg.norm(one - other) / jnp.linalg.norm(other)
         assert float(difference) < 0.05
@@ -162,31 +191,41 @@ def check_splash() -> None:
         for seed, heads in enumerate((4, 2, 2))
     )
     expected = attention_of("plain", segment_ids, jnp.float32)(query, key, value)
-    config = load_training_config({"mesh": {"fsdp": 2, "tensor": 2, "rules": TENSOR_RULES}}).mesh
+    config = load_training_config(
+        {"mesh": {"fsdp": 2, "tensor": 2, "rules": TENSOR_RULES}}
+    ).mesh
     meshes: list[Mesh | None] = [None]
     if hasattr(jax, "shard_map"):  # JAX 0.6.0 has none
         meshes.append(make_mesh(config))
     for mesh in meshes:
-        attend = partial(splash_attention, segment_ids=segment_ids, mesh=mesh, is_interpreted=True)
+        attend = partial(
+            splash_attention, segment_ids=segment_ids, mesh=mesh, is_interpreted=True
+        )
         check_same(jax.jit(attend)(query, key, value), expected)
 
 
 def check_sizes() -> None:
     for name, config in PRESETS.items():
-        shapes = jax.eval_shape(partial(init, config=config, vocabulary=50_257), jax.random.key(0))
+        shapes = jax.eval_shape(
+            partial(init, config=config, vocabulary=50_257), jax.random.key(0)
+        )
         count = sum(leaf.size for leaf in jax.tree.leaves(shapes))
         unit = {"M": 1e6, "B": 1e9}[name[-1]]
         assert count == pytest.approx(float(name[:-1]) * unit, rel=0.02)
         assert shapes["embedding"].shape[0] == padded_vocabulary(50_257) == 50_304
     for wrong in ({"key_heads": 3}, {"heads": 5}, {"heads": 32}, {"layers": 0}):
-        with pytest.raises(ValueError, match="expected positive numbers, heads that divide the width"):
+        with pytest.raises(
+            ValueError, match="expected positive numbers, heads that divide the width"
+        ):
             replace(SMALL, **wrong)
     with pytest.raises(ValueError, match="attention: got 'flash', must be"):
         attention_of("flash", packed_batch()["segment_ids"], jnp.float32)  # pyright: ignore[reportArgumentType]
 
 
 def check_training(store: str, folder: Path) -> None:
-    """The command trains, on devices that divide heads without being told how, and resumes."""
+    """The command trains, on devices that divide heads without being told how, and
+    resumes.
+    """
     config = folder / "train.yaml"
     config.write_text(
         f"""
@@ -199,10 +238,23 @@ checkpoint: {{folder: {folder}/run, every: 2}}
 log: {{every: 1, progress: false}}
 """
     )
-    sizes = ["--width", "32", "--layers", "1", "--heads", "2", "--key-heads", "2", "--remat", "block"]
+    sizes = [
+        "--width",
+        "32",
+        "--layers",
+        "1",
+        "--heads",
+        "2",
+        "--key-heads",
+        "2",
+        "--remat",
+        "block",
+    ]
     losses: dict[int, float] = {}
     for steps in (4, 8):
-        metrics = train_lm.main(["--config", str(config), "--set", f"steps={steps}", *sizes])
+        metrics = train_lm.main(
+            ["--config", str(config), "--set", f"steps={steps}", *sizes]
+        )
         assert metrics is not None and metrics.step == steps
         losses[steps] = metrics.loss
     assert losses[8] < losses[4]

@@ -1,4 +1,6 @@
-"""Runs in which something goes wrong: numbers that are not finite, damaged checkpoints, loaders that do not fit."""
+"""Runs in which something goes wrong: numbers that are not finite, damaged
+checkpoints, loaders that do not fit.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +44,12 @@ def main(facts: dict[str, Any]) -> None:
 
 
 def model(params: Any, batch: Any) -> Any:
-    """Logits of a bigram model; its gradient is NaN where `scale` is 0, and its value is not."""
-    hidden = params["embedding"][batch["input_ids"]] * (1 + 0 * jnp.sqrt(params["scale"]))
+    """Logits of a bigram model; its gradient is NaN where `scale` is 0, and its
+    value is not.
+    """
+    hidden = params["embedding"][batch["input_ids"]] * (
+        1 + 0 * jnp.sqrt(params["scale"])
+    )
     return hidden @ params["head"]
 
 
@@ -61,7 +67,9 @@ def rows_loader(batch_size: int = 4, **options: Any) -> tl.AsyncDataLoader:
 
 
 def settings(folder: Path | None = None, **changes: Any) -> dict[str, Any]:
-    checkpoint = {} if folder is None else {"folder": str(folder), "every": 1, "keep": 1}
+    checkpoint = (
+        {} if folder is None else {"folder": str(folder), "every": 1, "keep": 1}
+    )
     return {
         "steps": STEPS,
         "schedule": {"name": "constant", "peak": 0.01},
@@ -73,10 +81,16 @@ def settings(folder: Path | None = None, **changes: Any) -> dict[str, Any]:
 
 
 def trainer(
-    folder: Path | None = None, *, callbacks: Any = (), params: Any = None, **changes: Any
+    folder: Path | None = None,
+    *,
+    callbacks: Any = (),
+    params: Any = None,
+    **changes: Any,
 ) -> Trainer:
     first = first_params() if params is None else params
-    return Trainer(model, first, rows_loader(), settings(folder, **changes), callbacks=callbacks)
+    return Trainer(
+        model, first, rows_loader(), settings(folder, **changes), callbacks=callbacks
+    )
 
 
 class Change(tl.Callback):
@@ -106,7 +120,9 @@ def finite(params: Any) -> bool:
 
 
 def check_gradients_that_are_not_finite(folder: Path) -> None:
-    """Whatever is logged, saved or accumulated, the run ends with the step, and the checkpoint before it stays."""
+    """Whatever is logged, saved or accumulated, the run ends with the step, and the
+    checkpoint before it stays.
+    """
     sparse = {"folder": str(folder / "2"), "every": 2, "keep": 1}
     for number, (step, last_good, changes) in enumerate(
         [
@@ -119,7 +135,9 @@ def check_gradients_that_are_not_finite(folder: Path) -> None:
         with pytest.raises(
             DivergedError, match=f"step {step}: the norm of the gradient was not finite"
         ) as caught:
-            trainer(place, callbacks=[Change(step - 1, without_scale)], **changes).train()
+            trainer(
+                place, callbacks=[Change(step - 1, without_scale)], **changes
+            ).train()
         assert caught.value.details["step"] == step
         assert checkpoints(place) == ([last_good] if last_good else [])
         again = trainer(place, **changes)
@@ -141,7 +159,8 @@ def check_other_numbers_that_are_not_finite(folder: Path) -> None:
         return params | {"head": params["head"] * jnp.nan}
 
     with pytest.raises(
-        DivergedError, match="step 3: the loss was not finite; the checkpoint of step 2 is the newest"
+        DivergedError,
+        match="step 3: the loss was not finite; the checkpoint of step 2 is the newest",
     ):
         trainer(folder / "loss", callbacks=[Change(2, without_numbers)]).train()
     assert checkpoints(folder / "loss") == [2]
@@ -153,7 +172,8 @@ def check_other_numbers_that_are_not_finite(folder: Path) -> None:
     params = first_params() | {"scale": np.full((), 9.0, np.float32)}
     for place in (folder / "update", None):
         with pytest.raises(
-            DivergedError, match=r"step 1: params/.* is not finite after it, while loss and gradient"
+            DivergedError,
+            match=r"step 1: params/.* is not finite after it, while loss and gradient",
         ):
             trainer(place, params=params, steps=1, **huge).train()
     assert checkpoints(folder / "update") == []
@@ -171,8 +191,12 @@ def check_infinite_parameters_are_left_alone() -> None:
 
 def check_fingerprints() -> None:
     """Each change of a value changes a fingerprint; how an array is cut does not."""
-    rows = jax.sharding.NamedSharding(jax.make_mesh((2,), ("x",)), jax.sharding.PartitionSpec("x"))
-    columns = jax.sharding.NamedSharding(rows.mesh, jax.sharding.PartitionSpec(None, "x"))
+    rows = jax.sharding.NamedSharding(
+        jax.make_mesh((2,), ("x",)), jax.sharding.PartitionSpec("x")
+    )
+    columns = jax.sharding.NamedSharding(
+        rows.mesh, jax.sharding.PartitionSpec(None, "x")
+    )
     random = np.random.default_rng(1)
     values = random.normal(size=(4, 6)).astype(np.float32)
 
@@ -180,17 +204,38 @@ def check_fingerprints() -> None:
         return array_facts({"a": array})["a"].fingerprint
 
     whole = mark(jnp.asarray(values))
-    assert whole == mark(jax.device_put(values, rows)) == mark(jax.device_put(values, columns))
+    assert (
+        whole
+        == mark(jax.device_put(values, rows))
+        == mark(jax.device_put(values, columns))
+    )
     negated = values.copy()
     negated[0, :2] *= -1
     swapped = values[::-1].copy()
     zero = np.zeros((4, 6), np.float32)
     minus_zero = zero.copy()
     minus_zero[3, 5] = -0.0
-    marks = [whole, *(mark(jnp.asarray(array)) for array in (negated, swapped, values.T, zero, minus_zero))]
+    marks = [
+        whole,
+        *(
+            mark(jnp.asarray(array))
+            for array in (negated, swapped, values.T, zero, minus_zero)
+        ),
+    ]
     assert len(set(marks)) == len(marks)
-    for dtype in ("bfloat16", "float16", "int8", "uint32", "bool", "int32", "float8_e4m3fn", "complex64"):
-        array, other = (jnp.asarray(values).astype(dtype) for values in ([0, 1, 1, 0], [1, 1, 1, 0]))
+    for dtype in (
+        "bfloat16",
+        "float16",
+        "int8",
+        "uint32",
+        "bool",
+        "int32",
+        "float8_e4m3fn",
+        "complex64",
+    ):
+        array, other = (
+            jnp.asarray(values).astype(dtype) for values in ([0, 1, 1, 0], [1, 1, 1, 0])
+        )
         assert mark(array) == mark(jnp.array(array, copy=True)) != mark(other)
     assert mark(jax.random.key(0)) != mark(jax.random.key(1))
     assert not array_facts({"a": jnp.asarray([1.0, jnp.inf])})["a"].is_finite
@@ -207,9 +252,13 @@ def cut(path: Path) -> None:
 
 
 def damage(folder: Path, kind: str) -> None:
-    """Damage the checkpoint of step 3, one of three kinds of faults of disks and of people."""
+    """Damage the checkpoint of step 3, one of three kinds of faults of disks and of
+    people.
+    """
     newest, older = folder / "3", folder / "2"
-    stored = max((newest / "state" / "d").iterdir(), key=lambda path: path.stat().st_size)
+    stored = max(
+        (newest / "state" / "d").iterdir(), key=lambda path: path.stat().st_size
+    )
     match kind:
         case "arrays flipped":
             flip(stored)
@@ -253,7 +302,9 @@ DAMAGES = {
 
 @contextlib.contextmanager
 def unheard() -> Iterator[None]:
-    """Drop what threads of Orbax write to stderr when an array that they still read turns out to be damaged."""
+    """Drop what threads of Orbax write to stderr when an array that they still read
+    turns out to be damaged.
+    """
     hooks = sys.excepthook, sys.unraisablehook
     logging.disable(logging.ERROR)
     sys.excepthook = sys.unraisablehook = lambda *_: None
@@ -266,9 +317,13 @@ def unheard() -> Iterator[None]:
 
 
 def check_damaged_checkpoints(folder: Path) -> None:
-    """The damaged one is named, the run goes back to the one before it, and ends as a whole run does."""
+    """The damaged one is named, the run goes back to the one before it, and ends as
+    a whole run does.
+    """
     keep: dict[str, Any] = {"every": 1, "keep": 3}
-    whole = trainer(folder / "whole", checkpoint={"folder": str(folder / "whole"), **keep})
+    whole = trainer(
+        folder / "whole", checkpoint={"folder": str(folder / "whole"), **keep}
+    )
     whole.train()
     cut_short = {"steps": 3, "checkpoint": {"folder": str(folder / "short"), **keep}}
     trainer(**cut_short).train()
@@ -279,13 +334,22 @@ def check_damaged_checkpoints(folder: Path) -> None:
         asked = {"folder": str(place), **keep}
         with pytest.warns(RuntimeWarning) as caught, unheard():
             again = trainer(checkpoint=asked)
-        said = "".join(str(each.message) for each in caught if "damaged" in str(each.message))
-        assert f"{place}: step 3 is damaged: {words}" in said and "resumes from step 2" in said, (kind, said)
+        said = "".join(
+            str(each.message) for each in caught if "damaged" in str(each.message)
+        )
+        assert (
+            f"{place}: step 3 is damaged: {words}" in said
+            and "resumes from step 2" in said
+        ), (kind, said)
         assert again.step == 2
         if kind == "facts flipped":
-            # The step is taken again, and its new checkpoint takes the place of the damaged one.
+            # The step is taken again, and its new checkpoint takes the place of the
+            # damaged one.
             shutil.copytree(place, folder / "again")
-            repeated = {"steps": 3, "checkpoint": {"folder": str(folder / "again"), **keep}}
+            repeated = {
+                "steps": 3,
+                "checkpoint": {"folder": str(folder / "again"), **keep},
+            }
             with pytest.warns(RuntimeWarning, match="damaged"):
                 trainer(**repeated).train()
             assert checkpoints(folder / "again") == [1, 2, 3]
@@ -294,13 +358,16 @@ def check_damaged_checkpoints(folder: Path) -> None:
             again.train()
             assert checkpoints(place) == [4, 5, 6], kind
             ours, theirs = (jax.tree.leaves(run.state) for run in (again, whole))
-            assert all(np.array_equal(one, two) for one, two in zip(ours, theirs, strict=True)), kind
+            assert all(
+                np.array_equal(one, two) for one, two in zip(ours, theirs, strict=True)
+            ), kind
             assert again.loader.get_state() == whole.loader.get_state()
     # With none left the run does not begin anew by itself.
     for step in ("1", "2", "3"):
         (folder / "short" / step / "facts" / "metadata").write_text("")
     with pytest.raises(
-        IntegrityError, match=r"every checkpoint is damaged: step 3 is damaged: facts: .* step 1 is"
+        IntegrityError,
+        match=r"every checkpoint is damaged: step 3 is damaged: facts: .* step 1 is",
     ):
         trainer(**cut_short)
     # Another model is no damage.
@@ -309,7 +376,9 @@ def check_damaged_checkpoints(folder: Path) -> None:
         "head": np.zeros((2, 16), np.float32),
     }
     differs = r"params/embedding is float32\[16, 4\] there and float32\[16, 2\] here; .* 3 more differ"
-    with pytest.raises(ConfigError, match=f"step 6 belongs to another model or optimizer: {differs}"):
+    with pytest.raises(
+        ConfigError, match=f"step 6 belongs to another model or optimizer: {differs}"
+    ):
         trainer(checkpoint={"folder": str(folder / "whole"), **keep}, params=small)
 
 
@@ -360,7 +429,9 @@ def check_a_finished_run(folder: Path) -> None:
 
 
 def check_loaders_over_devices(store: str) -> None:
-    """A loader whose batches cannot be cut is refused when the trainer is made; any other comes to its end."""
+    """A loader whose batches cannot be cut is refused when the trainer is made; any
+    other comes to its end.
+    """
     small = tl.open(f"{store}/small")
     columns = ("input_ids", "targets")
     odd = next(size for size in range(8, 40, 2) if len(small) % size % 2)
@@ -370,8 +441,12 @@ def check_loaders_over_devices(store: str) -> None:
             return model(params, {"input_ids": batch["input_ids"] % 16})
 
         def objective(params: Any, batch: Any, reference: Any) -> Any:
-            targets = jnp.where(batch["targets"] < 0, batch["targets"], batch["targets"] % 16)
-            return language_model(few_ids)(params, {**batch, "targets": targets}, reference)
+            targets = jnp.where(
+                batch["targets"] < 0, batch["targets"], batch["targets"] % 16
+            )
+            return language_model(few_ids)(
+                params, {**batch, "targets": targets}, reference
+            )
 
         config = settings() | {"steps": None} | changes
         return Trainer(model, first_params(), loader, config, objective=objective)
@@ -391,19 +466,38 @@ def check_loaders_over_devices(store: str) -> None:
         ),
         (stored(6, host=(0, 2)), "loader: got batches of 3 rows"),
         (rows_loader(5), "loader: got batches of 5 rows"),
-        (tl.AsyncDataLoader(ROWS[:39], 4, drop_last=False), "loader: its last batch has 3 rows"),
-        (tl.AsyncDataLoader(iter_of(ROWS), 4, drop_last=False), "loader: its last batch may be smaller"),
-        (tl.AsyncDataLoader(small, odd, drop_last=False), r"loader: its last batch has \d+ rows"),
-        ([{"input_ids": np.zeros((2, 4))}], "loader: got a list, expected a tl.DataLoader"),
+        (
+            tl.AsyncDataLoader(ROWS[:39], 4, drop_last=False),
+            "loader: its last batch has 3 rows",
+        ),
+        (
+            tl.AsyncDataLoader(iter_of(ROWS), 4, drop_last=False),
+            "loader: its last batch may be smaller",
+        ),
+        (
+            tl.AsyncDataLoader(small, odd, drop_last=False),
+            r"loader: its last batch has \d+ rows",
+        ),
+        (
+            [{"input_ids": np.zeros((2, 4))}],
+            "loader: got a list, expected a tl.DataLoader",
+        ),
     ):
         with pytest.raises(ConfigError, match=message):
             run(loader)
     with pytest.raises(
-        ConfigError, match="accumulate: got 4, and a batch of loader has 6 rows; expected a divisor"
+        ConfigError,
+        match="accumulate: got 4, and a batch of loader has 6 rows; expected a divisor",
     ):
         run(stored(6, drop_last=True), accumulate=4)
-    with pytest.raises(ConfigError, match=r"into 8 parts \(accumulate\); expected a multiple of 8"):
-        run(stored(16), accumulate=8, mesh={"data": 1, "tensor": 2, "rules": {"head": [None, "tensor"]}})
+    with pytest.raises(
+        ConfigError, match=r"into 8 parts \(accumulate\); expected a multiple of 8"
+    ):
+        run(
+            stored(16),
+            accumulate=8,
+            mesh={"data": 1, "tensor": 2, "rules": {"head": [None, "tensor"]}},
+        )
     assert len(small) % 16 % 8
     loader = stored(odd, pad_last=True)
     made = run(loader)
@@ -421,7 +515,8 @@ def check_loaders_over_devices(store: str) -> None:
     assert spread.step == STEPS
     # A loader that cannot say how large its batches are is checked batch by batch.
     with pytest.raises(
-        ConfigError, match=r"step 2: input_ids has shape \(3, 8\), whose rows cannot be cut over 2"
+        ConfigError,
+        match=r"step 2: input_ids has shape \(3, 8\), whose rows cannot be cut over 2",
     ):
         Trainer(model, first_params(), Other([4, 3]), settings()).train()
 
@@ -459,8 +554,13 @@ class Other:
 
 
 def check_held_out_loaders(store: str) -> None:
-    """Whatever kind of loader it is, an evaluation gives the same numbers each time it is made of one model."""
-    frozen = {"schedule": {"name": "constant", "peak": 1e-30}, "evaluation": {"every": 2, "batches": 3}}
+    """Whatever kind of loader it is, an evaluation gives the same numbers each time
+    it is made of one model.
+    """
+    frozen = {
+        "schedule": {"name": "constant", "peak": 1e-30},
+        "evaluation": {"every": 2, "batches": 3},
+    }
     results: list[Any] = []
 
     class See(tl.Callback):
@@ -473,14 +573,27 @@ def check_held_out_loaders(store: str) -> None:
         "other": Other([4, 4]),
     }
     run = Trainer(
-        model, first_params(), rows_loader(), settings(**frozen), evaluation=held_out, callbacks=[See()]
+        model,
+        first_params(),
+        rows_loader(),
+        settings(**frozen),
+        evaluation=held_out,
+        callbacks=[See()],
     )
     run.train()
     results.append(run.evaluate())
     assert len(results) == 4 and all(each == results[0] for each in results)
-    assert results[0].keys() == held_out.keys() and results[0]["plain"] != results[0]["shuffled"]
-    loader, endless = rows_loader(), tl.DataLoader(tl.open(f"{store}/small"), 4, epochs=None)
-    mixed = tl.block_mixture_interleave({"a": ROWS, "b": ROWS}, [0.5, 0.5], 10, stop="restart")
+    assert (
+        results[0].keys() == held_out.keys()
+        and results[0]["plain"] != results[0]["shuffled"]
+    )
+    loader, endless = (
+        rows_loader(),
+        tl.DataLoader(tl.open(f"{store}/small"), 4, epochs=None),
+    )
+    mixed = tl.block_mixture_interleave(
+        {"a": ROWS, "b": ROWS}, [0.5, 0.5], 10, stop="restart"
+    )
     for evaluation, batches, message in (
         ({"held": [1]}, 1, "evaluation.held: got a list, expected a tl.DataLoader"),
         (
@@ -494,13 +607,23 @@ def check_held_out_loaders(store: str) -> None:
             None,
             "evaluation.held: the loader never ends, and evaluation.batches is not set",
         ),
-        ({"held": tl.AsyncDataLoader(mixed, 4)}, None, "evaluation.held: the loader never ends"),
-        (rows_loader(), 1, "evaluation: got a AsyncDataLoader, expected a mapping of tags to loaders"),
+        (
+            {"held": tl.AsyncDataLoader(mixed, 4)},
+            None,
+            "evaluation.held: the loader never ends",
+        ),
+        (
+            rows_loader(),
+            1,
+            "evaluation: got a AsyncDataLoader, expected a mapping of tags to loaders",
+        ),
     ):
         config = settings(evaluation={"batches": batches})
         with pytest.raises(ConfigError, match=message):
             Trainer(model, first_params(), loader, config, evaluation=evaluation)
-    with pytest.raises(ConfigError, match=r"stepz: unknown key; did you mean 'steps'\?"):
+    with pytest.raises(
+        ConfigError, match=r"stepz: unknown key; did you mean 'steps'\?"
+    ):
         Trainer(model, first_params(), loader, {"stepz": 3})
 
 
@@ -513,13 +636,21 @@ def check_batch_sizes_of_a_configuration(store: str, folder: Path) -> None:
             "data": data,
             "steps": steps,
             "schedule": {"name": "constant", "peak": 0.01},
-            "evaluation": {"batches": 1, "sets": {"same": {"dataset": f"{store}/small", "split": "train"}}},
+            "evaluation": {
+                "batches": 1,
+                "sets": {"same": {"dataset": f"{store}/small", "split": "train"}},
+            },
             "checkpoint": {"folder": str(place)},
             "log": {"progress": False},
         }
         ids = tl.open(f"{store}/small").vocab_size
-        params = {"embedding": np.zeros((ids, 4), np.float32), "head": np.ones((4, ids), np.float32)}
-        return Trainer.from_config(config, lambda p, b: p["embedding"][b["input_ids"]] @ p["head"], params)
+        params = {
+            "embedding": np.zeros((ids, 4), np.float32),
+            "head": np.ones((4, ids), np.float32),
+        }
+        return Trainer.from_config(
+            config, lambda p, b: p["embedding"][b["input_ids"]] @ p["head"], params
+        )
 
     whole = run(folder / "whole", 5)
     whole.train()

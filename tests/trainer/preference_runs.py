@@ -1,4 +1,6 @@
-"""Preferences from a configuration alone: each loss learns, and an interrupted run ends as a whole one does."""
+"""Preferences from a configuration alone: each loss learns, and an interrupted run
+ends as a whole one does.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,11 @@ class Interrupt(Callback):
 
 
 def main(facts: dict[str, Any]) -> None:
-    for loss, dataset in (("dpo", "dpo-trl"), ("orpo", "orpo-easydel"), ("kto", "kto-trl")):
+    for loss, dataset in (
+        ("dpo", "dpo-trl"),
+        ("orpo", "orpo-easydel"),
+        ("kto", "kto-trl"),
+    ):
         data, folder = f"{facts['store']}/{dataset}", Path(facts["folder"]) / loss
         whole = trainer(loss, data, folder / "whole")
         whole.train()
@@ -40,14 +46,19 @@ def main(facts: dict[str, Any]) -> None:
         again = trainer(loss, data, folder / "cut")
         assert again.step == 2, again.step
         again.train()
-        log, other = ((folder / name / "log.jsonl").read_text().splitlines() for name in ("whole", "cut"))
+        log, other = (
+            (folder / name / "log.jsonl").read_text().splitlines()
+            for name in ("whole", "cut")
+        )
         losses = [json.loads(line)["loss"] for line in log]
         assert losses == [json.loads(line)["loss"] for line in other]
         assert losses[-1] < losses[0], losses
         for one, two in zip(whole.params.values(), again.params.values(), strict=True):
             assert np.array_equal(one, two)
     check_refusals(f"{facts['store']}/dpo-trl")
-    check_an_id_beyond_the_vocabulary(f"{facts['store']}/orpo-trl", Path(facts["folder"]) / "small")
+    check_an_id_beyond_the_vocabulary(
+        f"{facts['store']}/orpo-trl", Path(facts["folder"]) / "small"
+    )
 
 
 def model(params: Any, batch: Any) -> Any:
@@ -56,7 +67,12 @@ def model(params: Any, batch: Any) -> Any:
 
 
 def trainer(
-    loss: str, dataset: str, folder: Path, *, vocabulary: int = VOCABULARY, callbacks: Any = ()
+    loss: str,
+    dataset: str,
+    folder: Path,
+    *,
+    vocabulary: int = VOCABULARY,
+    callbacks: Any = (),
 ) -> Trainer:
     config = load_training_config(
         {
@@ -70,7 +86,12 @@ def trainer(
             "loss": {"name": loss, "chunk": 8},
             "schedule": {"name": "constant", "peak": 0.02},
             "checkpoint": {"folder": str(folder / "checkpoints"), "every": 2},
-            "log": {"every": 1, "progress": False, "jsonl": str(folder / "log.jsonl"), "peak_flops": 1e9},
+            "log": {
+                "every": 1,
+                "progress": False,
+                "jsonl": str(folder / "log.jsonl"),
+                "peak_flops": 1e9,
+            },
         }
     )
     dice = np.random.default_rng(0)

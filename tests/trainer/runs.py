@@ -1,4 +1,6 @@
-"""Whole runs: what is learned, measured and told; killed and resumed, they are what they would have been."""
+"""Whole runs: what is learned, measured and told; killed and resumed, they are what
+they would have been.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ VOCABULARY = 64
 def main(facts: dict[str, Any]) -> None:
     folder = Path(facts["folder"])
     if "kill_at" in facts:
-        trainer(facts["store"], folder / "killed", callbacks=[Kill(facts["kill_at"])]).train()
+        trainer(
+            facts["store"], folder / "killed", callbacks=[Kill(facts["kill_at"])]
+        ).train()
         raise AssertionError("it should have been killed")
     expected = check_a_run(facts["store"], folder)
     check_a_killed_process(facts, expected)
@@ -51,12 +55,16 @@ def main(facts: dict[str, Any]) -> None:
 
 def model(params: Any, batch: Any) -> Any:
     """Hidden states of an id and of its place, and a head."""
-    hidden = params["embedding"][batch["input_ids"]] + params["place"] * (batch["positions"][..., None] / 32)
+    hidden = params["embedding"][batch["input_ids"]] + params["place"] * (
+        batch["positions"][..., None] / 32
+    )
     return jnp.tanh(hidden), params["head"]
 
 
 def of_few_ids(params: Any, batch: Any, reference: Any) -> Any:
-    """The loss of a language of 64 ids, which is made of the batch's: small enough for many runs."""
+    """The loss of a language of 64 ids, which is made of the batch's: small enough
+    for many runs.
+    """
     few = {name: batch[name] % VOCABULARY for name in ("input_ids", "targets")}
     few["targets"] = jnp.where(batch["targets"] < 0, batch["targets"], few["targets"])
     return language_model(model, z_loss=1e-3)(params, batch | few, reference)
@@ -65,11 +73,19 @@ def of_few_ids(params: Any, batch: Any, reference: Any) -> Any:
 def first_params(ids: int = VOCABULARY) -> Any:
     random = np.random.default_rng(0)
     shapes = {"embedding": (ids, 8), "place": (8,), "head": (8, ids)}
-    return {name: random.normal(size=shape).astype(np.float32) * 0.3 for name, shape in shapes.items()}
+    return {
+        name: random.normal(size=shape).astype(np.float32) * 0.3
+        for name, shape in shapes.items()
+    }
 
 
-def trainer(store: str, folder: Path, *, callbacks: Any = (), **changes: Any) -> Trainer:
-    sets = {"other": {"dataset": f"{store}/learned"}, "same": {"dataset": f"{store}/small"}}
+def trainer(
+    store: str, folder: Path, *, callbacks: Any = (), **changes: Any
+) -> Trainer:
+    sets = {
+        "other": {"dataset": f"{store}/learned"},
+        "same": {"dataset": f"{store}/small"},
+    }
     asked = {
         "data": {"dataset": f"{store}/small", "batch_size": 24, "epochs": 1, "seed": 3},
         "steps": STEPS,
@@ -82,10 +98,17 @@ def trainer(store: str, folder: Path, *, callbacks: Any = (), **changes: Any) ->
             "sets": {k: v | {"split": "train"} for k, v in sets.items()},
         },
         "checkpoint": {"folder": str(folder / "checkpoints"), "every": 3, "keep": 2},
-        "log": {"every": 1, "progress": False, "jsonl": str(folder / "log.jsonl"), "peak_flops": 1e9},
+        "log": {
+            "every": 1,
+            "progress": False,
+            "jsonl": str(folder / "log.jsonl"),
+            "peak_flops": 1e9,
+        },
     }
     config = load_training_config(asked | changes)
-    return Trainer.from_config(config, model, first_params(), objective=of_few_ids, callbacks=callbacks)
+    return Trainer.from_config(
+        config, model, first_params(), objective=of_few_ids, callbacks=callbacks
+    )
 
 
 class Hooks(Callback):
@@ -146,8 +169,13 @@ class Interrupt(Callback):
 def lines(folder: Path) -> list[dict[str, Any]]:
     """The log without what the clock says."""
     clock = ("tokens_per_second", "mfu")
-    found = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in each.items() if name not in clock} for each in found]
+    found = [
+        json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()
+    ]
+    return [
+        {name: value for name, value in each.items() if name not in clock}
+        for each in found
+    ]
 
 
 def arrays(made: Trainer) -> list[bytes]:
@@ -158,7 +186,9 @@ Ended = tuple[list[bytes], dict[str, Any], list[dict[str, Any]]]
 
 
 def ended(made: Trainer, folder: Path) -> Ended:
-    """All that a run leaves: parameters and optimizer bit for bit, the loader, the log."""
+    """All that a run leaves: parameters and optimizer bit for bit, the loader, the
+    log.
+    """
     return arrays(made), made.loader.get_state(), lines(folder)
 
 
@@ -168,7 +198,9 @@ def check_a_run(store: str, folder: Path) -> Ended:
     assert made.state.params["embedding"].sharding.spec[0] == "fsdp"
     before = made.evaluate()
     metrics = made.train()
-    assert metrics is not None and metrics.step == STEPS == made.step == made.loader.step
+    assert (
+        metrics is not None and metrics.step == STEPS == made.step == made.loader.step
+    )
     after = made.evaluate()
     assert after["same"]["loss"] < 0.85 * before["same"]["loss"]
     assert metrics.perplexity is not None and metrics.mfu is not None
@@ -182,11 +214,22 @@ def check_a_run(store: str, folder: Path) -> Ended:
     for each in steps[1:]:
         ema = 0.98 * ema + 0.02 * each["loss"]
         assert each["loss_ema"] == pytest.approx(ema, rel=1e-5)
-    evaluated = [(each["step"], each["evaluation"]) for each in found if "evaluation" in each]
-    assert evaluated == [(step, tag) for step in (4, 8, 10) for tag in ("other", "same")]
-    assert found[-1] == pytest.approx(after["same"] | {"step": STEPS, "evaluation": "same"})
+    evaluated = [
+        (each["step"], each["evaluation"]) for each in found if "evaluation" in each
+    ]
+    assert evaluated == [
+        (step, tag) for step in (4, 8, 10) for tag in ("other", "same")
+    ]
+    assert found[-1] == pytest.approx(
+        after["same"] | {"step": STEPS, "evaluation": "same"}
+    )
 
-    assert hooks.told[:4] == [("train_begin", 0), ("epoch_begin", 0, 0), ("step_begin", 0), ("log", 1)]
+    assert hooks.told[:4] == [
+        ("train_begin", 0),
+        ("epoch_begin", 0, 0),
+        ("step_begin", 0),
+        ("log", 1),
+    ]
     assert hooks.told[-5:] == [
         ("log", STEPS),
         ("evaluate", STEPS, "other", "same"),
@@ -196,7 +239,10 @@ def check_a_run(store: str, folder: Path) -> Ended:
     ]
     passes = [told for told in hooks.told if told[0].startswith("epoch")]
     batches = len(made.loader)
-    assert batches < STEPS and passes[1:3] == [("epoch_end", batches, 0), ("epoch_begin", batches, 1)]
+    assert batches < STEPS and passes[1:3] == [
+        ("epoch_end", batches, 0),
+        ("epoch_begin", batches, 1),
+    ]
     assert made.train() is metrics  # no step is left
     return ended(made, folder / "whole")
 
@@ -219,7 +265,8 @@ def check_a_killed_process(facts: dict[str, Any], expected: Ended) -> None:
         folder / "killed",
         log={"every": 1, "jsonl": str(folder / "killed/log.jsonl"), "peak_flops": 1e9},
     )
-    # The checkpoint of step 6 was written in the background; if the kill came first, that of step 3 stands.
+    # The checkpoint of step 6 was written in the background; if the kill came first,
+    # that of step 3 stands.
     assert (first := again.step) in (3, 6)
     with contextlib.redirect_stderr(io.StringIO()) as told:
         again.train()
@@ -240,34 +287,56 @@ def check_an_interruption(store: str, folder: Path, step: int, expected: Ended) 
 
 
 def check_refusals(store: str, folder: Path) -> None:
-    whole, data = folder / "whole", {"dataset": f"{store}/small", "batch_size": 24, "epochs": 1}
+    whole, data = (
+        folder / "whole",
+        {"dataset": f"{store}/small", "batch_size": 24, "epochs": 1},
+    )
     for changes, message in (
         (
             {"optimizer": {"clip": 2.0}},
             'belongs to another run: optimizer is .*"clip": 1.0.* there .*"clip": 2.0',
         ),
-        ({"schedule": {"peak": 0.2, "warmup": 2}, "steps": 20}, 'schedule is .*"steps": 10.*"steps": 20'),
+        (
+            {"schedule": {"peak": 0.2, "warmup": 2}, "steps": 20},
+            'schedule is .*"steps": 10.*"steps": 20',
+        ),
         ({"data": data | {"seed": 4}}, "seed is 3 there and 4 here"),
-        ({"early_stopping": {"tag": "web"}}, "expected the tag of a held-out set: other, same"),
+        (
+            {"early_stopping": {"tag": "web"}},
+            "expected the tag of a held-out set: other, same",
+        ),
         ({"data": None}, "data: required, but missing"),
-        ({"data": data | {"epochs": None}, "steps": None}, "steps: got none, and the loader never ends"),
+        (
+            {"data": data | {"epochs": None}, "steps": None},
+            "steps: got none, and the loader never ends",
+        ),
     ):
         with pytest.raises(ConfigError, match=message):
             trainer(store, whole, **changes)
     columns = ("input_ids", "positions", "targets")
     grown = tl.DataLoader(
-        tl.open(f"{store}/small"), {0: 8, 1: 4096}, epochs=1, drop_last=True, columns=columns
+        tl.open(f"{store}/small"),
+        {0: 8, 1: 4096},
+        epochs=1,
+        drop_last=True,
+        columns=columns,
     )
     with pytest.raises(ConfigError, match="the loader has no batch from step 1 on"):
-        config = load_training_config({"steps": 3, "mesh": {"fsdp": 2}, "log": {"progress": False}})
+        config = load_training_config(
+            {"steps": 3, "mesh": {"fsdp": 2}, "log": {"progress": False}}
+        )
         Trainer(model, first_params(), grown, config, objective=of_few_ids).train()
     # More steps under the same schedule are the same run.
-    longer = trainer(store, whole, steps=14, schedule={"peak": 0.2, "warmup": 2, "steps": STEPS})
+    longer = trainer(
+        store, whole, steps=14, schedule={"peak": 0.2, "warmup": 2, "steps": STEPS}
+    )
     assert (longer.step, longer.steps) == (STEPS, 14)
 
 
 def check_early_stopping(store: str, folder: Path) -> None:
-    """It ends the run, and one that goes on from its last checkpoint at once; with numpy batches, on other devices."""
+    """It ends the run, and one that goes on from its last checkpoint at once; with
+    numpy batches, on other devices.
+    """
     small, columns = tl.open(f"{store}/small"), ("input_ids", "positions", "targets")
     config = load_training_config(
         {
@@ -276,7 +345,10 @@ def check_early_stopping(store: str, folder: Path) -> None:
             "evaluation": {"every": 1, "batches": 1},
             "checkpoint": {"folder": str(folder / "stopped")},
             "log": {"progress": False},
-            "mesh": {"tensor": 2, "rules": {"head": [None, "tensor"], "embedding": ["tensor"]}},
+            "mesh": {
+                "tensor": 2,
+                "rules": {"head": [None, "tensor"], "embedding": ["tensor"]},
+            },
         }
     )
     rows = batch_sharding(make_mesh(config.mesh))
@@ -287,7 +359,9 @@ def check_early_stopping(store: str, folder: Path) -> None:
             tl.DataLoader(small, 8, epochs=None, columns=columns),
             config,
             objective=of_few_ids,
-            evaluation={"same": tl.DataLoader(small, 8, columns=columns, sharding=rows)},
+            evaluation={
+                "same": tl.DataLoader(small, 8, columns=columns, sharding=rows)
+            },
         )
         made.train()
         assert made.params["head"].sharding.spec == PartitionSpec(None, "tensor")
@@ -296,7 +370,9 @@ def check_early_stopping(store: str, folder: Path) -> None:
 
 
 def check_held_out(store: str, folder: Path) -> None:
-    """What a version holds out is evaluated under its source's name: the log has the perplexity of each."""
+    """What a version holds out is evaluated under its source's name: the log has the
+    perplexity of each.
+    """
     data = {"dataset": f"{store}/held", "batch_size": 8}
     named = {"dataset": f"{store}/held", "split": "eval_s", "batch_size": 4}
     evaluation = {"every": 2, "held_out": True, "sets": {"named": named}}
@@ -311,38 +387,62 @@ def check_held_out(store: str, folder: Path) -> None:
         assert each["perplexity"] == pytest.approx(math.exp(each["loss"]), rel=0.1)
     # In other batches the same documents give the same means.
     assert found[2]["perplexity"] == pytest.approx(found[3]["perplexity"], rel=1e-5)
-    with pytest.raises(ConfigError, match=r"evaluation\.held_out: true, but small@v1 holds no documents out"):
+    with pytest.raises(
+        ConfigError,
+        match=r"evaluation\.held_out: true, but small@v1 holds no documents out",
+    ):
         trainer(store, folder / "none", evaluation={"held_out": True})
 
 
 def check_a_mixture(store: str, folder: Path) -> None:
-    """A run on a mixture resumes from its checkpoint with a source more; options of the loader reach the trainer's."""
+    """A run on a mixture resumes from its checkpoint with a source more; options of
+    the loader reach the trainer's.
+    """
     datasets = {"one": f"{store}/small", "two": f"{store}/learned"}
-    mixture: dict[str, Any] = {"datasets": datasets, "weights": {"one": 0.5, "two": 0.5}, "step_rows": 8}
+    mixture: dict[str, Any] = {
+        "datasets": datasets,
+        "weights": {"one": 0.5, "two": 0.5},
+        "step_rows": 8,
+    }
     data: dict[str, Any] = {
         "mixture": mixture,
         "batch_size": {0: 8, 2: 16},
         "lengths": {0: 16, 3: 32},
         "balance": "attention",
     }
-    options: dict[str, Any] = {"evaluation": {}, "schedule": {"name": "constant", "peak": 0.1}}
+    options: dict[str, Any] = {
+        "evaluation": {},
+        "schedule": {"name": "constant", "peak": 0.1},
+    }
     trainer(store, folder / "mixture", data=data, steps=4, **options).train()
     whole = trainer(store, folder / "whole mixture", data=data, steps=6, **options)
     whole.train()
 
     datasets["three"] = f"{store}/large"
-    mixture["weight_changes"] = [{"step": 5, "weights": {"one": 0.25, "two": 0.25, "three": 0.5}}]
+    mixture["weight_changes"] = [
+        {"step": 5, "weights": {"one": 0.25, "two": 0.25, "three": 0.5}}
+    ]
     longer = trainer(store, folder / "mixture", data=data, steps=6, **options)
     assert isinstance(longer.loader, tl.DataLoader)
-    assert longer.step == 4 and longer.loader.plan.ranks == 2 and longer.loader.plan.sizes.at(5) == 16
+    assert (
+        longer.step == 4
+        and longer.loader.plan.ranks == 2
+        and longer.loader.plan.sizes.at(5) == 16
+    )
     longer.train()
-    losses = [[line["loss"] for line in lines(folder / name)] for name in ("mixture", "whole mixture")]
+    losses = [
+        [line["loss"] for line in lines(folder / name)]
+        for name in ("mixture", "whole mixture")
+    ]
     assert losses[0][:5] == losses[1][:5] and losses[0][5] != losses[1][5]
     assert list(longer.loader.get_state()["sources"]) == ["one", "two", "three"]
 
     # Documents that the sources of a mixture hold out have the names of both.
     evaluation = {"every": 1, "held_out": True, "batches": 1}
-    mixed = {"datasets": {"web": f"{store}/held", "code": f"{store}/held"}, "weights": {"web": 1, "code": 1}}
+    mixed = {
+        "datasets": {"web": f"{store}/held", "code": f"{store}/held"},
+        "weights": {"web": 1, "code": 1},
+    }
     both = trainer(
         store,
         folder / "held mixture",
@@ -354,8 +454,14 @@ def check_a_mixture(store: str, folder: Path) -> None:
 
 
 def check_layouts(store: str, folder: Path) -> None:
-    """The layout of the arrays changes the losses of a run by rounding only, on devices that share rows, too."""
-    plain: dict[str, Any] = {"dataset": f"{store}/small", "batch_size": 8, "padding": None}
+    """The layout of the arrays changes the losses of a run by rounding only, on
+    devices that share rows, too.
+    """
+    plain: dict[str, Any] = {
+        "dataset": f"{store}/small",
+        "batch_size": 8,
+        "padding": None,
+    }
     options: dict[str, Any] = {"evaluation": {}, "steps": 4}
 
     def losses(name: str, **changes: Any) -> list[float]:
@@ -370,11 +476,14 @@ def check_layouts(store: str, folder: Path) -> None:
         cut = plain | {"layout": {"context_parallel": 2, "split": split}}
         mesh = {"context": 2}
         assert losses(split, data=cut, mesh=mesh) == pytest.approx(expected, rel=1e-5)
-    assert losses("chunks", data=cut, mesh=mesh, loss={"chunk": 8}, accumulate=2) == pytest.approx(
-        expected, rel=1e-5
-    )
+    assert losses(
+        "chunks", data=cut, mesh=mesh, loss={"chunk": 8}, accumulate=2
+    ) == pytest.approx(expected, rel=1e-5)
     for changes, message in (
-        ({"data": flat, "accumulate": 2}, "accumulate: got 2, and batches of loader are flat"),
+        (
+            {"data": flat, "accumulate": 2},
+            "accumulate: got 2, and batches of loader are flat",
+        ),
         ({"data": cut}, "layout.context_parallel: got 2, .*cuts rows into 1 parts"),
         (
             {"data": plain, "mesh": {"context": 3}},
@@ -406,7 +515,9 @@ def check_page(store: str, folder: Path, code: list[str]) -> None:
 
 
 def check_rows(folder: Path) -> None:
-    """Rows of a mixture train as they come, texts beside them left out; a run that was cut goes on among them."""
+    """Rows of a mixture train as they come, texts beside them left out; a run that
+    was cut goes on among them.
+    """
     random = np.random.default_rng(4)
     sets = {
         name: [{"input_ids": random.integers(0, top, 8).tolist()} for _ in range(rows)]
@@ -416,17 +527,31 @@ def check_rows(folder: Path) -> None:
     sets["wide"] = tl.ParquetShardedSource(files)
 
     def made(place: Path, *callbacks: Callback) -> Trainer:
-        mixed = tl.block_mixture_interleave(sets, [0.5, 0.5], 10, seed=1, stop="all_exhausted")
-        loader = tl.AsyncDataLoader(mixed, 8, shuffle_buffer_size=8, seed=2, pad_token_id=0)
+        mixed = tl.block_mixture_interleave(
+            sets, [0.5, 0.5], 10, seed=1, stop="all_exhausted"
+        )
+        loader = tl.AsyncDataLoader(
+            mixed, 8, shuffle_buffer_size=8, seed=2, pad_token_id=0
+        )
         config = load_training_config(
             {
                 "steps": STEPS,
                 "schedule": {"peak": 0.3},
                 "checkpoint": {"folder": str(place / "checkpoints"), "every": 4},
-                "log": {"every": 1, "progress": False, "jsonl": str(place / "log.jsonl")},
+                "log": {
+                    "every": 1,
+                    "progress": False,
+                    "jsonl": str(place / "log.jsonl"),
+                },
             }
         )
-        return Trainer(bigram, {"w": np.zeros((16, 16), np.float32)}, loader, config, callbacks=callbacks)
+        return Trainer(
+            bigram,
+            {"w": np.zeros((16, 16), np.float32)},
+            loader,
+            config,
+            callbacks=callbacks,
+        )
 
     hooks = Hooks()
     whole = made(folder / "rows", hooks)
@@ -437,11 +562,23 @@ def check_rows(folder: Path) -> None:
     assert again.step == 4
     again.train()
     losses = [each["loss"] for each in lines(folder / "rows")]
-    assert losses[-1] < losses[0] and losses == [each["loss"] for each in lines(folder / "cut rows")]
-    assert arrays(whole) == arrays(again) and whole.loader.get_state() == again.loader.get_state()
+    assert losses[-1] < losses[0] and losses == [
+        each["loss"] for each in lines(folder / "cut rows")
+    ]
+    assert (
+        arrays(whole) == arrays(again)
+        and whole.loader.get_state() == again.loader.get_state()
+    )
     batches = 50 // 8
-    assert ("epoch_begin", batches, 1) in hooks.told and ("epoch_end", batches, 0) in hooks.told
-    with pytest.raises(ConfigError, match=r"loader: got a MixedShardedSource, .* tl.AsyncDataLoader\(source"):
+    assert ("epoch_begin", batches, 1) in hooks.told and (
+        "epoch_end",
+        batches,
+        0,
+    ) in hooks.told
+    with pytest.raises(
+        ConfigError,
+        match=r"loader: got a MixedShardedSource, .* tl.AsyncDataLoader\(source",
+    ):
         Trainer(bigram, {}, tl.block_mixture_interleave(sets), whole.config)
     with pytest.raises(ConfigError, match="the loader has no batch from step 0 on"):
         few = tl.AsyncDataLoader(sets["wide"], 98)
@@ -468,25 +605,40 @@ def check_tensorboard() -> None:
     def run() -> Trainer:
         params = {"w": np.zeros((16, 16), np.float32)}
         held_out = {"web": tl.AsyncDataLoader(rows, 4)}
-        return Trainer(bigram, params, tl.AsyncDataLoader(rows, 4), config, evaluation=held_out)
+        return Trainer(
+            bigram, params, tl.AsyncDataLoader(rows, 4), config, evaluation=held_out
+        )
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "tensorboardX", None)
-        with pytest.raises(MissingExtraError, match=r"needs tensorboardX, .*: pip install tensorboardX"):
+        with pytest.raises(
+            MissingExtraError, match=r"needs tensorboardX, .*: pip install tensorboardX"
+        ):
             run()
         scalars: dict[tuple[str, int], float] = {}
         closed: list[bool] = []
         writer = SimpleNamespace(
-            add_scalar=lambda name, value, step: scalars.setdefault((name, step), value),
+            add_scalar=lambda name, value, step: scalars.setdefault(
+                (name, step), value
+            ),
             flush=lambda: None,
             close=lambda: closed.append(True),
         )
-        patch.setitem(sys.modules, "tensorboardX", SimpleNamespace(SummaryWriter=lambda folder: writer))
+        patch.setitem(
+            sys.modules,
+            "tensorboardX",
+            SimpleNamespace(SummaryWriter=lambda folder: writer),
+        )
         trained = run()
         trained.train()
     metrics = trained.metrics
     assert metrics is not None
-    assert scalars["train/loss", 2] == metrics.loss < scalars["train/loss", 1] == pytest.approx(math.log(16))
+    assert (
+        scalars["train/loss", 2]
+        == metrics.loss
+        < scalars["train/loss", 1]
+        == pytest.approx(math.log(16))
+    )
     assert scalars["train/learning_rate", 2] == metrics.learning_rate
     assert scalars["web/perplexity", 2] < 16
     assert all(np.isfinite(value) for value in scalars.values())

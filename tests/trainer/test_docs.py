@@ -29,12 +29,19 @@ def test_its_configurations_are_valid(tmp_path: Path) -> None:
         found.append(load_training_config(path))
     assert found[0].evaluation.sets["held-out"].split == "validation"
     data = [config.data for config in found if config.data is not None]
-    assert [section.padding for section in data if section.padding] == [BatchPadding(buckets=8, multiple=64)]
+    assert [section.padding for section in data if section.padding] == [
+        BatchPadding(buckets=8, multiple=64)
+    ]
     mixtures = [section.mixture for section in data if section.mixture is not None]
-    assert [list(mixture.datasets) for mixture in mixtures] == [["code", "web"], ["code", "web", "math"]]
+    assert [list(mixture.datasets) for mixture in mixtures] == [
+        ["code", "web"],
+        ["code", "web", "math"],
+    ]
 
 
-@pytest.mark.parametrize("name", ["transformers", "trl_sft", "torchtitan", "_inputs_and_labels"])
+@pytest.mark.parametrize(
+    "name", ["transformers", "trl_sft", "torchtitan", "_inputs_and_labels"]
+)
 def test_its_functions_are_those_of_the_recipes(name: str) -> None:
     assert inspect.getsource(getattr(recipes, name)) in "".join(blocks("python"))
 

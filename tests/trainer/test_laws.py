@@ -1,4 +1,6 @@
-"""What losses, schedules, optimizers, meshes and metrics promise; see :mod:`tests.trainer.laws`."""
+"""What losses, schedules, optimizers, meshes and metrics promise; see
+:mod:`tests.trainer.laws`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from tests.seeds import promise
 
 
 @promise(129, 130, 131, 132, 133, 314, 316, 317)
-def test_the_parts_of_a_step_agree_with_plain_references(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_the_parts_of_a_step_agree_with_plain_references(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     run("tests.trainer.laws", devices=4, store=str(packed_store(tmp_path_factory)))
 
 

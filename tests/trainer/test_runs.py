@@ -31,13 +31,19 @@ def test_a_run_that_is_killed_goes_on_as_if_it_had_not_been(
     )
 
 
-def test_a_missing_package_is_told_with_its_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("tokenlake.runtime.trainer.")]:
+def test_a_missing_package_is_told_with_its_install_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in [
+        name for name in sys.modules if name.startswith("tokenlake.runtime.trainer.")
+    ]:
         monkeypatch.delitem(sys.modules, name)
     # JAX itself: importing it here would be felt by other tests of this process.
     monkeypatch.setitem(sys.modules, "jax", None)
     monkeypatch.delitem(vars(tokenlake), "Trainer", raising=False)
-    with pytest.raises(MissingExtraError, match=r"needs jax, .*: pip install 'tokenlake\[train\]'"):
+    with pytest.raises(
+        MissingExtraError, match=r"needs jax, .*: pip install 'tokenlake\[train\]'"
+    ):
         _ = tokenlake.Trainer
 
 
@@ -46,7 +52,12 @@ def test_preference_runs_learn_and_go_on_where_they_were_cut(
     tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
     store = preference_store(tmp_path_factory)
-    run("tests.trainer.preference_runs", devices=2, store=str(store), folder=str(tmp_path))
+    run(
+        "tests.trainer.preference_runs",
+        devices=2,
+        store=str(store),
+        folder=str(tmp_path),
+    )
 
 
 def test_faults_are_refused_or_end_a_run_before_they_reach_a_checkpoint(
@@ -54,4 +65,10 @@ def test_faults_are_refused_or_end_a_run_before_they_reach_a_checkpoint(
 ) -> None:
     store = packed_store(tmp_path_factory)
     # Not quiet: Orbax complains in a background thread where an array cannot be read.
-    run("tests.trainer.faults", devices=2, quiet=False, store=str(store), folder=str(tmp_path))
+    run(
+        "tests.trainer.faults",
+        devices=2,
+        quiet=False,
+        store=str(store),
+        folder=str(tmp_path),
+    )

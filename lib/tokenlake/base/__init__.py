@@ -1,7 +1,9 @@
-"""The ground floor: modules that any part of the library may use. They import nothing of it but errors.
+"""The ground floor: modules that any part of the library may use. They import nothing
+of it but errors.
 
-The library imports the modules themselves. The stub beside this file lists the names that tests use: laws of the floor,
-such as sizes, canonical JSON and the removal of secrets.
+The library imports the modules themselves. The stub beside this file lists the names
+that tests use: laws of the floor, such as sizes, canonical JSON and the removal of
+secrets.
 """
 
 from tokenlake.base.lazy_names import lazy_package

@@ -1,8 +1,11 @@
-"""Arrays of numpy and Arrow: values over bytes that are already there, columns level by level, and runs end to end.
+"""Arrays of numpy and Arrow: values over bytes that are already there, columns level by
+level, and runs end to end.
 
-Documents in a batch, answers of a pair and pieces of a document have many lengths. They are one array and its offsets
-(:class:`Ragged`): run i is ``ids[offsets[i]:offsets[i + 1]]``. Taking runs out, joining, cutting and padding them uses
-:func:`places`, the indices of all values of some runs. For runs of the lengths 2 and 3 that start at 10 and 40:
+Documents in a batch, answers of a pair and pieces of a document have many lengths. They
+are one array and its offsets (:class:`Ragged`): run i is ``ids[offsets[i]:offsets[i +
+1]]``. Taking runs out, joining, cutting and padding them uses :func:`places`, the
+indices of all values of some runs. For runs of the lengths 2 and 3 that start at 10 and
+40:
 
     1. offsets of the runs   offsets_of([2, 3])                     = [0, 2, 5]
     2. shift of each run     start - offsets[:-1] = [10, 40] - [0, 2] = [10, 38]
@@ -30,12 +33,15 @@ UInt64 = npt.NDArray[np.uint64]
 Int64s = Int64
 
 Pread = Callable[[int, int], bytes]
-"""Function of a size and an offset that returns bytes, fewer only at the end of the file."""
+"""Function of a size and an offset that returns bytes, fewer only at the end of the
+file.
+"""
 
 STRINGS: Final = frozenset({pa.string(), pa.large_string(), pa.string_view()})
 """Arrow's types of text."""
 
-_ARROW: Final[Any] = pa  # the stubs lack buffers of numpy arrays and the type of from_buffers
+# The stubs lack buffers of numpy arrays and the type of from_buffers.
+_ARROW: Final[Any] = pa
 
 
 @final
@@ -87,14 +93,20 @@ class RandomAccessFile(io.RawIOBase):
 
 
 def text_over(offsets: Int64s, data: pa.Buffer) -> pa.LargeStringArray:
-    """Return the texts ``data[offsets[i]:offsets[i+1]]`` without copying; not validated."""
-    return _ARROW.LargeStringArray.from_buffers(len(offsets) - 1, _ARROW.py_buffer(offsets), data)
+    """Return the texts ``data[offsets[i]:offsets[i+1]]`` without copying; not
+    validated.
+    """
+    return _ARROW.LargeStringArray.from_buffers(
+        len(offsets) - 1, _ARROW.py_buffer(offsets), data
+    )
 
 
 def binary_over(offsets: Int64s, data: pa.Buffer) -> pa.LargeBinaryArray:
     """Return the byte strings ``data[offsets[i]:offsets[i+1]]`` without copying."""
     buffers = [None, _ARROW.py_buffer(offsets), data]
-    return _ARROW.LargeBinaryArray.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
+    return _ARROW.LargeBinaryArray.from_buffers(
+        pa.large_binary(), len(offsets) - 1, buffers
+    )
 
 
 def no_text() -> pa.LargeStringArray:
@@ -113,18 +125,24 @@ def taken(text: pa.LargeStringArray, rows: Int64s) -> pa.LargeStringArray:
 
 
 def concat(arrays: Sequence[pa.LargeStringArray]) -> pa.LargeStringArray:
-    """Return the texts of all arrays in one array with the offset 0; a single array with that offset is not copied."""
+    """Return the texts of all arrays in one array with the offset 0; a single array
+    with that offset is not copied.
+    """
     if len(arrays) == 1 and not arrays[0].offset:
         return arrays[0]
     return _ARROW.concat_arrays(arrays)
 
 
 def string_buffers(text: pa.LargeStringArray) -> tuple[Int64, npt.NDArray[np.uint8]]:
-    """Return views of a large_string array's offsets (int64[n + 1], may start past 0) and of its bytes."""
+    """Return views of a large_string array's offsets (int64[n + 1], may start past
+    0) and of its bytes.
+    """
     _, offsets, data = text.buffers()
     if offsets is None or not len(text):
         return np.zeros(len(text) + 1, np.int64), np.empty(0, np.uint8)
-    starts = np.frombuffer(memoryview(offsets), np.int64, len(text) + 1, text.offset * 8)
+    starts = np.frombuffer(
+        memoryview(offsets), np.int64, len(text) + 1, text.offset * 8
+    )
     if data is None:
         return starts, np.empty(0, np.uint8)
     return starts, np.frombuffer(memoryview(data), np.uint8)
@@ -150,12 +168,16 @@ def blocks(offsets: Int64, size: int) -> Iterator[tuple[int, int]]:
 
 
 def mask_of(keep: Bools) -> pa.BooleanArray:
-    """Return bool[n] as an Arrow array; `pa.array` would import pandas if it is installed, which takes 0.2 s."""
+    """Return bool[n] as an Arrow array; `pa.array` would import pandas if it is
+    installed, which takes 0.2 s.
+    """
     bits = _ARROW.py_buffer(np.packbits(keep, bitorder="little"))
     return _ARROW.BooleanArray.from_buffers(pa.bool_(), len(keep), [None, bits])
 
 
-def select(text: pa.LargeStringArray, keep: npt.NDArray[np.bool_]) -> pa.LargeStringArray:
+def select(
+    text: pa.LargeStringArray, keep: npt.NDArray[np.bool_]
+) -> pa.LargeStringArray:
     """Return the texts where `keep` is true."""
     return _ARROW.Array.filter(text, mask_of(keep))
 
@@ -170,7 +192,9 @@ def is_ascii(text: pa.LargeStringArray) -> bool:
 
 
 def is_utf8(text: pa.Array[Any]) -> bool:
-    """Return whether all texts, nested ones too, are valid UTF-8: 25 GB/s on ASCII, 1.4 GB/s on other text."""
+    """Return whether all texts, nested ones too, are valid UTF-8: 25 GB/s on ASCII,
+    1.4 GB/s on other text.
+    """
     try:
         text.validate(full=True)
     except pa.ArrowInvalid:
@@ -196,7 +220,8 @@ _DTYPES: Final[dict[int, np.dtype[Any]]] = {
 def dtype_of(number: pa.DataType) -> np.dtype[Any]:
     """Return the NumPy dtype of an Arrow type of integers or floats.
 
-    Unlike ``to_pandas_dtype``, which raises in pyarrow below 26 where pandas is not installed.
+    Unlike ``to_pandas_dtype``, which raises in pyarrow below 26 where pandas is not
+    installed.
 
     Raises:
         TypeError: It is another type.
@@ -208,9 +233,11 @@ def dtype_of(number: pa.DataType) -> np.dtype[Any]:
 
 
 def values(array: Any) -> npt.NDArray[Any]:
-    """Return the values of an Arrow array of numbers or bits without nulls; a view, except for bits.
+    """Return the values of an Arrow array of numbers or bits without nulls; a view,
+    except for bits.
 
-    It replaces ``to_numpy``, which first imports pandas if it is installed: most of the time to a first batch.
+    It replaces ``to_numpy``, which first imports pandas if it is installed: most of the
+    time to a first batch.
 
     Raises:
         ValueError: The array has nulls.
@@ -222,14 +249,17 @@ def values(array: Any) -> npt.NDArray[Any]:
     count = len(array)
     if pa.types.is_boolean(array.type):
         bits = np.frombuffer(data, np.uint8) if count else np.zeros(0, np.uint8)
-        return np.unpackbits(bits, count=first + count, bitorder="little")[first:].view(np.bool_)
+        return np.unpackbits(bits, count=first + count, bitorder="little")[first:].view(
+            np.bool_
+        )
     kind = dtype_of(array.type)
     if not count:
         return np.zeros(0, kind)
     return np.frombuffer(data, kind, count, first * kind.itemsize)
 
 
-# Numbers of types: to ask the functions of `pyarrow.types` one after the other took a fifth of a small shard's hash.
+# Numbers of types: to ask the functions of `pyarrow.types` one after the other took a
+# fifth of a small shard's hash.
 _DICTIONARY: Final = pa.dictionary(pa.int32(), pa.string()).id
 _ROWS: Final = pa.list_(pa.int32(), 1).id
 _LISTS: Final = frozenset({pa.list_(pa.int32()).id, pa.large_list(pa.int32()).id})
@@ -238,15 +268,18 @@ _NUMBERS: Final = frozenset({pa.int32().id, pa.int64().id})
 
 Values = npt.NDArray[Any]
 Level = tuple[int, Values | None, Values | None]
-"""Number of values of a level of a column; the values (None if the levels below hold them); indices of its nulls."""
+"""Number of values of a level of a column; the values (None if the levels below hold
+them); indices of its nulls.
+"""
 
 
 def levels_of(array: Any) -> list[Level]:
     """Return the levels of a column, in a fixed order.
 
-    A list has its lengths (int32, unless all lists have the same length), then the levels of its values. A struct has
-    no values itself, then the levels of each field. Text and bytes have their lengths (int64), then their bytes. The
-    value of a null is zero, an empty list or an empty text.
+    A list has its lengths (int32, unless all lists have the same length), then the
+    levels of its values. A struct has no values itself, then the levels of each field.
+    Text and bytes have their lengths (int64), then their bytes. The value of a null is
+    zero, an empty list or an empty text.
     """
     kind = array.type
     form = kind.id
@@ -257,10 +290,18 @@ def levels_of(array: Any) -> list[Level]:
     if form == _ROWS:
         return levels + levels_of(array.flatten())
     if form in _LISTS:
-        return [(len(array), _lengths(array, nulls, "<i4"), nulls), *levels_of(array.flatten())]
+        return [
+            (len(array), _lengths(array, nulls, "<i4"), nulls),
+            *levels_of(array.flatten()),
+        ]
     if form == _STRUCT:
-        # `flatten` applies the nulls of the struct to its fields; `field` does not copy.
-        fields = map(array.field, range(kind.num_fields)) if nulls is None else array.flatten()
+        # `flatten` applies the nulls of the struct to its fields; `field` does not
+        # copy.
+        fields = (
+            map(array.field, range(kind.num_fields))
+            if nulls is None
+            else array.flatten()
+        )
         for field in fields:
             levels += levels_of(field)
         return levels
@@ -298,7 +339,11 @@ def _flat(array: Any, nulls: Values | None) -> list[Level]:
         return [(len(array), values(array), nulls)]
     if kind in STRINGS:
         return _bytes(array.cast(pa.large_string()).cast(pa.large_binary()), nulls)
-    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
+    if (
+        types.is_binary(kind)
+        or types.is_large_binary(kind)
+        or types.is_fixed_size_binary(kind)
+    ):
         return _bytes(array.cast(pa.large_binary()), nulls)
     if types.is_decimal(kind) or types.is_null(kind):
         return _bytes(array.cast(pa.string()).cast(pa.large_binary()), nulls)
@@ -319,7 +364,10 @@ def _bytes(array: Any, nulls: Values | None) -> list[Level]:
     _, places, data = array.buffers()
     offsets = np.frombuffer(places, np.int64, size + 1, 8 * array.offset)
     content = np.frombuffer(data or b"", np.uint8)[offsets[0] : offsets[-1]]
-    return [(size, np.diff(offsets).astype("<i8"), nulls), (len(content), content, None)]
+    return [
+        (size, np.diff(offsets).astype("<i8"), nulls),
+        (len(content), content, None),
+    ]
 
 
 def _lengths(array: Any, nulls: Values | None, kind: str) -> Values:
@@ -331,19 +379,25 @@ def _lengths(array: Any, nulls: Values | None, kind: str) -> Values:
 
 
 def offsets_of(lengths: npt.ArrayLike) -> Int64:
-    """Return the start of each of n runs that follow one another, and the end of the last: int64[n + 1] from 0."""
+    """Return the start of each of n runs that follow one another, and the end of the
+    last: int64[n + 1] from 0.
+    """
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 
 def lengths_between(begins: Sequence[Sequence[int]], ends: Sequence[int]) -> Int64:
-    """Return the length of each run of n wholes, one whole after the other: int64[runs].
+    """Return the length of each run of n wholes, one whole after the other:
+    int64[runs].
 
     Args:
         begins: Starts of the runs of each whole, ascending.
         ends: End of each whole.
     """
-    # The differences of all edges are the lengths, except from the end of a whole to the start of the next.
-    edges = chain.from_iterable((*begin, end) for begin, end in zip(begins, ends, strict=True))
+    # The differences of all edges are the lengths, except from the end of a whole to
+    # the start of the next.
+    edges = chain.from_iterable(
+        (*begin, end) for begin, end in zip(begins, ends, strict=True)
+    )
     lengths = np.diff(np.fromiter(edges, np.int64))
     edge_counts = [len(begin) + 1 for begin in begins]
     last_edges = np.cumsum(edge_counts, dtype=np.int64) - 1
@@ -351,12 +405,16 @@ def lengths_between(begins: Sequence[Sequence[int]], ends: Sequence[int]) -> Int
 
 
 def places(start: Int64, lengths: Int64) -> Int64:
-    """Return the indices ``start[i], start[i] + 1 ...``, `lengths[i]` of them, for each of n runs: int64[sum]."""
+    """Return the indices ``start[i], start[i] + 1 ...``, `lengths[i]` of them, for
+    each of n runs: int64[sum].
+    """
     offsets = offsets_of(lengths)
     return np.repeat(start - offsets[:-1], lengths) + np.arange(offsets[-1])
 
 
-def cut_runs(lengths: npt.ArrayLike, offsets: Int64, every: int) -> tuple[Int64, Int64, Int64]:
+def cut_runs(
+    lengths: npt.ArrayLike, offsets: Int64, every: int
+) -> tuple[Int64, Int64, Int64]:
     """Cut the runs of rows at every multiple of `every` in their row.
 
     Args:
@@ -365,7 +423,8 @@ def cut_runs(lengths: npt.ArrayLike, offsets: Int64, every: int) -> tuple[Int64,
         every: Distance of the cuts in a row.
 
     Returns:
-        Length of each piece, its row, and the number of its stretch of `every` places in the row, each int64[m].
+        Length of each piece, its row, and the number of its stretch of `every` places
+        in the row, each int64[m].
     """
     edges = offsets_of(lengths)
     row = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
@@ -373,7 +432,8 @@ def cut_runs(lengths: npt.ArrayLike, offsets: Int64, every: int) -> tuple[Int64,
     row_start = edges[offsets[row]]
     start = edges[:-1] - row_start
     stop = edges[1:] - row_start
-    # A run has a piece in each stretch from that of its first place to that of its last.
+    # A run has a piece in each stretch from that of its first place to that of its
+    # last.
     first_stretch = start // every
     piece_count = (stop - 1) // every - first_stretch + 1
     stretch = places(first_stretch, piece_count)
@@ -385,11 +445,13 @@ def cut_runs(lengths: npt.ArrayLike, offsets: Int64, every: int) -> tuple[Int64,
 def grouped(values: Int64) -> tuple[Int64, Int64, Int64]:
     """Group equal values.
 
-    It replaces ``np.unique`` with counts, which first imports ``numpy.ma``: a tenth of the time to a first batch.
+    It replaces ``np.unique`` with counts, which first imports ``numpy.ma``: a tenth of
+    the time to a first batch.
 
     Returns:
-        An order that sorts the values and keeps the order of equal ones, int64[n]; the k distinct values, ascending;
-        and the start of each value in that order, with the end of the last, int64[k + 1].
+        An order that sorts the values and keeps the order of equal ones, int64[n]; the
+        k distinct values, ascending; and the start of each value in that order, with
+        the end of the last, int64[k + 1].
     """
     order = np.argsort(values, kind="stable")
     if not len(values):
@@ -421,8 +483,8 @@ class Ragged:
 
     Attributes:
         ids: Ids of all runs, one run after the other, int32[total].
-        offsets: Start of each run and the end of the last, int64[n + 1] from 0; run i is
-            ``ids[offsets[i]:offsets[i + 1]]``.
+        offsets: Start of each run and the end of the last, int64[n + 1] from 0; run i
+            is ``ids[offsets[i]:offsets[i + 1]]``.
     """
 
     ids: Int32
@@ -452,7 +514,10 @@ class Ragged:
         """
         is_filled = np.ones(times, np.bool_) if isinstance(times, int) else times
         ids = np.asarray(run, np.int32)
-        return cls(np.tile(ids, int(is_filled.sum())), offsets_of(is_filled * np.int64(len(ids))))
+        return cls(
+            np.tile(ids, int(is_filled.sum())),
+            offsets_of(is_filled * np.int64(len(ids))),
+        )
 
     @classmethod
     def filled(cls, value: int, lengths: Int64) -> Self:
@@ -467,8 +532,8 @@ class Ragged:
         part_lengths = np.array([part.lengths for part in parts])
         offsets = offsets_of(part_lengths.sum(axis=0))
         ids = np.empty(offsets[-1], np.int32)
-        # All parts but the largest are written at their places. The largest fills the rest in one masked assignment,
-        # which costs a third.
+        # All parts but the largest are written at their places. The largest fills the
+        # rest in one masked assignment, which costs a third.
         is_free = np.ones(offsets[-1], np.bool_)
         start = offsets[:-1].copy()
         largest = int(np.argmax([len(part.ids) for part in parts]))
@@ -494,10 +559,13 @@ class Ragged:
             inserted_runs: Runs to insert.
             at: Position of each of them in the result, ascending, int64[k].
         """
-        runs_before = at - np.arange(len(at))  # number of own runs before each inserted one
+        # Number of own runs before each inserted one.
+        runs_before = at - np.arange(len(at))
         own_pieces = np.split(self.ids, self.offsets[runs_before])
         pieces: list[Int32] = []
-        for own_piece, other in zip(own_pieces, [*inserted_runs.rows(), inserted_runs.ids[:0]], strict=True):
+        for own_piece, other in zip(
+            own_pieces, [*inserted_runs.rows(), inserted_runs.ids[:0]], strict=True
+        ):
             pieces += (own_piece, other)
         lengths = np.insert(self.lengths, runs_before, inserted_runs.lengths)
         return type(self)(np.concatenate(pieces), offsets_of(lengths))
@@ -523,7 +591,9 @@ class Ragged:
         return self.counts(self.ids == value) > 0
 
     def counts(self, mask: Bools) -> Int64:
-        """Return the number of ids of each run that `mask` (bool[total]) marks: int64[n]."""
+        """Return the number of ids of each run that `mask` (bool[total]) marks:
+        int64[n].
+        """
         return np.diff(offsets_of(mask)[self.offsets])
 
     def rows(self) -> list[Int32]:
@@ -555,25 +625,34 @@ class Ragged:
         return self._holds_at(self.offsets[1:] - len(run), run)
 
     def _holds_at(self, start: Int64, run: Sequence[int]) -> Bools:
-        """Return the runs that hold the ids of `run` from `start` on, an index of each run: bool[n]."""
+        """Return the runs that hold the ids of `run` from `start` on, an index of
+        each run: bool[n].
+        """
         is_equal = self.lengths >= len(run)
         if not len(self.ids):
             return is_equal & (len(run) == 0)
         for index, value in enumerate(run):
-            # In a run that is too short the index belongs to another run, or to none; its result is false already.
+            # In a run that is too short the index belongs to another run, or to none;
+            # its result is false already.
             indices = np.clip(start + index, 0, len(self.ids) - 1)
             is_equal = is_equal & (self.ids[indices] == value)
         return is_equal
 
 
 def common_prefix(left: Ragged, right: Ragged) -> Int64:
-    """Return the length of the common beginning of two runs, for each pair: int64[n]."""
+    """Return the length of the common beginning of two runs, for each pair:
+    int64[n].
+    """
     lengths = np.minimum(left.lengths, right.lengths)
     left_cut = Ragged.taken(left.ids, left.offsets[:-1], left.offsets[:-1] + lengths)
-    right_cut = Ragged.taken(right.ids, right.offsets[:-1], right.offsets[:-1] + lengths)
+    right_cut = Ragged.taken(
+        right.ids, right.offsets[:-1], right.offsets[:-1] + lengths
+    )
     # The first difference of a pair ends its common beginning.
     differences = np.flatnonzero(left_cut.ids != right_cut.ids)
-    pair_of_difference = np.searchsorted(left_cut.offsets, differences, side="right") - 1
+    pair_of_difference = (
+        np.searchsorted(left_cut.offsets, differences, side="right") - 1
+    )
     pairs, first = np.unique(pair_of_difference, return_index=True)
     lengths[pairs] = differences[first] - left_cut.offsets[pairs]
     return lengths

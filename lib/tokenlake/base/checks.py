@@ -1,4 +1,6 @@
-"""Checks of arguments: the nearest known word, one of several values, whole numbers, options with arguments."""
+"""Checks of arguments: the nearest known word, one of several values, whole numbers,
+options with arguments.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ Options = TypeVar("Options", bound="DataclassInstance")
 
 
 def nearest(word: object, words: Iterable[str]) -> str | None:
-    """Return the member of `words` that looks most like `word`, or None if none looks like it.
+    """Return the member of `words` that looks most like `word`, or None if none looks
+    like it.
 
     Letter case, and the choice between ``-``, ``_`` and a space, do not count.
     """
@@ -46,7 +49,8 @@ def require_one_of(name: str, value: object, allowed: Sequence[object]) -> None:
         allowed: Allowed values.
 
     Raises:
-        ConfigError: It is another value. The message has the allowed ones and the nearest match.
+        ConfigError: It is another value. The message has the allowed ones and the
+            nearest match.
     """
     if isinstance(value, Hashable) and value in allowed:
         return
@@ -69,7 +73,9 @@ def expected(what: str, got: object, must: str) -> ConfigError:
     return ConfigError(f"{what}: got {shown}, must be {must}", got=shown)
 
 
-def whole_number(what: str, value: Any, least: int | None = None, most: int | None = None) -> int:
+def whole_number(
+    what: str, value: Any, least: int | None = None, most: int | None = None
+) -> int:
     """Return a whole number as an int.
 
     An integer of NumPy is a whole number; a boolean, a float and an array are none.
@@ -100,7 +106,8 @@ def whole_number(what: str, value: Any, least: int | None = None, most: int | No
 
 
 def bounded_number(what: str, value: Any, least: int, most: int) -> int:
-    """Return a whole number as an int; as :func:`whole_number`, for a limit that is too large to name in every error.
+    """Return a whole number as an int; as :func:`whole_number`, for a limit that is too
+    large to name in every error.
 
     Args:
         what: Name of the argument, for the message.
@@ -116,16 +123,23 @@ def bounded_number(what: str, value: Any, least: int, most: int) -> int:
 
 
 def mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
-    """Return plain data with `leaf` applied to everything in it that is neither a mapping nor a list."""
+    """Return plain data with `leaf` applied to everything in it that is neither a
+    mapping nor a list.
+    """
     if isinstance(value, Mapping):
-        return {key: mapped(item, leaf) for key, item in cast("Mapping[str, Any]", value).items()}
+        return {
+            key: mapped(item, leaf)
+            for key, item in cast("Mapping[str, Any]", value).items()
+        }
     if isinstance(value, list | tuple):
         return [mapped(item, leaf) for item in cast("Sequence[Any]", value)]
     return leaf(value)
 
 
 def plain_integers(value: Any) -> Any:
-    """Return plain data with the integers of NumPy as Python integers; tuples become lists."""
+    """Return plain data with the integers of NumPy as Python integers; tuples become
+    lists.
+    """
 
     def plain(leaf: Any) -> Any:
         is_integer = not isinstance(leaf, bool) and isinstance(leaf, Integral)
@@ -134,13 +148,16 @@ def plain_integers(value: Any) -> Any:
     return mapped(value, plain)
 
 
-def arguments_of(kind: type[Options], name: str, asked: Any, words: Mapping[str, Options]) -> Options:
+def arguments_of(
+    kind: type[Options], name: str, asked: Any, words: Mapping[str, Options]
+) -> Options:
     """Return an option that has arguments of its own.
 
     Args:
         kind: Class of the result.
         name: Name of the option, for the message.
-        asked: Value of the option: an instance, one of the words, or a mapping of the arguments.
+        asked: Value of the option: an instance, one of the words, or a mapping of the
+            arguments.
         words: Words that stand for an instance.
 
     Raises:

@@ -1,12 +1,16 @@
-"""Names and types of columns as plain values, known without Arrow: of kept fields, and those that trainers read.
+"""Names and types of columns as plain values, known without Arrow: of kept fields, and
+those that trainers read.
 
-**Columns of preference trainers**, by method and by whose trainers they are: read on their sources in 2026 (TRL 1.10,
-EasyDeL 0.3). A row is made of parts: a ``prompt`` and its answers (``chosen`` and ``rejected``, or one ``completion``),
-each a run of ids. Two forms are in use:
+**Columns of preference trainers**, by method and by whose trainers they are: read on
+their sources in 2026 (TRL 1.10, EasyDeL 0.3). A row is made of parts: a ``prompt`` and
+its answers (``chosen`` and ``rejected``, or one ``completion``), each a run of ids. Two
+forms are in use:
 
-- the answers alone beside the prompt (TRL: dpo, kto: ``prompt_ids, chosen_ids, rejected_ids``);
-- prompt and answer together, with an attention mask and with labels that are -100 over the prompt (EasyDeL, and
-  TRL's orpo, cpo and bco: ``prompt_input_ids, chosen_input_ids, chosen_attention_mask, chosen_labels ...``).
+- the answers alone beside the prompt (TRL: dpo, kto: ``prompt_ids, chosen_ids,
+  rejected_ids``);
+- prompt and answer together, with an attention mask and with labels that are -100 over
+  the prompt (EasyDeL, and TRL's orpo, cpo and bco: ``prompt_input_ids,
+  chosen_input_ids, chosen_attention_mask, chosen_labels ...``).
 
 | method | trl | easydel |
 |---|---|---|
@@ -25,9 +29,10 @@ from functools import cache
 from typing import Any, Final, Literal, TypeAlias, final, get_args
 
 ColumnType: TypeAlias = str | dict[str, Any]
-"""A type that travels in jobs, stands in manifests and is part of identity: a name (``int64``, ``large_string``,
-``timestamp[us, tz=UTC]``; as Arrow spells it), ``{"list": type}`` or ``{"struct": [[name, type], ...]}``. ``json``
-stands for values of several types: each is JSON text. ``null`` is the type of a column without a value so far.
+"""A type that travels in jobs, stands in manifests and is part of identity: a name
+(``int64``, ``large_string``, ``timestamp[us, tz=UTC]``; as Arrow spells it), ``{"list":
+type}`` or ``{"struct": [[name, type], ...]}``. ``json`` stands for values of several
+types: each is JSON text. ``null`` is the type of a column without a value so far.
 """
 
 JSON: Final = "json"
@@ -37,7 +42,9 @@ RESERVED: Final = frozenset(
     {"input_ids", "attention_mask", "loss_mask", "labels", "file", "position"}
     | {"split", "shard", "row", "filename", "file_row_number"}
 )
-"""Names, in lower case, that a kept field cannot have: columns of every row, and those that SQL views add."""
+"""Names, in lower case, that a kept field cannot have: columns of every row, and
+those that SQL views add.
+"""
 
 Method = Literal["dpo", "orpo", "cpo", "reward", "kto", "bco", "grpo"]
 Trainer = Literal["easydel", "trl"]
@@ -58,8 +65,9 @@ class TrainerColumn:
 
     Attributes:
         name: Name of the column.
-        holds: Content of the column: ``ids``; ``mask`` (1 for each id); ``labels`` (the last part's ids, the rest
-            :data:`IGNORED`); ``label`` (true for a good answer); ``text`` (of the prompt).
+        holds: Content of the column: ``ids``; ``mask`` (1 for each id); ``labels`` (the
+            last part's ids, the rest :data:`IGNORED`); ``label`` (true for a good
+            answer); ``text`` (of the prompt).
         parts: Parts of the row whose ids it holds, one after the other.
     """
 
@@ -72,7 +80,8 @@ class TrainerColumn:
 def parts_of(method: Method) -> tuple[Part, ...]:
     """Return the parts of a method's rows: runs of ids that are counted once each.
 
-    A reward model scores whole texts, so that its chosen and rejected part hold the prompt too.
+    A reward model scores whole texts, so that its chosen and rejected part hold the
+    prompt too.
     """
     if method == "grpo":
         return ("prompt",)
@@ -85,9 +94,11 @@ def parts_of(method: Method) -> tuple[Part, ...]:
 
 @cache
 def text_weights(method: Method) -> tuple[int, ...]:
-    """Return the weight of each text of a document in its number of tokens, so that every part counts once.
+    """Return the weight of each text of a document in its number of tokens, so that
+    every part counts once.
 
-    The texts are the prompt and then the prompt with each answer; for reward, which has no prompt, the whole texts.
+    The texts are the prompt and then the prompt with each answer; for reward, which has
+    no prompt, the whole texts.
     """
     if method == "reward":
         return 1, 1
@@ -97,10 +108,14 @@ def text_weights(method: Method) -> tuple[int, ...]:
 
 @cache
 def columns_for(method: Method, trainer: Trainer) -> tuple[TrainerColumn, ...]:
-    """Return the columns that the trainer of a method reads, in their order; the module's table lists them."""
+    """Return the columns that the trainer of a method reads, in their order; the
+    module's table lists them.
+    """
     if method == "grpo":
         if trainer == "trl":
-            return TrainerColumn("prompt", "text"), TrainerColumn("prompt_input_ids", "ids", ("prompt",))
+            return TrainerColumn("prompt", "text"), TrainerColumn(
+                "prompt_input_ids", "ids", ("prompt",)
+            )
         return _masked("input_ids", "attention_mask", ("prompt",))
 
     columns: list[TrainerColumn] = []
@@ -124,14 +139,20 @@ def columns_for(method: Method, trainer: Trainer) -> tuple[TrainerColumn, ...]:
     return tuple(columns)
 
 
-def _masked(ids: str, mask: str, parts: tuple[Part, ...]) -> tuple[TrainerColumn, TrainerColumn]:
+def _masked(
+    ids: str, mask: str, parts: tuple[Part, ...]
+) -> tuple[TrainerColumn, TrainerColumn]:
     """Return a column of ids and its attention mask."""
     return TrainerColumn(ids, "ids", parts), TrainerColumn(mask, "mask", parts)
 
 
 @cache
 def id_weights(method: Method, trainer: Trainer) -> dict[str, int]:
-    """Return the weight of each column of ids in the number of tokens, so that every part of a row counts once."""
-    columns = [column for column in columns_for(method, trainer) if column.holds == "ids"]
+    """Return the weight of each column of ids in the number of tokens, so that every
+    part of a row counts once.
+    """
+    columns = [
+        column for column in columns_for(method, trainer) if column.holds == "ids"
+    ]
     repeated = [column.parts[:-1] for column in columns]
     return {column.name: 1 - repeated.count(column.parts) for column in columns}

@@ -1,4 +1,5 @@
-"""Many small values in little memory: the files and the ranges of a plan, of which there may be millions.
+"""Many small values in little memory: the files and the ranges of a plan, of which
+there may be millions.
 
 ::
 
@@ -31,8 +32,10 @@ class CompactTuple(Sequence[T]):
     """A tuple whose values are kept in compressed blocks, and are unpacked on access.
 
     Args:
-        kind: Type of the values: a frozen dataclass, a NamedTuple or a tuple of these, of plain values.
-        values: Values, which are read one after the other, so that they are never all in memory.
+        kind: Type of the values: a frozen dataclass, a NamedTuple or a tuple of these,
+            of plain values.
+        values: Values, which are read one after the other, so that they are never all
+            in memory.
     """
 
     __slots__ = ("_blocks", "_kind", "_last", "_length")
@@ -73,7 +76,9 @@ class CompactTuple(Sequence[T]):
         return block[position % _BLOCK]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, CompactTuple | tuple | list) and tuple(self) == tuple(other)
+        return isinstance(other, CompactTuple | tuple | list) and tuple(self) == tuple(
+            other
+        )
 
     def __repr__(self) -> str:
         return f"CompactTuple({tuple(self)!r})"

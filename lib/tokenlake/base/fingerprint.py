@@ -1,9 +1,10 @@
 """Canonical bytes, and the ids made of them.
 
-Two things have the same fingerprint if and only if they have the same canonical JSON. What is put in is
-identity (inputs, resolved options, tokenizer files and behaviour, format version); what is left out is not
-(worker counts, paths of the machine, clocks, writer and engine versions). ``1`` and ``1.0`` are different
-values, key order is not part of a value, and a tuple is the same as a list.
+Two things have the same fingerprint if and only if they have the same canonical JSON.
+What is put in is identity (inputs, resolved options, tokenizer files and behaviour,
+format version); what is left out is not (worker counts, paths of the machine, clocks,
+writer and engine versions). ``1`` and ``1.0`` are different values, key order is not
+part of a value, and a tuple is the same as a list.
 """
 
 from __future__ import annotations
@@ -20,16 +21,21 @@ import xxhash
 from tokenlake.errors import ConfigError, SourceError
 
 _CANONICAL: Final = json.JSONEncoder(
-    sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, check_circular=False
+    sort_keys=True,
+    separators=(",", ":"),
+    ensure_ascii=False,
+    allow_nan=False,
+    check_circular=False,
 )
 
 
 def canonical_json(obj: Any) -> bytes:
-    """Return the one UTF-8 JSON form of ``obj``: sorted keys, no spaces, no escapes that can be avoided.
+    """Return the one UTF-8 JSON form of ``obj``: sorted keys, no spaces, no escapes
+    that can be avoided.
 
     Raises:
-        ConfigError: ``obj`` holds NaN, infinity, a key that is not a string, a lone surrogate or a type
-            that JSON does not have.
+        ConfigError: ``obj`` holds NaN, infinity, a key that is not a string, a lone
+            surrogate or a type that JSON does not have.
     """
     with _refusing():
         _check_keys(obj, "$")
@@ -37,14 +43,18 @@ def canonical_json(obj: Any) -> bytes:
 
 
 def canonical_members(fields: Mapping[str, Any]) -> dict[str, bytes]:
-    """Return the canonical form of each value of an object, for :func:`joined`; ConfigError as above."""
+    """Return the canonical form of each value of an object, for :func:`joined`;
+    ConfigError as above.
+    """
     with _refusing():
         _check_keys(fields, "$")
         return {key: canonical_text(value).encode() for key, value in fields.items()}
 
 
 def joined(members: Mapping[str, bytes]) -> bytes:
-    """Return the canonical form of an object from those of its values, so that repeated values are encoded once."""
+    """Return the canonical form of an object from those of its values, so that
+    repeated values are encoded once.
+    """
     with _refusing():
         pieces: list[bytes] = []
         for key, text in sorted(members.items()):
@@ -65,7 +75,9 @@ def _refusing() -> Generator[None]:
 
 
 def canonical_text(obj: Any) -> str:
-    """Return the text of :func:`canonical_json` for values that were parsed from JSON, without checks."""
+    """Return the text of :func:`canonical_json` for values that were parsed from
+    JSON, without checks.
+    """
     return _CANONICAL.encode(obj)
 
 
@@ -75,7 +87,9 @@ def _key_text(key: str) -> bytes:  # of the few keys that documents have
 
 
 def _check_keys(obj: Any, path: str) -> None:
-    """Raise ConfigError for a key that is no string: json.dumps turns {1: x} into {"1": x}, which would share an id."""
+    """Raise ConfigError for a key that is no string: json.dumps turns {1: x} into
+    {"1": x}, which would share an id.
+    """
     if isinstance(obj, Mapping):
         for key, value in cast("Mapping[Any, Any]", obj).items():
             if not isinstance(key, str):
@@ -96,9 +110,11 @@ def fingerprint(obj: Any) -> str:
 
 
 def file_id(source: str, path: str) -> int:
-    """Return the id of an input file: xxh3_64 of ``source``, NUL, ``path``, as a signed int64.
+    """Return the id of an input file: xxh3_64 of ``source``, NUL, ``path``, as a signed
+    int64.
 
-    The ``file`` field of the provenance columns holds it; the manifest's ``inputs`` lists the files.
+    The ``file`` field of the provenance columns holds it; the manifest's ``inputs``
+    lists the files.
     """
     try:
         raw = f"{source}\0{path}".encode()

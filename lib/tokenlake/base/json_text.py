@@ -1,6 +1,7 @@
 """Values as JSON text, and a text for each value that JSON has no type for.
 
-JSON knows null, truth values, numbers, text, arrays and objects. Other values are written in these forms:
+JSON knows null, truth values, numbers, text, arrays and objects. Other values are
+written in these forms:
 
 | value | in JSON |
 |---|---|
@@ -46,7 +47,11 @@ Default = Callable[[Any], Any]
 
 
 def dump_json(
-    value: Any, default: Default | None = None, option: int = 0, *, keeps_infinity: bool = False
+    value: Any,
+    default: Default | None = None,
+    option: int = 0,
+    *,
+    keeps_infinity: bool = False,
 ) -> bytes:
     """Return a value as JSON text in UTF-8, integers of any size with all their digits.
 
@@ -54,10 +59,12 @@ def dump_json(
         value: Value to write.
         default: Function of ``orjson.dumps`` for values that JSON has no form for.
         option: Flags of ``orjson.dumps``.
-        keeps_infinity: True to write infinities as numbers that are read as infinity again, not as null.
+        keeps_infinity: True to write infinities as numbers that are read as infinity
+            again, not as null.
 
     Raises:
-        TypeError: JSON has no form for a value, also not by `default`, or it is nested too deeply.
+        TypeError: JSON has no form for a value, also not by `default`, or it is nested
+            too deeply.
     """
     try:
         text = orjson.dumps(value, default, option)
@@ -65,17 +72,25 @@ def dump_json(
             return text
     except TypeError as error:
         try:
-            return orjson.dumps(_with_fragments(value, keeps_infinity=keeps_infinity), default, option)
-        except (RecursionError, ValueError):  # an integer of more than 4,300 digits is a ValueError
+            return orjson.dumps(
+                _with_fragments(value, keeps_infinity=keeps_infinity), default, option
+            )
+        # An integer of more than 4,300 digits is a ValueError.
+        except (RecursionError, ValueError):
             raise error from None
     return orjson.dumps(_with_fragments(value, keeps_infinity=True), default, option)
 
 
 def _with_fragments(value: Any, *, keeps_infinity: bool) -> Any:
-    """Return a value in which numbers that orjson cannot write are fragments of JSON."""
+    """Return a value in which numbers that orjson cannot write are fragments of
+    JSON.
+    """
     if isinstance(value, dict):
         members: dict[Any, Any] = value
-        return {key: _with_fragments(item, keeps_infinity=keeps_infinity) for key, item in members.items()}
+        return {
+            key: _with_fragments(item, keeps_infinity=keeps_infinity)
+            for key, item in members.items()
+        }
     if isinstance(value, list | tuple):
         items: list[Any] | tuple[Any, ...] = value
         return [_with_fragments(item, keeps_infinity=keeps_infinity) for item in items]
@@ -87,7 +102,8 @@ def _with_fragments(value: Any, *, keeps_infinity: bool) -> Any:
 
 
 def text_form(value: Any) -> Any:
-    """Return the JSON form of a Python value that JSON has no type for, by the table of this module.
+    """Return the JSON form of a Python value that JSON has no type for, by the table of
+    this module.
 
     Raises:
         TypeError: The table has no form for its type.
@@ -98,7 +114,11 @@ def text_form(value: Any) -> Any:
         case datetime.date():
             return value.isoformat()
         case datetime.time():
-            return _without_zeros(value.isoformat()) if value.tzinfo is None else value.isoformat()
+            return (
+                _without_zeros(value.isoformat())
+                if value.tzinfo is None
+                else value.isoformat()
+            )
         case datetime.timedelta():
             microseconds = value // datetime.timedelta(microseconds=1)
             return _duration_text(microseconds, _TICKS["us"])
@@ -110,7 +130,9 @@ def text_form(value: Any) -> Any:
             nanoseconds = value.astype("timedelta64[ns]").astype(np.int64)
             return _duration_text(int(nanoseconds), _TICKS["ns"])
         case _:
-            raise TypeError(f"JSON does not support values of type {type(value).__name__}")
+            raise TypeError(
+                f"JSON does not support values of type {type(value).__name__}"
+            )
 
 
 def _timestamp_text(value: datetime.datetime) -> str:
@@ -146,7 +168,9 @@ def _duration_text(count: int, ticks: int) -> str:
 
 
 def _time_text(count: int, ticks: int) -> str:
-    """Return a time of day from the number of ticks since midnight, of which a second has `ticks`."""
+    """Return a time of day from the number of ticks since midnight, of which a
+    second has `ticks`.
+    """
     seconds, fraction = divmod(count, ticks)
     hours, seconds = divmod(seconds, _HOUR)
     minutes, seconds = divmod(seconds, _MINUTE)
@@ -162,7 +186,9 @@ def _fraction(count: int, ticks: int) -> str:
 
 
 def json_values(column: Any) -> list[Any]:
-    """Return the values of an Arrow array as Python values that ``orjson.dumps`` writes in the forms of this module."""
+    """Return the values of an Arrow array as Python values that ``orjson.dumps``
+    writes in the forms of this module.
+    """
     types = _ARROW.types
     kind = column.type
     if isinstance(kind, pa.BaseExtensionType):
@@ -184,7 +210,11 @@ def _is_any_list(kind: Any) -> bool:
     """Return whether a type is one of Arrow's five types of lists."""
     types = _ARROW.types
     is_view = types.is_list_view(kind) or types.is_large_list_view(kind)
-    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    is_list = (
+        types.is_list(kind)
+        or types.is_large_list(kind)
+        or types.is_fixed_size_list(kind)
+    )
     return is_view or is_list
 
 
@@ -204,7 +234,9 @@ def _list_values(column: Any) -> list[Any]:
 
 
 def _map_values(column: Any) -> list[Any]:
-    """Return maps as lists of pairs; the keys and the values of all of them are converted at once."""
+    """Return maps as lists of pairs; the keys and the values of all of them are
+    converted at once.
+    """
     offsets = column.offsets.to_pylist()
     first = offsets[0]
     last = offsets[-1]
@@ -212,7 +244,9 @@ def _map_values(column: Any) -> list[Any]:
     items = json_values(column.items.slice(first, last - first))
     pairs = list(zip(keys, items, strict=True))
     maps: list[Any] = []
-    for start, stop, is_valid in zip(offsets[:-1], offsets[1:], column.is_valid().to_pylist(), strict=True):
+    for start, stop, is_valid in zip(
+        offsets[:-1], offsets[1:], column.is_valid().to_pylist(), strict=True
+    ):
         maps.append(pairs[start - first : stop - first] if is_valid else None)
     return maps
 
@@ -237,7 +271,8 @@ def _flat_values(column: Any) -> list[Any]:
     kind = column.type
     if types.is_timestamp(kind) or types.is_date(kind):
         return _instants(column)
-    # Times and durations are integers in Arrow; Python's own types would lose their nanoseconds.
+    # Times and durations are integers in Arrow; Python's own types would lose their
+    # nanoseconds.
     if types.is_time(kind):
         ticks = _TICKS[kind.unit]
         return _converted(_counts(column), lambda count: _time_text(count, ticks))
@@ -246,7 +281,9 @@ def _flat_values(column: Any) -> list[Any]:
         return _converted(_counts(column), lambda count: _duration_text(count, ticks))
     if types.is_decimal(kind):
         is_whole = kind.scale <= 0
-        return _converted(column.to_pylist(), lambda value: _decimal_of(value, is_whole))
+        return _converted(
+            column.to_pylist(), lambda value: _decimal_of(value, is_whole)
+        )
     if types.is_float16(kind):
         return column.cast(pa.float32()).to_pylist()
     if types.is_interval(kind):
@@ -263,7 +300,9 @@ def _converted(values: list[Any], convert: Callable[[Any], Any]) -> list[Any]:
 
 
 def _decimal_of(value: decimal.Decimal, is_whole: bool) -> Any:
-    """Return a decimal as a number with all its digits if it is whole, otherwise as text."""
+    """Return a decimal as a number with all its digits if it is whole, otherwise as
+    text.
+    """
     if is_whole:
         return orjson.Fragment(f"{value:f}")
     return f"{value:f}"
@@ -283,7 +322,9 @@ def _counts(column: Any) -> list[int | None]:
 
 
 def _instants(column: Any) -> list[Any]:
-    """Return dates and timestamps as text; Python's own types end at the year 9999, and at microseconds."""
+    """Return dates and timestamps as text; Python's own types end at the year 9999,
+    and at microseconds.
+    """
     kind = column.type
     is_date = _ARROW.types.is_date(kind)
     if _ARROW.types.is_date32(kind):
@@ -293,7 +334,9 @@ def _instants(column: Any) -> list[Any]:
         unit = "ms" if is_date else kind.unit
         counts = column.view(pa.int64()).fill_null(0)
     instants = counts.to_numpy().view(f"datetime64[{unit}]")
-    texts = np.datetime_as_string(instants, unit="D" if is_date else unit, casting="unsafe").tolist()
+    texts = np.datetime_as_string(
+        instants, unit="D" if is_date else unit, casting="unsafe"
+    ).tolist()
     suffix = "" if is_date or kind.tz is None else "Z"
     valid = column.is_valid().to_pylist()
     return [

@@ -1,4 +1,6 @@
-"""Where a key belongs: for keys that are written in the wrong section, or that another tool would call so."""
+"""Where a key belongs: for keys that are written in the wrong section, or that
+another tool would call so.
+"""
 
 from __future__ import annotations
 
@@ -34,18 +36,22 @@ _MOST_PLACES: Final = 3
 
 
 def hint_of_place(model: type[Section], key: str, location: str = "") -> str:
-    """Return ``"; did you mean 'source.on_bad_record'?"`` for a key that belongs elsewhere, or an empty text.
+    """Return ``"; did you mean 'source.on_bad_record'?"`` for a key that belongs
+    elsewhere, or an empty text.
 
     Args:
         model: Model of the whole configuration.
         key: Key that is unknown where it was written.
         location: Dotted path at which it was written, which is not proposed.
     """
-    places = [place for place in _places_by_key(model).get(key, ()) if place != location]
+    places = [
+        place for place in _places_by_key(model).get(key, ()) if place != location
+    ]
     synonym = SYNONYMS.get(key)
     if not places and synonym is not None and _has_key(model, synonym):
         places = [synonym]
-    # The evaluation sets of cleaning repeat the keys of `datasets`; the outermost place is the one that is meant.
+    # The evaluation sets of cleaning repeat the keys of `datasets`; the outermost place
+    # is the one that is meant.
     outermost = min((place.count(".") for place in places), default=0)
     proposed = [place for place in places if place.count(".") == outermost]
     if not proposed or len(proposed) > _MOST_PLACES:
@@ -62,7 +68,9 @@ def _has_key(model: type[Section], path: str) -> bool:
 
 @cache
 def _places_by_key(model: type[Section]) -> Mapping[str, tuple[str, ...]]:
-    """Return each key of a model and of its sections, with the dotted paths at which it may be written."""
+    """Return each key of a model and of its sections, with the dotted paths at which
+    it may be written.
+    """
     places: dict[str, list[str]] = {}
     for path in _paths(model, "", (model,)):
         key = path.rpartition(".")[2]
@@ -70,12 +78,16 @@ def _places_by_key(model: type[Section]) -> Mapping[str, tuple[str, ...]]:
     return {key: tuple(paths) for key, paths in places.items()}
 
 
-def _paths(section: type[Section], prefix: str, parents: tuple[type[Section], ...]) -> Iterator[str]:
-    """Yield the dotted path of each key of a section and of the sections below it, outer keys first.
+def _paths(
+    section: type[Section], prefix: str, parents: tuple[type[Section], ...]
+) -> Iterator[str]:
+    """Yield the dotted path of each key of a section and of the sections below it,
+    outer keys first.
 
     Args:
         section: Section whose keys are listed.
-        prefix: Path of the section with a final dot, or an empty text for the whole configuration.
+        prefix: Path of the section with a final dot, or an empty text for the whole
+            configuration.
         parents: Sections on the path, which are not entered again.
     """
     for key in section.model_fields:
@@ -87,8 +99,12 @@ def _paths(section: type[Section], prefix: str, parents: tuple[type[Section], ..
                 yield from _paths(child, f"{prefix}{key}.{position}", (*parents, child))
 
 
-def _sections_in(annotation: Any, is_in_list: bool = False) -> Iterator[tuple[type[Section], bool]]:
-    """Yield the sections that an annotation names, and whether each is an entry of a list."""
+def _sections_in(
+    annotation: Any, is_in_list: bool = False
+) -> Iterator[tuple[type[Section], bool]]:
+    """Yield the sections that an annotation names, and whether each is an entry of a
+    list.
+    """
     if isinstance(annotation, type) and issubclass(annotation, Section):
         yield annotation, is_in_list
         return

@@ -1,6 +1,8 @@
-"""Public names that are loaded when they are first used, or an error with the line that installs a missing package.
+"""Public names that are loaded when they are first used, or an error with the line that
+installs a missing package.
 
-A stub beside a module lists its names: type checkers read that file, and the module does, so that each stands once.
+A stub beside a module lists its names: type checkers read that file, and the module
+does, so that each stands once.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ _OURS: Final = "tokenlake"
 
 
 def stub_names(module: str) -> dict[str, str]:
-    """Return name -> place of its definition as ``module:name``, from the stub beside a module.
+    """Return name -> place of its definition as ``module:name``, from the stub beside a
+    module.
 
     Args:
         module: Path of the module, which ends in ``.py``. Lines of its stub are
@@ -44,7 +47,8 @@ def load(home: str, public: str, extra: str) -> Any:
         extra: Extra of Tokenlake that installs the packages of the module.
 
     Raises:
-        MissingExtraError: A package is missing; the message has the line that installs it.
+        MissingExtraError: A package is missing; the message has the line that installs
+            it.
     """
     module, _, name = home.partition(":")
     with naming_extra(public, extra):
@@ -60,13 +64,15 @@ def naming_extra(public: str, extra: str) -> Generator[None]:
         extra: Extra of Tokenlake that installs the packages of the import.
 
     Raises:
-        MissingExtraError: A package is missing; the message has the line that installs it.
+        MissingExtraError: A package is missing; the message has the line that installs
+            it.
     """
     try:
         yield
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
-        if missing == _OURS:  # a module of ours that is not there is a fault of the installation
+        # A module of ours that is not there is a fault of the installation.
+        if missing == _OURS:
             raise
         raise MissingExtraError(
             f"{public} needs {missing or error}, which is missing: pip install 'tokenlake[{extra}]'",
@@ -74,10 +80,13 @@ def naming_extra(public: str, extra: str) -> Generator[None]:
         ) from error
 
 
-def lazy_names(package: str, homes: Mapping[str, str], extra: str) -> Callable[[str], Any]:
+def lazy_names(
+    package: str, homes: Mapping[str, str], extra: str
+) -> Callable[[str], Any]:
     """Return the ``__getattr__`` of a package with lazy names.
 
-    It raises AttributeError for another name, and MissingExtraError if a package is missing.
+    It raises AttributeError for another name, and MissingExtraError if a package is
+    missing.
 
     Args:
         package: Name of the package.
@@ -96,7 +105,8 @@ def lazy_names(package: str, homes: Mapping[str, str], extra: str) -> Callable[[
 def lazy_package(
     package: str, file: str, extra: str
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package whose stub lists its names.
+    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package whose stub lists
+    its names.
 
     Args:
         package: Name of the package.
@@ -112,7 +122,9 @@ def lazy_package(
 
 
 def public_name(name: str) -> Any:
-    """Return the object of a public name of `tokenlake`: the ``__getattr__`` of other paths to the same names."""
+    """Return the object of a public name of `tokenlake`: the ``__getattr__`` of
+    other paths to the same names.
+    """
     if name.startswith("_"):  # the import system asks every module for such names
         raise AttributeError(name)
     return getattr(import_module("tokenlake"), name)

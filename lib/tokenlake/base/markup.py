@@ -1,12 +1,14 @@
-"""Text of data, made safe to show: in a terminal, which it must not drive, and on a page, where it must not be HTML.
+"""Text of data, made safe to show: in a terminal, which it must not drive, and on a
+page, where it must not be HTML.
 
 ::
 
     tag("p", "a < b, ", tag("b", "bold"), class_="note")      # <p class="note">a &lt; b, <b>bold</b></p>
 
-Only :func:`tag` makes :class:`Html` of data, so that no name, reason or text of a document can become a tag. Pages
-(``reports/html.py``), tables (``reports``) and what a notebook shows of an object are made of it. What is not
-:class:`Html` is text, and text is escaped.
+Only :func:`tag` makes :class:`Html` of data, so that no name, reason or text of a
+document can become a tag. Pages (``reports/html.py``), tables (``reports``) and what a
+notebook shows of an object are made of it. What is not :class:`Html` is text, and text
+is escaped.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, final
 
 _SHOWN: Final = 20  # rows of a table that a notebook shows
-_ESCAPES: Final = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#x27;"})
+_ESCAPES: Final = str.maketrans(
+    {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#x27;"}
+)
 _VOID: Final = frozenset({"meta", "br"})
 
 
@@ -39,8 +43,8 @@ def tag(name: str, *parts: Part, **attributes: str | float | bool) -> Html:
     Args:
         name: Name of the element.
         parts: Content of the element.
-        attributes: Attributes by name; ``class_`` stands for ``class``, ``aria_hidden`` for ``aria-hidden``. True is an
-            attribute without a value, False none.
+        attributes: Attributes by name; ``class_`` stands for ``class``, ``aria_hidden``
+            for ``aria-hidden``. True is an attribute without a value, False none.
     """
     written: list[str] = []
     for key, value in attributes.items():
@@ -57,10 +61,16 @@ def tag(name: str, *parts: Part, **attributes: str | float | bool) -> Html:
 
 def together(parts: Iterable[Part]) -> Html:
     """Return parts, one after the other."""
-    return Html("".join(part.text if isinstance(part, Html) else _escaped(part) for part in parts))
+    return Html(
+        "".join(
+            part.text if isinstance(part, Html) else _escaped(part) for part in parts
+        )
+    )
 
 
-def grid(heads: Sequence[str], rows: Iterable[Sequence[str]], sides: Sequence[str]) -> Html:
+def grid(
+    heads: Sequence[str], rows: Iterable[Sequence[str]], sides: Sequence[str]
+) -> Html:
     """Return a table; without a line of headings if all headings are empty.
 
     Args:
@@ -77,14 +87,21 @@ def grid(heads: Sequence[str], rows: Iterable[Sequence[str]], sides: Sequence[st
 
 def _table_row(cell_tag: str, cells: Sequence[str], sides: Sequence[str]) -> Html:
     """Return a row of a table."""
-    elements = [tag(cell_tag, cell, class_=side) for cell, side in zip(cells, sides, strict=True)]
+    elements = [
+        tag(cell_tag, cell, class_=side)
+        for cell, side in zip(cells, sides, strict=True)
+    ]
     return tag("tr", *elements)
 
 
 def named_facts(
-    title: str, facts: Mapping[str, object], heads: Sequence[str] = (), rows: Sequence[Sequence[str]] = ()
+    title: str,
+    facts: Mapping[str, object],
+    heads: Sequence[str] = (),
+    rows: Sequence[Sequence[str]] = (),
 ) -> str:
-    """Return the HTML of an object in a notebook: its title, its facts, and a table of rows if there are any.
+    """Return the HTML of an object in a notebook: its title, its facts, and a table of
+    rows if there are any.
 
     Args:
         title: Title, in bold.
@@ -92,7 +109,9 @@ def named_facts(
         heads: Headings of the table.
         rows: Rows of the table; the first 20 are shown.
     """
-    lines = [(name, _fact(value)) for name, value in facts.items() if value not in (None, "")]
+    lines = [
+        (name, _fact(value)) for name, value in facts.items() if value not in (None, "")
+    ]
     parts = [tag("b", title), grid(("", ""), lines, ("left", "left"))]
     if rows:
         parts.append(grid(heads, rows[:_SHOWN], ["left"] * len(heads)))
@@ -102,7 +121,11 @@ def named_facts(
 
 
 def _fact(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    return (
+        f"{value:,}"
+        if isinstance(value, int) and not isinstance(value, bool)
+        else str(value)
+    )
 
 
 def _escaped(text: str) -> str:
@@ -114,16 +137,19 @@ def _written(value: str | float) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text with visible control characters: data must not control the reader's terminal.
+    """Return a text with visible control characters: data must not control the reader's
+    terminal.
 
-    Line ends and tabs stay. Also escaped: the C1 range, the marks that reorder text, and halves of surrogate pairs,
-    which no file of text can hold.
+    Line ends and tabs stay. Also escaped: the C1 range, the marks that reorder text,
+    and halves of surrogate pairs, which no file of text can hold.
     """
     return text.translate(VISIBLE)
 
 
 def _visible() -> dict[int, str]:
-    """Return the escapes of control characters: the C0 and C1 ranges, marks that reorder text, and surrogates."""
+    """Return the escapes of control characters: the C0 and C1 ranges, marks that
+    reorder text, and surrogates.
+    """
     controls = [
         *range(0x20),
         *range(0x7F, 0xA0),
@@ -146,7 +172,9 @@ VISIBLE: Final[Any] = _visible()
 
 
 def printable_json(text: str) -> str:
-    """Return JSON with the same characters escaped; ``json`` itself escapes only characters below the space."""
+    """Return JSON with the same characters escaped; ``json`` itself escapes only
+    characters below the space.
+    """
     return text.translate(_IN_JSON)
 
 
@@ -159,14 +187,25 @@ def one_line(text: str) -> str:
 
 
 _MARKDOWN: Final = str.maketrans(
-    {"\\": "\\\\", "|": "\\|", "`": "\\`", "*": "\\*", "[": "\\[", "<": "&lt;", "\r": " ", "\n": " "}
+    {
+        "\\": "\\\\",
+        "|": "\\|",
+        "`": "\\`",
+        "*": "\\*",
+        "[": "\\[",
+        "<": "&lt;",
+        "\r": " ",
+        "\n": " ",
+    }
 )
 _ENTITY: Final = re.compile(r"&(?=#?\w+;)")
 _BACKTICKS: Final = re.compile(r"`+")
 
 
 def markdown_text(text: str) -> str:
-    """Return a text of data for a line or a cell of Markdown: no markup, link or HTML begins in it."""
+    """Return a text of data for a line or a cell of Markdown: no markup, link or
+    HTML begins in it.
+    """
     return printable(_ENTITY.sub("&amp;", text).translate(_MARKDOWN))
 
 
@@ -181,7 +220,9 @@ def code_span(text: str) -> str:
 
 
 def is_encodable(text: str) -> bool:
-    """Say whether a text can be encoded as UTF-8: it holds no half of a surrogate pair."""
+    """Say whether a text can be encoded as UTF-8: it holds no half of a surrogate
+    pair.
+    """
     if text.isascii():
         return True
     try:

@@ -1,8 +1,9 @@
 """Figures of a running build or loader, for Prometheus and OpenTelemetry.
 
-A thing that has figures gives them as :class:`Metric` whenever it is asked. :class:`MetricsExport` asks it: every few
-seconds for a text file, as the textfile collector of Prometheus' node exporter reads them, and whenever OpenTelemetry
-collects. Formats and transport are those packages' own.
+A thing that has figures gives them as :class:`Metric` whenever it is asked.
+:class:`MetricsExport` asks it: every few seconds for a text file, as the textfile
+collector of Prometheus' node exporter reads them, and whenever OpenTelemetry collects.
+Formats and transport are those packages' own.
 """
 
 from __future__ import annotations
@@ -50,18 +51,25 @@ Read = Callable[[], Iterable[Metric]]
 
 @final
 class MetricsExport:
-    """Export of figures to a file in Prometheus' format, to OpenTelemetry, or to both, inside its ``with`` block.
+    """Export of figures to a file in Prometheus' format, to OpenTelemetry, or to both,
+    inside its ``with`` block.
 
     Args:
         read: Function that returns the figures, such as ``loader.metrics``.
-        file: Path of a text file in Prometheus' format, which is replaced as a whole; None: no file.
-        opentelemetry: True to give the figures to OpenTelemetry's global meter provider, by its meter ``tokenlake``.
-        interval: Seconds between two versions of the file; the last one is written at the end of the block.
-        labels: Further labels of each figure, which distinguish this export from others; None: none.
+        file: Path of a text file in Prometheus' format, which is replaced as a whole;
+            None: no file.
+        opentelemetry: True to give the figures to OpenTelemetry's global meter
+            provider, by its meter ``tokenlake``.
+        interval: Seconds between two versions of the file; the last one is written at
+            the end of the block.
+        labels: Further labels of each figure, which distinguish this export from
+            others; None: none.
 
     Raises:
-        ConfigError: Neither `file` nor `opentelemetry` is given, or the interval is not above 0.
-        MissingExtraError: The package prometheus-client or opentelemetry-api is not installed.
+        ConfigError: Neither `file` nor `opentelemetry` is given, or the interval is not
+            above 0.
+        MissingExtraError: The package prometheus-client or opentelemetry-api is not
+            installed.
 
     Example:
         >>> import tokenlake as tl
@@ -99,7 +107,9 @@ class MetricsExport:
         if file is not None:
             self._registry = _prometheus().CollectorRegistry(auto_describe=False)
             self._registry.register(self)
-        self._meter: Any = _opentelemetry().get_meter("tokenlake") if opentelemetry else None
+        self._meter: Any = (
+            _opentelemetry().get_meter("tokenlake") if opentelemetry else None
+        )
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -110,12 +120,20 @@ class MetricsExport:
             yield Metric(metric.name, metric.kind, metric.help, metric.value, labels)
 
     def collect(self) -> Iterator[Any]:
-        """Yield the figures as families of prometheus_client, whose registries call this."""
+        """Yield the figures as families of prometheus_client, whose registries call
+        this.
+        """
         core = _prometheus().metrics_core
         families: dict[str, Any] = {}
         for metric in self:
-            family_class = core.CounterMetricFamily if metric.kind == "counter" else core.GaugeMetricFamily
-            new_family = family_class(metric.name, metric.help, labels=list(metric.labels))
+            family_class = (
+                core.CounterMetricFamily
+                if metric.kind == "counter"
+                else core.GaugeMetricFamily
+            )
+            new_family = family_class(
+                metric.name, metric.help, labels=list(metric.labels)
+            )
             family = families.setdefault(metric.name, new_family)
             family.add_metric(list(metric.labels.values()), metric.value)
         yield from families.values()
@@ -130,7 +148,9 @@ class MetricsExport:
             _Instruments.show(self, self._meter)
         if self._file is not None:
             self.write()  # a wrong path is an error here, not in the thread
-            self._thread = start_thread(self._run, end=self._ended.set, name="tokenlake-metrics")
+            self._thread = start_thread(
+                self._run, end=self._ended.set, name="tokenlake-metrics"
+            )
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -146,7 +166,9 @@ class MetricsExport:
 
 
 class _Instruments:
-    """OpenTelemetry's instruments live as long as their provider: each is made once, and asks all open exports."""
+    """OpenTelemetry's instruments live as long as their provider: each is made once,
+    and asks all open exports.
+    """
 
     _lock: ClassVar = threading.Lock()
     _exports: ClassVar = list[MetricsExport]()
@@ -165,7 +187,11 @@ class _Instruments:
                 if instrument not in cls._created:
                     cls._created.add(instrument)
                     create = getattr(meter, f"create_observable_{metric.kind}")
-                    create(metric.name, callbacks=[cls._observer(metric.name)], description=metric.help)
+                    create(
+                        metric.name,
+                        callbacks=[cls._observer(metric.name)],
+                        description=metric.help,
+                    )
 
     @classmethod
     def hide(cls, export: MetricsExport) -> None:
@@ -175,7 +201,9 @@ class _Instruments:
 
     @classmethod
     def _observer(cls, name: str) -> Callable[[Any], list[Any]]:
-        """Return the callback of an instrument: it reads a figure of all open exports."""
+        """Return the callback of an instrument: it reads a figure of all open
+        exports.
+        """
         observation = _opentelemetry().Observation
 
         def observe(options: Any) -> list[Any]:
@@ -183,7 +211,10 @@ class _Instruments:
             with cls._lock:
                 for export in cls._exports:
                     figures = [metric for metric in export if metric.name == name]
-                    observations += [observation(figure.value, dict(figure.labels)) for figure in figures]
+                    observations += [
+                        observation(figure.value, dict(figure.labels))
+                        for figure in figures
+                    ]
             return observations
 
         return observe

@@ -1,7 +1,8 @@
-"""Names of other libraries that a reader may look for in Tokenlake, and how to do the same here.
+"""Names of other libraries that a reader may look for in Tokenlake, and how to do the
+same here.
 
-They are not attributes: ``hasattr(tokenlake, "SFTTrainer")`` is false. Only the message of the AttributeError differs
-from that of any other missing name.
+They are not attributes: ``hasattr(tokenlake, "SFTTrainer")`` is false. Only the message
+of the AttributeError differs from that of any other missing name.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ _BY_TRL: Final = (
     "tokenlake.Trainer has the losses cross_entropy, focal, dpo, orpo and kto; for other methods build the rows "
     f"(docs/texts.md) and train with TRL, see {_PAGE}"
 )
-_RAY: Final = "build_dataset(config, executor='ray') tokenizes on Ray, into a version of a store"
+_RAY: Final = (
+    "build_dataset(config, executor='ray') tokenizes on Ray, into a version of a store"
+)
 
 
 def _preferences(loss: str, trainer: str) -> str:
@@ -66,7 +69,8 @@ WAYS: Final[dict[str, str]] = {
 
 
 def missing_name(module: str, name: str) -> AttributeError:
-    """Return the error for a name that a module does not have, with the way to do the same if it is known.
+    """Return the error for a name that a module does not have, with the way to do the
+    same if it is known.
 
     Args:
         module: Name of the module.

@@ -12,7 +12,9 @@ def count(value: int) -> str:
 
 
 def size(value: float) -> str:
-    """Bytes in binary units with three significant digits: ``12.1 MiB``; below 1 KiB exact: ``512 B``."""
+    """Bytes in binary units with three significant digits: ``12.1 MiB``; below 1 KiB
+    exact: ``512 B``.
+    """
     if value < 1024:
         return f"{int(value)} B"
     unit = 0
@@ -28,18 +30,24 @@ def short(value: float) -> str:
     while value >= 999.5 and unit < len(_SHORT_UNITS) - 1:
         value /= 1000
         unit += 1
-    return f"{int(value)}" if unit == 0 else f"{_three_digits(value)} {_SHORT_UNITS[unit]}"
+    return (
+        f"{int(value)}" if unit == 0 else f"{_three_digits(value)} {_SHORT_UNITS[unit]}"
+    )
 
 
 def rate(bytes_: float, seconds: float) -> str:
-    """Throughput in decimal megabytes per second, the unit of the benchmarks: ``43.1 MB/s``."""
+    """Throughput in decimal megabytes per second, the unit of the benchmarks: ``43.1
+    MB/s``.
+    """
     if seconds <= 0:
         return "-"
     return f"{_three_digits(bytes_ / 1e6 / seconds)} MB/s"
 
 
 def percent(part: float, whole: float, digits: int = 2) -> str:
-    """``part / whole`` as ``99.87%``; ``-`` for an empty whole. A share below 100% is never rounded up to it."""
+    """``part / whole`` as ``99.87%``; ``-`` for an empty whole. A share below 100%
+    is never rounded up to it.
+    """
     if not whole:
         return "-"
     shown = f"{100 * part / whole:.{digits}f}"

@@ -1,10 +1,12 @@
 """References to secrets, resolved only where a secret is used.
 
-Options keep their references, ``{"env": NAME}`` and ``{"block": NAME}``, until a process opens a file system with them.
-It resolves them then, and gives the secrets to that file system only. The flows hand over the values of Prefect blocks
-beforehand (:func:`provide_blocks`): the library does not know Prefect.
+Options keep their references, ``{"env": NAME}`` and ``{"block": NAME}``, until a
+process opens a file system with them. It resolves them then, and gives the secrets to
+that file system only. The flows hand over the values of Prefect blocks beforehand
+(:func:`provide_blocks`): the library does not know Prefect.
 
-Every secret that was resolved here is remembered, so that :func:`scrub` can remove it from messages of other libraries.
+Every secret that was resolved here is remembered, so that :func:`scrub` can remove it
+from messages of other libraries.
 """
 
 from __future__ import annotations
@@ -23,17 +25,22 @@ from tokenlake.errors import SIGNED, ConfigError, without_credentials
 HIDDEN: Final = "**********"
 """Text that replaces a secret in a message."""
 
-# Options of fsspec, the Hub and the clouds whose values are credentials; `pad_token` is not one of them.
+# Options of fsspec, the Hub and the clouds whose values are credentials; `pad_token` is
+# not one of them.
 CREDENTIAL: Final = re.compile(
     r"secret|passw|credential|connection_string|signature|(^|[_-])key($|[_-])|^authorization$|^cookie$|^query$"
     r"|^(hf_|api_|access_|auth_|use_auth_|session_|refresh_|sas_|bearer_)?token$",
     re.IGNORECASE,
 )
 TOKEN_WORDS: Final = frozenset({"anon", "cloud", "google_default"})
-"""Values of the option `token` that name a place where gcsfs finds a token, and are no secrets."""
+"""Values of the option `token` that name a place where gcsfs finds a token, and are
+no secrets.
+"""
 
 _SHORTEST: Final = 4
-"""Length of the shortest secret that is hidden; a shorter one would remove ordinary words from messages."""
+"""Length of the shortest secret that is hidden; a shorter one would remove ordinary
+words from messages.
+"""
 
 # Parts of a signed query that every such query has.
 _PLAIN: Final = re.compile(r"algorithm|date|expires|signedheaders", re.IGNORECASE)
@@ -43,7 +50,9 @@ _KNOWN: set[str] = set()
 
 
 def provide_blocks(values: Mapping[str, str]) -> None:
-    """Remember the values of blocks, by name, for this process and the workers that it starts."""
+    """Remember the values of blocks, by name, for this process and the workers that
+    it starts.
+    """
     _BLOCKS.update(values)
     remember(values.values())
 
@@ -65,7 +74,9 @@ def resolve_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def remember(secrets: Iterable[str]) -> None:
-    """Make :func:`scrub` hide these secrets from now on, and the secret parts of the query of a signed URL."""
+    """Make :func:`scrub` hide these secrets from now on, and the secret parts of the
+    query of a signed URL.
+    """
     for secret in secrets:
         texts = [secret]
         if "&" in secret:
@@ -76,25 +87,33 @@ def remember(secrets: Iterable[str]) -> None:
 
 
 def known_secrets() -> frozenset[str]:
-    """Return the remembered secrets, for a search of files that are about to leave this machine."""
+    """Return the remembered secrets, for a search of files that are about to leave
+    this machine.
+    """
     return frozenset(_KNOWN)
 
 
 def hide(message: str) -> str:
-    """Return a message without the remembered secrets, in any spelling that a library may give them."""
+    """Return a message without the remembered secrets, in any spelling that a
+    library may give them.
+    """
     for secret in sorted(_KNOWN, key=len, reverse=True):
         message = _spellings(secret).sub(HIDDEN, message)
     return message
 
 
 def scrub(message: str) -> str:
-    """Return the message of another library without known secrets, queries of URLs and passwords in URLs."""
+    """Return the message of another library without known secrets, queries of URLs
+    and passwords in URLs.
+    """
     return without_credentials(hide(message), every_query=True)
 
 
 @cache
 def _spellings(secret: str) -> re.Pattern[str]:
-    """Return a pattern of a secret as a URL, JSON, HTML or Python spells it: each character may be quoted."""
+    """Return a pattern of a secret as a URL, JSON, HTML or Python spells it: each
+    character may be quoted.
+    """
     plain = unquote(secret)
     texts = {secret, plain, unquote(plain), unquote_plus(secret)} - {""}
     longest_first = sorted(texts, key=len, reverse=True)
@@ -107,7 +126,10 @@ def _spelling(character: str) -> str:
     """Return a pattern of the spellings of a character."""
     if character.isascii() and character.isalnum():
         return character
-    encoded = "".join(f"%(?:25)*(?i:{byte:02x})" for byte in character.encode("utf-8", "surrogatepass"))
+    encoded = "".join(
+        f"%(?:25)*(?i:{byte:02x})"
+        for byte in character.encode("utf-8", "surrogatepass")
+    )
     written = {
         character,
         escape(character),
@@ -170,7 +192,9 @@ def _credentials(value: Any, *, secret: bool = False) -> Iterator[str]:
     """Yield every text under a key that names a credential."""
     if isinstance(value, Mapping):
         for key, item in cast("Mapping[str, Any]", value).items():
-            yield from _credentials(item, secret=secret or CREDENTIAL.search(key) is not None)
+            yield from _credentials(
+                item, secret=secret or CREDENTIAL.search(key) is not None
+            )
     elif isinstance(value, list):
         for item in cast("list[Any]", value):
             yield from _credentials(item, secret=secret)

@@ -5,13 +5,14 @@ A section is frozen, closed to unknown keys, and its errors are in our own words
 
     save.compression: got 'zst', must be 'none', 'gzip', 'lz4' or 'zstd'; did you mean 'zstd'?
 
-Secrets are given as values in Python, by reference in files, and never printed, saved or sent. A file says where a
-secret is, not what it is: ``{env: HF_TOKEN}``, an environment variable of the process that needs it, or
-``{block: NAME}``, a Prefect block, which the flows resolve.
+Secrets are given as values in Python, by reference in files, and never printed, saved
+or sent. A file says where a secret is, not what it is: ``{env: HF_TOKEN}``, an
+environment variable of the process that needs it, or ``{block: NAME}``, a Prefect
+block, which the flows resolve.
 
-Each section rewrites its own errors, so that a model which is built directly and a YAML file which is loaded give the
-same sentences. Numbers and texts are strict: ``batch_size: yes`` or ``"8"`` is a mistake to report, not one to guess
-at.
+Each section rewrites its own errors, so that a model which is built directly and a YAML
+file which is loaded give the same sentences. Numbers and texts are strict:
+``batch_size: yes`` or ``"8"`` is a mistake to report, not one to guess at.
 """
 
 from __future__ import annotations
@@ -47,7 +48,12 @@ from pydantic import (
     model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError
+from pydantic_core import (
+    CoreSchema,
+    ErrorDetails,
+    InitErrorDetails,
+    PydanticCustomError,
+)
 
 from tokenlake.base.checks import did_you_mean, mapped
 from tokenlake.base.secrets import CREDENTIAL, HIDDEN, TOKEN_WORDS, remember
@@ -82,7 +88,8 @@ def problem(message: str) -> PydanticCustomError:
 
 
 def shown(value: object) -> str:
-    """Return a value as a message quotes it: at most 80 characters; of a container only its type.
+    """Return a value as a message quotes it: at most 80 characters; of a container only
+    its type.
 
     A container may hold a secret.
     """
@@ -97,11 +104,15 @@ def shown(value: object) -> str:
 
 
 def path_of(location: tuple[int | str, ...]) -> str:
-    """Return a location as the dotted key that overrides take too: ``datasets.0.tokenizer.max_length``."""
+    """Return a location as the dotted key that overrides take too:
+    ``datasets.0.tokenizer.max_length``.
+    """
     return ".".join(str(part) for part in location)
 
 
-def _sentence(details: ErrorDetails, keys: Collection[str], hidden: Collection[str]) -> str:
+def _sentence(
+    details: ErrorDetails, keys: Collection[str], hidden: Collection[str]
+) -> str:
     """Return the message of one error of pydantic in our words.
 
     Args:
@@ -131,9 +142,9 @@ def _sentence(details: ErrorDetails, keys: Collection[str], hidden: Collection[s
 class Section(BaseModel):
     """A frozen group of keys.
 
-    The text under a field is its documentation and its description in the JSON Schema. Wrong keys
-    and values raise pydantic's ``ValidationError``, a ``ValueError``, which ``load_config`` turns into a
-    ``ConfigError``.
+    The text under a field is its documentation and its description in the JSON Schema.
+    Wrong keys and values raise pydantic's ``ValidationError``, a ``ValueError``, which
+    ``load_config`` turns into a ``ConfigError``.
     """
 
     model_config = ConfigDict(
@@ -150,7 +161,9 @@ class Section(BaseModel):
     def __get_pydantic_json_schema__(
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        """Add the texts under the fields as their descriptions; the example of a docstring is for Python only."""
+        """Add the texts under the fields as their descriptions; the example of a
+        docstring is for Python only.
+        """
         json_schema = handler(schema)
         section = handler.resolve_ref_schema(json_schema)
         if "description" in section:
@@ -163,26 +176,34 @@ class Section(BaseModel):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _in_our_words(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+    def _in_our_words(
+        cls, value: Any, handler: ModelWrapValidatorHandler[Self]
+    ) -> Self:
         try:
             return handler(value)
         except ValidationError as error:
             keys = tuple(cls.model_fields)
-            # The input is left out: nothing that prints an error can then print a secret.
+            # The input is left out: nothing that prints an error can then print a
+            # secret.
             lines: list[InitErrorDetails] = []
             for details in error.errors(include_url=False):
                 is_unknown_key = details["type"] in ("extra_forbidden", UNKNOWN_KEY)
                 kind = UNKNOWN_KEY if is_unknown_key else _OURS
                 message = _sentence(details, keys, cls.hidden_values)
                 described = PydanticCustomError(kind, cast("Any", message))
-                lines.append(InitErrorDetails(type=described, loc=details["loc"], input=None))
-            raise ValidationError.from_exception_data(error.title, lines, hide_input=True) from None
+                lines.append(
+                    InitErrorDetails(type=described, loc=details["loc"], input=None)
+                )
+            raise ValidationError.from_exception_data(
+                error.title, lines, hide_input=True
+            ) from None
 
 
 def field_texts(section: type[Section]) -> dict[str, str]:
     """Return the texts under the fields of a section, those of its bases too.
 
-    Pydantic could read them as well, but in every process: a fifth of the time to import a configuration.
+    Pydantic could read them as well, but in every process: a fifth of the time to
+    import a configuration.
     """
     texts: dict[str, str] = {}
     for model in section.__mro__[: section.__mro__.index(Section)]:
@@ -200,7 +221,9 @@ def field_texts(section: type[Section]) -> dict[str, str]:
 
 
 def _index(value: object) -> object:
-    """Let NumPy integers in as the ints they are; bool stays bool and is refused by Strict."""
+    """Let NumPy integers in as the ints they are; bool stays bool and is refused by
+    Strict.
+    """
     if isinstance(value, bool | int) or not hasattr(value, "__index__"):
         return value
     return operator.index(cast("Any", value))
@@ -215,10 +238,15 @@ def _size(value: object) -> int:
 
 def as_text(value: object) -> object:
     """Return a path object as text, and anything else as it is."""
-    return os.fspath(cast("os.PathLike[str]", value)) if isinstance(value, os.PathLike) else value
+    return (
+        os.fspath(cast("os.PathLike[str]", value))
+        if isinstance(value, os.PathLike)
+        else value
+    )
 
 
-# The validator stands last and so runs first, before the strict check; the JSON Schema needs this order too.
+# The validator stands last and so runs first, before the strict check; the JSON Schema
+# needs this order too.
 _Index = BeforeValidator(_index)
 Count = Annotated[int, Strict(), Gt(0), Le(_INT64), _Index]
 """A number of things, at least one."""
@@ -235,49 +263,77 @@ Text = Annotated[str, StringConstraints(strict=True, min_length=1)]
 
 
 def _spelled(pattern: str, words: str, *, quote: bool = True) -> Any:
-    """Return the type of texts that match `pattern`, which a message describes by `words`."""
+    """Return the type of texts that match `pattern`, which a message describes by
+    `words`.
+    """
 
     def check(value: str) -> str:
         if re.fullmatch(pattern, value) is None:
-            raise problem(f"got {shown(value)}, must be {words}" if quote else f"must be {words}")
+            raise problem(
+                f"got {shown(value)}, must be {words}" if quote else f"must be {words}"
+            )
         return value
 
     return Annotated[
-        str, Strict(), AfterValidator(check), WithJsonSchema({"type": "string", "pattern": f"^{pattern}$"})
+        str,
+        Strict(),
+        AfterValidator(check),
+        WithJsonSchema({"type": "string", "pattern": f"^{pattern}$"}),
     ]
 
 
-_NAME_WORDS: Final = (
-    "letters, digits, '.', '_' and '-', starting with a letter or digit, at most 64 characters"
-)
+_NAME_WORDS: Final = "letters, digits, '.', '_' and '-', starting with a letter or digit, at most 64 characters"
 
 if TYPE_CHECKING:
-    Path = DatasetName = SourceName = SplitName = VariableName = Character = StoredName = str
+    Path = DatasetName = SourceName = SplitName = VariableName = Character = (
+        StoredName
+    ) = str
 else:
-    Path = Annotated[_spelled(r"[^\x00]+", "a path or URL that is not empty"), BeforeValidator(as_text)]
+    Path = Annotated[
+        _spelled(r"[^\x00]+", "a path or URL that is not empty"),
+        BeforeValidator(as_text),
+    ]
     DatasetName = _spelled(DATASET_NAME, f"a name of lower-case {_NAME_WORDS}")
     StoredName = _spelled(
-        DATASET_NAME + r"(@v?[1-9][0-9]{0,8})?", "a dataset of the store: NAME, or NAME@v3 for one version"
+        DATASET_NAME + r"(@v?[1-9][0-9]{0,8})?",
+        "a dataset of the store: NAME, or NAME@v3 for one version",
     )
-    SourceName = _spelled(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", f"a name of {_NAME_WORDS}")
+    SourceName = _spelled(
+        r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", f"a name of {_NAME_WORDS}"
+    )
     SplitName = _spelled(
         rf"[A-Za-z][A-Za-z0-9_]{{0,{MAX_SPLIT_NAME - 1}}}",
         "a split name of letters, digits and '_', starting with a letter",
     )
     # Somebody may write the secret itself where its name belongs.
-    Character = _spelled(r"[^\x00\r\n\"]", "one character other than a quote or an end of line")
-    VariableName = _spelled(r"[A-Za-z_][A-Za-z0-9_]*", "the name of an environment variable", quote=False)
+    Character = _spelled(
+        r"[^\x00\r\n\"]", "one character other than a quote or an end of line"
+    )
+    VariableName = _spelled(
+        r"[A-Za-z_][A-Za-z0-9_]*", "the name of an environment variable", quote=False
+    )
 
 Size = Annotated[
     int,
     BeforeValidator(_size),
-    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": PATTERN}]}),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 1},
+                {"type": "string", "pattern": PATTERN},
+            ]
+        }
+    ),
 ]
-"""A number of bytes, written as an int or as ``"500MB"`` (see :mod:`tokenlake.base.sizes`)."""
+"""A number of bytes, written as an int or as ``"500MB"`` (see
+:mod:`tokenlake.base.sizes`).
+"""
 
 
 def _shares(weights: dict[str, float]) -> dict[str, float]:
-    """Return weights as shares that sum to 1; see :func:`tokenlake.base.shares.shares_of`."""
+    """Return weights as shares that sum to 1; see
+    :func:`tokenlake.base.shares.shares_of`.
+    """
     shares = shares_of(weights)
     if shares is None:
         hint = "; give shares, percentages or ratios of whole numbers (30, 70)"
@@ -293,9 +349,15 @@ def _fractions(splits: dict[str, float]) -> dict[str, float]:
     return splits
 
 
-Weights = Annotated[dict[SourceName, Annotated[float, Strict(), Ge(0.0)]], AfterValidator(_shares)]
-"""Dataset name to weight: shares that sum to 1, percentages, or ratios of whole numbers; read as shares."""
-Splits = Annotated[dict[SplitName, Annotated[Positive, Le(1.0)]], AfterValidator(_fractions)]
+Weights = Annotated[
+    dict[SourceName, Annotated[float, Strict(), Ge(0.0)]], AfterValidator(_shares)
+]
+"""Dataset name to weight: shares that sum to 1, percentages, or ratios of whole
+numbers; read as shares.
+"""
+Splits = Annotated[
+    dict[SplitName, Annotated[Positive, Le(1.0)]], AfterValidator(_fractions)
+]
 """Split name to the fraction of documents it gets; the fractions sum to 1."""
 
 
@@ -303,12 +365,16 @@ _FILES_ARE: Final = "a path, glob, directory or URL, a list of them, or a mappin
 
 
 def _data_files(value: object) -> object:
-    """Return entries of `data_files`: a text, a tuple of texts, or a mapping of split to one of these."""
+    """Return entries of `data_files`: a text, a tuple of texts, or a mapping of
+    split to one of these.
+    """
     if isinstance(value, Mapping):
         by_split: dict[str, object] = {}
         for split, entries in cast("Mapping[object, object]", value).items():
             if not isinstance(split, str) or not split:
-                raise problem(f"got the key {shown(split)} of a mapping, must be {_FILES_ARE}")
+                raise problem(
+                    f"got the key {shown(split)} of a mapping, must be {_FILES_ARE}"
+                )
             if isinstance(entries, Mapping):
                 raise problem(f"got a mapping under {split!r}, must be {_FILES_ARE}")
             by_split[split] = _data_files(entries)
@@ -325,14 +391,18 @@ def _data_files(value: object) -> object:
 
 Files = str | tuple[str, ...]
 DataFiles = Annotated[Files | dict[str, Files], BeforeValidator(_data_files)]
-"""One path, glob, directory or URL, or several; a list becomes a tuple. Or such of each split, by its name."""
+"""One path, glob, directory or URL, or several; a list becomes a tuple. Or such of
+each split, by its name.
+"""
 
 
 REDACTED: Final = HIDDEN
 """Text that replaces a literal secret in a dump."""
 
 LITERALS_REFUSED: Final = "literal_secrets_refused"
-"""Key of the validation context under which a file or an override may not spell out a secret."""
+"""Key of the validation context under which a file or an override may not spell out
+a secret.
+"""
 
 _HOW: Final = "write {env: NAME} or {block: NAME}, which name where the secret is kept"
 
@@ -367,14 +437,21 @@ def _secret(value: object, _handler: object, info: ValidationInfo) -> SecretValu
         raise problem(f"got a value of type {type(value).__name__} (not shown): {_HOW}")
     secret = value if isinstance(value, SecretStr) else SecretStr(value)
     if secret.get_secret_value() == REDACTED:
-        raise problem(f"got {REDACTED!r}, the placeholder of a secret that was removed on saving: {_HOW}")
+        raise problem(
+            f"got {REDACTED!r}, the placeholder of a secret that was removed on saving: {_HOW}"
+        )
     if isinstance(value, str) and LITERALS_REFUSED in (info.context or {}):
-        raise problem(f"got a literal secret (not shown), which files and overrides must not contain: {_HOW}")
+        raise problem(
+            f"got a literal secret (not shown), which files and overrides must not contain: {_HOW}"
+        )
     return secret
 
 
 def _reference(value: Mapping[str, Any]) -> EnvSecret | BlockSecret:
-    kinds: dict[str, type[EnvSecret | BlockSecret]] = {"env": EnvSecret, "block": BlockSecret}
+    kinds: dict[str, type[EnvSecret | BlockSecret]] = {
+        "env": EnvSecret,
+        "block": BlockSecret,
+    }
     if len(value) != 1 or not kinds.keys() >= value.keys():
         raise problem(f"got a mapping with the keys {sorted(map(str, value))}, {_HOW}")
     return kinds[next(iter(value))].model_validate(value)
@@ -393,13 +470,24 @@ _REFERENCES: Final[dict[str, Any]] = {
 }
 
 Secret = Annotated[SecretValue, WrapValidator(_secret), WithJsonSchema(_REFERENCES)]
-"""A secret: in Python a text or SecretStr, in files ``{env: NAME}`` or ``{block: NAME}``."""
+"""A secret: in Python a text or SecretStr, in files ``{env: NAME}`` or ``{block:
+NAME}``.
+"""
 
 
-def _guarded(options: dict[str, Any], info: ValidationInfo, *, secret: bool = False) -> dict[str, Any]:
-    """Return options with credentials wrapped; below a credential's key everything is one."""
+def _guarded(
+    options: dict[str, Any], info: ValidationInfo, *, secret: bool = False
+) -> dict[str, Any]:
+    """Return options with credentials wrapped; below a credential's key everything
+    is one.
+    """
     return {
-        str(key): _guard(str(key), item, info, secret=secret or CREDENTIAL.search(str(key)) is not None)
+        str(key): _guard(
+            str(key),
+            item,
+            info,
+            secret=secret or CREDENTIAL.search(str(key)) is not None,
+        )
         for key, item in options.items()
     }
 
@@ -408,10 +496,18 @@ def _guard(key: str, value: Any, info: ValidationInfo, *, secret: bool) -> Any:
     if isinstance(value, Mapping):
         entries = cast("dict[str, Any]", value)
         is_reference = set(entries) in ({"env"}, {"block"})
-        return _reference(entries) if is_reference else _guarded(entries, info, secret=secret)
+        return (
+            _reference(entries)
+            if is_reference
+            else _guarded(entries, info, secret=secret)
+        )
     if isinstance(value, list | tuple):
-        return [_guard(key, item, info, secret=secret) for item in cast("list[Any]", value)]
-    if isinstance(value, SecretStr | EnvSecret | BlockSecret) or (secret and isinstance(value, str)):
+        return [
+            _guard(key, item, info, secret=secret) for item in cast("list[Any]", value)
+        ]
+    if isinstance(value, SecretStr | EnvSecret | BlockSecret) or (
+        secret and isinstance(value, str)
+    ):
         if key == "token" and isinstance(value, str) and value in TOKEN_WORDS:
             return value
         try:
@@ -429,7 +525,8 @@ def _dumped(value: Any, literal: Callable[[str], str]) -> Any:
     """Return options as JSON.
 
     Args:
-        value: Options, or a part of them. References are written as in a file (``{"env": NAME}``).
+        value: Options, or a part of them. References are written as in a file
+            (``{"env": NAME}``).
         literal: Function of a literal secret that returns its text in the result.
     """
 
@@ -442,7 +539,8 @@ def _dumped(value: Any, literal: Callable[[str], str]) -> Any:
 
 
 def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options as JSON, with references as in a file (``{"env": NAME}``) and literal secrets in full.
+    """Return options as JSON, with references as in a file (``{"env": NAME}``) and
+    literal secrets in full.
 
     Only for the pipe to a worker process of this machine.
     """
@@ -460,11 +558,15 @@ Options = Annotated[
     PlainSerializer(lambda value: _dumped(value, lambda _: REDACTED), when_used="json"),
     WithJsonSchema({"type": "object"}),
 ]
-"""Free options for another library, JSON-like; values of credential-like keys become secrets."""
+"""Free options for another library, JSON-like; values of credential-like keys become
+secrets.
+"""
 
 
 def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the dotted key and the value of everything in a configuration that holds no other values."""
+    """Yield the dotted key and the value of everything in a configuration that holds
+    no other values.
+    """
     items: Iterable[tuple[Any, Any]] | None = None
     if isinstance(value, Section) and not isinstance(value, EnvSecret | BlockSecret):
         items = value
@@ -479,19 +581,31 @@ def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
 
 
 def literal_secrets(value: object) -> list[str]:
-    """Return the dotted keys of a configuration that hold a secret itself rather than a reference to it.
+    """Return the dotted keys of a configuration that hold a secret itself rather than a
+    reference to it.
 
-    A configuration that leaves the process, such as the parameters of a flow, must hold none.
+    A configuration that leaves the process, such as the parameters of a flow, must hold
+    none.
     """
     return [path for path, leaf in _leaves(value) if isinstance(leaf, SecretStr)]
 
 
 def references(value: object) -> Iterator[EnvSecret | BlockSecret]:
-    """Yield every reference to a secret that a configuration, or a part of it, holds."""
-    return (leaf for _, leaf in _leaves(value) if isinstance(leaf, EnvSecret | BlockSecret))
+    """Yield every reference to a secret that a configuration, or a part of it,
+    holds.
+    """
+    return (
+        leaf for _, leaf in _leaves(value) if isinstance(leaf, EnvSecret | BlockSecret)
+    )
 
 
 def referenced_blocks(value: object) -> list[str]:
-    """Return the names of all Prefect blocks that a configuration refers to, each once."""
-    blocks = [reference.block for reference in references(value) if isinstance(reference, BlockSecret)]
+    """Return the names of all Prefect blocks that a configuration refers to, each
+    once.
+    """
+    blocks = [
+        reference.block
+        for reference in references(value)
+        if isinstance(reference, BlockSecret)
+    ]
     return list(dict.fromkeys(blocks))

@@ -1,7 +1,9 @@
-"""Load a section from a YAML file or a mapping: validated, or one error that lists every problem.
+"""Load a section from a YAML file or a mapping: validated, or one error that lists
+every problem.
 
-Overrides (``--set pack.seq_length=512``) change single keys: a key is a dotted path, in which a dataset is named by its
-position or its name; a value is YAML (``true``, ``[a, b]``, ``{env: HF_TOKEN}``).
+Overrides (``--set pack.seq_length=512``) change single keys: a key is a dotted path, in
+which a dataset is named by its position or its name; a value is YAML (``true``, ``[a,
+b]``, ``{env: HF_TOKEN}``).
 """
 
 from __future__ import annotations
@@ -16,28 +18,39 @@ from pydantic import ValidationError
 
 from tokenlake.base.checks import did_you_mean, nearest
 from tokenlake.base.key_places import hint_of_place
-from tokenlake.base.section import DATASET_NAME, LITERALS_REFUSED, UNKNOWN_KEY, Section, path_of
+from tokenlake.base.section import (
+    DATASET_NAME,
+    LITERALS_REFUSED,
+    UNKNOWN_KEY,
+    Section,
+    path_of,
+)
 from tokenlake.base.yaml_file import MAX_BYTES, YamlFile, parse_yaml
 from tokenlake.errors import ConfigError
 
 _S = TypeVar("_S", bound=Section)
 
-# A plain text stands for the section with this one key, so `tokenizer.max_length` can be set beside it.
-_TEXT_MEANS: Final[dict[int | str, str]] = {"tokenizer": "name_or_path", "default_tokenizer": "name_or_path"}
+# A plain text stands for the section with this one key, so `tokenizer.max_length` can
+# be set beside it.
+_TEXT_MEANS: Final[dict[int | str, str]] = {
+    "tokenizer": "name_or_path",
+    "default_tokenizer": "name_or_path",
+}
 
 
 def apply_overrides(
     data: Mapping[str, Any], overrides: Sequence[str]
 ) -> tuple[dict[str, Any], list[tuple[int | str, ...]]]:
-    """Return a configuration with overrides applied in order, and the places that changed.
+    """Return a configuration with overrides applied in order, and the places that
+    changed.
 
     Args:
         data: Configuration, which is not changed.
         overrides: Texts ``key=value``.
 
     Raises:
-        ConfigError: An override is not ``key=value``, or its path leads into a value without keys. Its detail
-            `override` names the override.
+        ConfigError: An override is not ``key=value``, or its path leads into a value
+            without keys. Its detail `override` names the override.
     """
     changed: Any = dict(data)
     places: list[tuple[int | str, ...]] = []
@@ -46,7 +59,9 @@ def apply_overrides(
         parts = key.split(".")
         if not separator or not all(parts):
             name = f"override {override!r}"
-            raise ConfigError(f"{name}: must be key=value, such as pack.seq_length=512", override=name)
+            raise ConfigError(
+                f"{name}: must be key=value, such as pack.seq_length=512", override=name
+            )
         name = f"override of {key}"
         try:
             changed, place = _with(changed, parts, parse_yaml(text, name).data, key)
@@ -57,8 +72,11 @@ def apply_overrides(
     return changed, places
 
 
-def _with(node: Any, parts: list[str], value: Any, key: str) -> tuple[Any, tuple[int | str, ...]]:
-    """Return a copy of a configuration, or of a part of it, with another value at a path.
+def _with(
+    node: Any, parts: list[str], value: Any, key: str
+) -> tuple[Any, tuple[int | str, ...]]:
+    """Return a copy of a configuration, or of a part of it, with another value at a
+    path.
 
     Args:
         node: Configuration or part; only the values on the path are copied.
@@ -70,7 +88,8 @@ def _with(node: Any, parts: list[str], value: Any, key: str) -> tuple[Any, tuple
         The copy, and the path with entries of lists by position.
 
     Raises:
-        ConfigError: The path leads to no entry of a list, or into a value that has no keys.
+        ConfigError: The path leads to no entry of a list, or into a value that has no
+            keys.
     """
     if not parts:
         return value, ()
@@ -83,7 +102,9 @@ def _with(node: Any, parts: list[str], value: Any, key: str) -> tuple[Any, tuple
         copy = dict(cast("Mapping[str, Any]", node or {}))
         child = copy.get(index)
     else:
-        raise ConfigError(f"override of {key}: {'.'.join(parts)!r} leads into a value without keys")
+        raise ConfigError(
+            f"override of {key}: {'.'.join(parts)!r} leads into a value without keys"
+        )
     if len(parts) > 1 and isinstance(child, str) and index in _TEXT_MEANS:
         child = {_TEXT_MEANS[index]: child}
     copy[index], place = _with(child, parts[1:], value, key)
@@ -103,7 +124,11 @@ def _position_of(word: str, entries: list[Any], key: str) -> int:
     """
     names: list[str] = []
     for position, entry in enumerate(entries):
-        name = entry.get("name") if isinstance(entry, Mapping) else getattr(entry, "name", None)
+        name = (
+            entry.get("name")
+            if isinstance(entry, Mapping)
+            else getattr(entry, "name", None)
+        )
         names.append(f"dataset_{position}" if name is None else str(name))
     if word in names:
         return names.index(word)
@@ -122,10 +147,12 @@ def load_section(
     *,
     example: str,
 ) -> tuple[_S, YamlFile | None]:
-    """Return the section of a file, a mapping or a model with overrides, and the file that it came from.
+    """Return the section of a file, a mapping or a model with overrides, and the file
+    that it came from.
 
     Args:
-        model: Model of the whole file. If it has a `name`, a file's stem is the default one.
+        model: Model of the whole file. If it has a `name`, a file's stem is the default
+            one.
         source: Path of a YAML file, a mapping, or the section itself.
         overrides: Texts ``key=value``.
         example: Example of a file, for the message about one that is no mapping.
@@ -139,7 +166,9 @@ def load_section(
     return validate_section(model, data, file, overrides), file
 
 
-def read_document(model: type[_S], source: object, example: str) -> tuple[Mapping[str, Any], YamlFile | None]:
+def read_document(
+    model: type[_S], source: object, example: str
+) -> tuple[Mapping[str, Any], YamlFile | None]:
     """Return a configuration before validation, and the file that it came from.
 
     Args:
@@ -158,7 +187,10 @@ def read_document(model: type[_S], source: object, example: str) -> tuple[Mappin
     file = parse_yaml(config_text(path), str(path))
     if not isinstance(file.data, dict):
         got = "nothing" if file.root is None else "something else"
-        raise ConfigError(f"{path}: got {got}, must be a mapping of keys, such as {example}", file=str(path))
+        raise ConfigError(
+            f"{path}: got {got}, must be a mapping of keys, such as {example}",
+            file=str(path),
+        )
     data = cast("dict[str, Any]", file.data)
     needs_name = "name" in model.model_fields and data.get("name") is None
     if needs_name and re.fullmatch(DATASET_NAME, path.stem):
@@ -167,24 +199,32 @@ def read_document(model: type[_S], source: object, example: str) -> tuple[Mappin
 
 
 def config_text(path: Path) -> str:
-    """Return the text of a configuration's file; of one that is too large, enough for it to be refused.
+    """Return the text of a configuration's file; of one that is too large, enough for
+    it to be refused.
 
     Raises:
         ConfigError: The file does not exist, or cannot be read as UTF-8.
     """
     try:
         with path.open("rb") as file:
-            # One byte more than is allowed; the rest, of a device perhaps, is never read.
+            # One byte more than is allowed; the rest, of a device perhaps, is never
+            # read.
             return file.read(MAX_BYTES + 1).decode("utf-8-sig")
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file{_near_file(path)}", file=str(path)) from None
+        raise ConfigError(
+            f"{path}: no such file{_near_file(path)}", file=str(path)
+        ) from None
     except (OSError, ValueError) as error:
         # ValueError: bytes that are not UTF-8, or a name that no file can have.
-        raise ConfigError(f"{path}: cannot be read as a UTF-8 text file: {error}", file=str(path)) from None
+        raise ConfigError(
+            f"{path}: cannot be read as a UTF-8 text file: {error}", file=str(path)
+        ) from None
 
 
 def _near_file(path: Path) -> str:
-    """Return the end of a message about a missing file: a configuration of a similar name, or the missing folder."""
+    """Return the end of a message about a missing file: a configuration of a similar
+    name, or the missing folder.
+    """
     folder = path.parent
     if not folder.is_dir():
         return f" (nor a folder {folder})"
@@ -194,7 +234,10 @@ def _near_file(path: Path) -> str:
 
 
 def validate_section(
-    model: type[_S], data: Mapping[str, Any], file: YamlFile | None, overrides: Sequence[str]
+    model: type[_S],
+    data: Mapping[str, Any],
+    file: YamlFile | None,
+    overrides: Sequence[str],
 ) -> _S:
     """Return the validated section of a configuration with overrides.
 
@@ -205,8 +248,9 @@ def validate_section(
         overrides: Texts ``key=value``.
 
     Raises:
-        ConfigError: Any option is wrong. The message has a line for each problem; the details `overridden` and `lines`
-            tell problems of overrides from those of the file.
+        ConfigError: Any option is wrong. The message has a line for each problem; the
+            details `overridden` and `lines` tell problems of overrides from those of
+            the file.
     """
     changed, places = apply_overrides(data, overrides)
     context = {LITERALS_REFUSED: True} if file is not None or overrides else {}
@@ -220,7 +264,8 @@ def validate_section(
             location = details["loc"]
             message = details["msg"]
             if details["type"] == UNKNOWN_KEY:
-                # A key that another section has is named with its path, rather than a key of a similar name.
+                # A key that another section has is named with its path, rather than a
+                # key of a similar name.
                 place = hint_of_place(model, str(location[-1]), path_of(location))
                 if place:
                     message = f"unknown key{place}"
@@ -237,13 +282,19 @@ def validate_section(
                 overridden.append(problem)
             elif line is not None:
                 lines.append(line)
-        listed = problems_error(ConfigError, problems, None if file is None else file.name)
+        listed = problems_error(
+            ConfigError, problems, None if file is None else file.name
+        )
         listed.details |= {"overridden": overridden, "lines": lines}
         raise listed from None
 
 
-def problems_error(kind: type[ConfigError], problems: list[str], file: str | None = None) -> ConfigError:
-    """Return one error that lists all problems of a configuration, which may come from a file."""
+def problems_error(
+    kind: type[ConfigError], problems: list[str], file: str | None = None
+) -> ConfigError:
+    """Return one error that lists all problems of a configuration, which may come
+    from a file.
+    """
     lines = list(problems)
     if len(problems) > 1:
         lines.insert(0, f"{len(problems)} problems in the configuration")

@@ -31,13 +31,19 @@ def shares_of(weights: Mapping[str, float]) -> dict[str, float] | None:
         return dict(weights)
     is_rounded = abs(total - 1.0) <= _ROUNDED_SUM
     is_percentage = abs(total - 100.0) <= _ROUNDED_PERCENT
-    is_ratio = 1.0 < total < math.inf and all(float(weight).is_integer() for weight in weights.values())
+    is_ratio = 1.0 < total < math.inf and all(
+        float(weight).is_integer() for weight in weights.values()
+    )
     if not (is_rounded or is_percentage or is_ratio):
         return None
     exact_total = sum(Fraction(weight) for weight in weights.values())
-    return {name: float(Fraction(weight) / exact_total) for name, weight in weights.items()}
+    return {
+        name: float(Fraction(weight) / exact_total) for name, weight in weights.items()
+    }
 
 
 def wrong_sum(name: str, total: float) -> str:
-    """Return the message about numbers that must sum to 1, with twelve digits of the sum."""
+    """Return the message about numbers that must sum to 1, with twelve digits of the
+    sum.
+    """
     return f"{name} must sum to 1.0, got {float(f'{total:.12g}')}"

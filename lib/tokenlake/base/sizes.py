@@ -15,11 +15,15 @@ from tokenlake.errors import ConfigError
 MIB: Final = 1 << 20
 
 PATTERN: Final = r"^ *[0-9]+(\.[0-9]+)? *([kKmMgGtTpP][iI]?)?[bB]? *$"
-"""The form of a size as a regular expression, in the part of the syntax that Python and ECMA share."""
+"""The form of a size as a regular expression, in the part of the syntax that Python
+and ECMA share.
+"""
 
 _LARGEST: Final = (1 << 63) - 1
 _UNITS: Final = " kmgtp"  # powers of 1024
-_SIZE: Final = re.compile(r" *([0-9]+(?:\.[0-9]+)?) *(?:([kmgtp])i?)?b? *", re.ASCII | re.IGNORECASE)
+_SIZE: Final = re.compile(
+    r" *([0-9]+(?:\.[0-9]+)?) *(?:([kmgtp])i?)?b? *", re.ASCII | re.IGNORECASE
+)
 _DURATION: Final = re.compile(r" *([0-9]{1,9}(?:\.[0-9]{1,9})?) *([smhdw]) *", re.ASCII)
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
@@ -28,7 +32,8 @@ def parse_size(value: int | str) -> int:
     """Return a size in bytes, at least 1; a fraction of a byte is cut off.
 
     Raises:
-        ConfigError: `value` is not a size, or is below one byte or above 2**63 - 1 bytes.
+        ConfigError: `value` is not a size, or is below one byte or above 2**63 - 1
+            bytes.
     """
     size: object = value
     if isinstance(value, str) and (match := _SIZE.fullmatch(value)):
@@ -39,12 +44,15 @@ def parse_size(value: int | str) -> int:
             "'1GiB' (units B, KB, MB, GB, TB, PB, all powers of 1024)"
         )
     if not 1 <= size <= _LARGEST:
-        raise ConfigError(f"got {value!r}: a size must be between 1 and {_LARGEST} bytes", got=value)
+        raise ConfigError(
+            f"got {value!r}: a size must be between 1 and {_LARGEST} bytes", got=value
+        )
     return size
 
 
 def parse_duration(value: float | str) -> float:
-    """Return a span in seconds; a bare number is in seconds and must be 0 where it is text.
+    """Return a span in seconds; a bare number is in seconds and must be 0 where it is
+    text.
 
     Raises:
         ConfigError: it is no span, is negative, or would have to be guessed (``"7"``).

@@ -1,8 +1,9 @@
 """SIGTERM as a request to end: it acts like the first Ctrl-C, with another exit code.
 
-A scheduler that wants its machine back, ``systemctl stop`` and ``kill`` send SIGTERM. By default it ends a Python
-process at once, and nothing is written about the build that it ran. The command line installs :func:`terminate`, which
-calls the handler of SIGINT: the command ends as if by Ctrl-C, with exit code 143 (128 + SIGTERM) in place of 130.
+A scheduler that wants its machine back, ``systemctl stop`` and ``kill`` send SIGTERM.
+By default it ends a Python process at once, and nothing is written about the build that
+it ran. The command line installs :func:`terminate`, which calls the handler of SIGINT:
+the command ends as if by Ctrl-C, with exit code 143 (128 + SIGTERM) in place of 130.
 """
 
 from __future__ import annotations
@@ -25,17 +26,22 @@ _REQUESTED: Final = threading.Event()
 
 
 def terminate(number: int, frame: FrameType | None) -> None:
-    """Record that the process must end, and call the handler of Ctrl-C; a handler of SIGTERM."""
+    """Record that the process must end, and call the handler of Ctrl-C; a handler of
+    SIGTERM.
+    """
     _REQUESTED.set()
     interrupt = signal.getsignal(signal.SIGINT)
-    # A shell starts its background jobs with SIGINT ignored. SIGTERM must still end them.
+    # A shell starts its background jobs with SIGINT ignored. SIGTERM must still end
+    # them.
     if not callable(interrupt):
         raise KeyboardInterrupt
     interrupt(number, frame)
 
 
 def handle_termination() -> None:
-    """Install :func:`terminate` as the handler of SIGTERM, from the main thread, until the process ends."""
+    """Install :func:`terminate` as the handler of SIGTERM, from the main thread,
+    until the process ends.
+    """
     signal.signal(signal.SIGTERM, terminate)
     _HANDLED.set()
 
@@ -46,7 +52,9 @@ def is_requested() -> bool:
 
 
 def exit_code(code: int) -> int:
-    """Return the exit code of a command: :data:`TERMINATED` in place of :data:`INTERRUPTED` after SIGTERM."""
+    """Return the exit code of a command: :data:`TERMINATED` in place of
+    :data:`INTERRUPTED` after SIGTERM.
+    """
     if code == INTERRUPTED and is_requested():
         return TERMINATED
     return code
@@ -54,12 +62,17 @@ def exit_code(code: int) -> int:
 
 @contextmanager
 def handled_again() -> Generator[None]:
-    """Put :func:`terminate` back inside the context where :func:`handle_termination` had installed it.
+    """Put :func:`terminate` back inside the context where :func:`handle_termination`
+    had installed it.
 
-    Prefect replaces the handler while a flow runs, and its own makes a crash of the flow run. The runs of a deployment
-    keep Prefect's handler: Prefect ends them by SIGTERM, and knows whether they were cancelled.
+    Prefect replaces the handler while a flow runs, and its own makes a crash of the
+    flow run. The runs of a deployment keep Prefect's handler: Prefect ends them by
+    SIGTERM, and knows whether they were cancelled.
     """
-    if not _HANDLED.is_set() or threading.current_thread() is not threading.main_thread():
+    if (
+        not _HANDLED.is_set()
+        or threading.current_thread() is not threading.main_thread()
+    ):
         yield
         return
     before = signal.signal(signal.SIGTERM, terminate)

@@ -1,12 +1,14 @@
-"""Threads that work ahead and end before the interpreter does, and threads that do the same work on many things.
+"""Threads that work ahead and end before the interpreter does, and threads that do the
+same work on many things.
 
-A daemon thread that is inside a library's own code when the interpreter goes down can take the process with it (an
-abort instead of an exit code). So each that works ahead is started here, with what ends it, and at exit all are ended
-and waited for.
+A daemon thread that is inside a library's own code when the interpreter goes down can
+take the process with it (an abort instead of an exit code). So each that works ahead is
+started here, with what ends it, and at exit all are ended and waited for.
 
-:class:`Prefetched` makes items ahead, in order, at most so many at a time. Each thread draws the next item under a lock
-and leaves a promise of what it makes of it; the reader takes the promises in the order in which they were left, and
-waits as long as the first of them takes.
+:class:`Prefetched` makes items ahead, in order, at most so many at a time. Each thread
+draws the next item under a lock and leaves a promise of what it makes of it; the reader
+takes the promises in the order in which they were left, and waits as long as the first
+of them takes.
 """
 
 from __future__ import annotations
@@ -25,15 +27,20 @@ from typing import Final, Generic, TypeVar, final
 T = TypeVar("T")
 R = TypeVar("R")
 
-_PATIENCE: Final = 10.0  # seconds at exit: a read that hangs must not keep the process from ending
+# Seconds at exit: a read that hangs must not keep the process from ending.
+_PATIENCE: Final = 10.0
 
 _LOOK: Final = 0.1  # seconds
 _MANY: Final = "tokenlake-many"
 
-_RUNNING: weakref.WeakKeyDictionary[threading.Thread, Callable[[], None]] = weakref.WeakKeyDictionary()
+_RUNNING: weakref.WeakKeyDictionary[threading.Thread, Callable[[], None]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
-def start_thread(work: Callable[[], None], *, end: Callable[[], None], name: str) -> threading.Thread:
+def start_thread(
+    work: Callable[[], None], *, end: Callable[[], None], name: str
+) -> threading.Thread:
     """Start a daemon thread.
 
     Args:
@@ -56,7 +63,9 @@ def available_cpus() -> int:
 
 def end_threads() -> None:
     """End all that still run, and wait for them, but not for ever."""
-    running = [(thread, end) for thread, end in list(_RUNNING.items()) if thread.is_alive()]
+    running = [
+        (thread, end) for thread, end in list(_RUNNING.items()) if thread.is_alive()
+    ]
     for _, end in running:
         end()
     until = time.monotonic() + _PATIENCE
@@ -90,18 +99,25 @@ class Stop:
 
 
 def in_order(
-    function: Callable[[T], R], items: Sequence[T], threads: int, *, stop: Stop | None = None
+    function: Callable[[T], R],
+    items: Sequence[T],
+    threads: int,
+    *,
+    stop: Stop | None = None,
 ) -> Iterator[R]:
-    """Yield ``function(item)`` for every item, in order; the first error ends it, later items are not begun.
+    """Yield ``function(item)`` for every item, in order; the first error ends it, later
+    items are not begun.
 
-    Nobody waits for the threads where it ends early: they may wait for a network. They are daemons, unlike those of
-    ``concurrent.futures``: hashing terabytes must not keep a cancelled program alive. One thread is the caller's.
+    Nobody waits for the threads where it ends early: they may wait for a network. They
+    are daemons, unlike those of ``concurrent.futures``: hashing terabytes must not keep
+    a cancelled program alive. One thread is the caller's.
 
     Args:
         function: Function of an item.
         items: Items, in order.
         threads: Largest number of threads.
-        stop: Request to end that `function` checks now and then; any error, or Ctrl-C, sets it at once.
+        stop: Request to end that `function` checks now and then; any error, or Ctrl-C,
+            sets it at once.
     """
     if threads <= 1 or len(items) <= 1:
         yield from map(function, items)
@@ -112,7 +128,8 @@ def in_order(
     ended = stop or Stop()
 
     def work() -> None:
-        # next() of a count is one step of the interpreter: no two threads get the same number
+        # next() of a count is one step of the interpreter: no two threads get the same
+        # number
         while not ended.asked and (number := next(numbers)) < len(items):
             try:
                 results[number].set_result(function(items[number]))
@@ -145,20 +162,28 @@ Made = TypeVar("Made")
 
 @final
 class Prefetched(Generic[Drawn, Made]):
-    """An iterator over ``make(item)`` for the items of an iterator, which threads run ahead of.
+    """An iterator over ``make(item)`` for the items of an iterator, which threads run
+    ahead of.
 
-    Threads start with the first item that is asked for, and end with the last one, with an error, or when the iterator
-    is closed or forgotten.
+    Threads start with the first item that is asked for, and end with the last one, with
+    an error, or when the iterator is closed or forgotten.
 
     Args:
-        items: Iterator of items, which is closed with this one if it has a method `close`.
+        items: Iterator of items, which is closed with this one if it has a method
+            `close`.
         make: Function of an item; several threads call it at the same time.
         workers: Number of threads.
-        ahead: Largest number of results that are ready ahead; 0 for none, and no thread.
+        ahead: Largest number of results that are ready ahead; 0 for none, and no
+            thread.
     """
 
     def __init__(
-        self, items: Iterator[Drawn], make: Callable[[Drawn], Made], *, workers: int = 1, ahead: int
+        self,
+        items: Iterator[Drawn],
+        make: Callable[[Drawn], Made],
+        *,
+        workers: int = 1,
+        ahead: int,
     ) -> None:
         self._queue = _Queue(items, make, ahead)
         self._workers = workers if ahead else 0
@@ -168,11 +193,18 @@ class Prefetched(Generic[Drawn, Made]):
         return self
 
     def __next__(self) -> Made:
-        """Return the next result, however long it takes; whatever a thread raised is raised here, in its place."""
+        """Return the next result, however long it takes; whatever a thread raised is
+        raised here, in its place.
+        """
         if len(self._threads) < self._workers:
-            # Threads know the queue alone, so that a forgotten iterator is collected and closes it.
+            # Threads know the queue alone, so that a forgotten iterator is collected
+            # and closes it.
             self._threads = [
-                start_thread(self._queue.work, end=self._queue.close, name=f"tokenlake-prefetch-{number}")
+                start_thread(
+                    self._queue.work,
+                    end=self._queue.close,
+                    name=f"tokenlake-prefetch-{number}",
+                )
                 for number in range(self._workers)
             ]
         try:
@@ -182,7 +214,9 @@ class Prefetched(Generic[Drawn, Made]):
             raise
 
     def close(self) -> None:
-        """Stop the threads and wait for them; an item that is being drawn is drawn to its end."""
+        """Stop the threads and wait for them; an item that is being drawn is drawn
+        to its end.
+        """
         self._queue.close()
         for thread in self._threads:
             thread.join()
@@ -196,7 +230,9 @@ class Prefetched(Generic[Drawn, Made]):
 
 @final
 class _Queue(Generic[Drawn, Made]):
-    def __init__(self, items: Iterator[Drawn], make: Callable[[Drawn], Made], ahead: int) -> None:
+    def __init__(
+        self, items: Iterator[Drawn], make: Callable[[Drawn], Made], ahead: int
+    ) -> None:
         self.items = items
         self._make = make
         self._ahead = ahead
@@ -216,14 +252,17 @@ class _Queue(Generic[Drawn, Made]):
                     return
                 try:
                     item = next(self.items)
-                except BaseException as error:  # also StopIteration: nothing comes after it
+                # Also StopIteration: nothing comes after it.
+                except BaseException as error:
                     self._ended = True
                     promise.set_exception(error)
                     return
             try:
                 promise.set_result(self._make(item))
             except StopIteration as error:  # would look like the end of the items
-                promise.set_exception(RuntimeError(f"producing a batch raised {error!r}"))
+                promise.set_exception(
+                    RuntimeError(f"producing a batch raised {error!r}")
+                )
             except BaseException as error:
                 promise.set_exception(error)
             del item, promise
@@ -257,7 +296,9 @@ class _Queue(Generic[Drawn, Made]):
     def _promise(self) -> Future[Made] | None:
         """Append a promise once there is room for it; None if no more items come."""
         with self._changed:
-            self._changed.wait_for(lambda: self._unread < self._ahead or self._ended or self._closed)
+            self._changed.wait_for(
+                lambda: self._unread < self._ahead or self._ended or self._closed
+            )
             if self._ended or self._closed:
                 return None
             promise = Future[Made]()

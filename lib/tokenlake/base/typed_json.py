@@ -1,8 +1,9 @@
 """JSON decoded into types. Each type is taken apart by one thread at a time.
 
-msgspec stores an analysis of the fields on a dataclass when it first meets it. Another thread that meets the class
-meanwhile uses the incomplete analysis, and the process ends with SIGSEGV (seen with msgspec 0.22; two
-units that finish at once are two threads that decode their first record).
+msgspec stores an analysis of the fields on a dataclass when it first meets it. Another
+thread that meets the class meanwhile uses the incomplete analysis, and the process ends
+with SIGSEGV (seen with msgspec 0.22; two units that finish at once are two threads that
+decode their first record).
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ def decoder(kind: Any) -> msgspec.json.Decoder[Any]:
 
 
 def converted(value: Any, kind: Any, *, str_keys: bool = False) -> Any:
-    """Return plain JSON as a value of a type; errors are those of :func:`msgspec.convert`.
+    """Return plain JSON as a value of a type; errors are those of
+    :func:`msgspec.convert`.
 
     Args:
         value: Plain JSON.

@@ -1,8 +1,9 @@
 """YAML with line numbers: safe types only, duplicate keys refused.
 
-A file may come from anywhere (a configuration in a bucket, a card of the Hub), so its cost is bounded before it is
-parsed: its size, its depth, the number of values that its anchors unfold to (nine lines can stand for a billion
-values), and the length of its numbers.
+A file may come from anywhere (a configuration in a bucket, a card of the Hub), so its
+cost is bounded before it is parsed: its size, its depth, the number of values that its
+anchors unfold to (nine lines can stand for a billion values), and the length of its
+numbers.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import yaml
 from tokenlake.errors import ConfigError
 
 MAX_BYTES: Final = 4 << 20
-"""Largest number of characters of a file; parsing takes some two seconds for each MiB."""
+"""Largest number of characters of a file; parsing takes some two seconds for each
+MiB.
+"""
 
 MAX_DEPTH: Final = 100
 """Largest depth of nested values."""
@@ -23,7 +26,8 @@ MAX_DEPTH: Final = 100
 MAX_VALUES: Final = 1_000_000
 """Largest number of values of a file whose anchors are unfolded."""
 
-_MAX_NUMBER: Final = 400  # characters; a number to the base of 60 is made in quadratic time
+# Characters; a number to the base of 60 is made in quadratic time.
+_MAX_NUMBER: Final = 400
 _TEXT: Final = "tag:yaml.org,2002:str"
 
 
@@ -34,7 +38,8 @@ class YamlFile:
     Attributes:
         name: Path of the file, for messages.
         data: Values of the file.
-        root: Node of the document, from which :meth:`line_of` finds lines; None for an empty file.
+        root: Node of the document, from which :meth:`line_of` finds lines; None for an
+            empty file.
     """
 
     name: str
@@ -42,7 +47,9 @@ class YamlFile:
     root: yaml.Node | None
 
     def line_of(self, location: tuple[int | str, ...]) -> int | None:
-        """Return the line of a value, counted from 1, or of the deepest part of its location that the file has."""
+        """Return the line of a value, counted from 1, or of the deepest part of its
+        location that the file has.
+        """
         node = self.root
         line: int | None = None
         for part in location:
@@ -62,8 +69,8 @@ def parse_yaml(text: str, name: str) -> YamlFile:
         name: Path of its file, for messages.
 
     Raises:
-        ConfigError: The text is not YAML, has two equal keys in a mapping, contains itself, or is larger or deeper
-            than any configuration.
+        ConfigError: The text is not YAML, has two equal keys in a mapping, contains
+            itself, or is larger or deeper than any configuration.
     """
     if len(text) > MAX_BYTES:
         raise ConfigError(
@@ -77,29 +84,39 @@ def parse_yaml(text: str, name: str) -> YamlFile:
             root = loader.get_single_node()
             if root is not None:
                 _values_of(root, name, (), {})
-            data: Any = None if root is None else cast("Any", loader).construct_document(root)
+            data: Any = (
+                None if root is None else cast("Any", loader).construct_document(root)
+            )
         finally:
             loader.dispose()
     except (yaml.YAMLError, ValueError, TypeError) as error:
-        # ValueError: a scalar like 2024-13-45 that looks like a date and is none; TypeError: << of a value that is no
-        # mapping.
+        # ValueError: a scalar like 2024-13-45 that looks like a date and is none;
+        # TypeError: << of a value that is no mapping.
         problem = getattr(error, "problem", None) or error
         mark = getattr(error, "problem_mark", None)
         if mark is None:
-            raise ConfigError(f"{name}: not YAML: {problem}", file=name, lines=[]) from None
+            raise ConfigError(
+                f"{name}: not YAML: {problem}", file=name, lines=[]
+            ) from None
         line = mark.line + 1
         place = f"{name}:{line}:{mark.column + 1}"
-        raise ConfigError(f"{place}: not YAML: {problem}", file=name, lines=[line]) from None
+        raise ConfigError(
+            f"{place}: not YAML: {problem}", file=name, lines=[line]
+        ) from None
     except RecursionError:
         raise _too_deep(name) from None
     return YamlFile(name, data, root)
 
 
 def _too_deep(name: str) -> ConfigError:
-    return ConfigError(f"{name}: nested more than {MAX_DEPTH} levels deep; expected fewer", file=name)
+    return ConfigError(
+        f"{name}: nested more than {MAX_DEPTH} levels deep; expected fewer", file=name
+    )
 
 
-def _values_of(node: yaml.Node, name: str, above: tuple[int, ...], known: dict[int, int]) -> int:
+def _values_of(
+    node: yaml.Node, name: str, above: tuple[int, ...], known: dict[int, int]
+) -> int:
     """Return the number of values that a node stands for, with its aliases written out.
 
     Args:
@@ -109,13 +126,16 @@ def _values_of(node: yaml.Node, name: str, above: tuple[int, ...], known: dict[i
         known: Id of a node -> its number of values. An alias is the node that it names.
 
     Raises:
-        ConfigError: The values are too many, the node is too deep or in itself, or two of its keys are equal.
+        ConfigError: The values are too many, the node is too deep or in itself, or two
+            of its keys are equal.
     """
     number = node.start_mark.line + 1
     place = f"{name}:{number}"
     # A node that contains itself has no end; one that was counted before is an alias.
     if id(node) in above:
-        raise ConfigError(f"{place}: this anchor contains itself", file=name, lines=[number])
+        raise ConfigError(
+            f"{place}: this anchor contains itself", file=name, lines=[number]
+        )
     if id(node) in known:
         return known[id(node)]
     if len(above) > MAX_DEPTH:
@@ -145,7 +165,9 @@ def _values_of(node: yaml.Node, name: str, above: tuple[int, ...], known: dict[i
     return total
 
 
-def _require_different_keys(entries: list[tuple[yaml.Node, yaml.Node]], name: str) -> None:
+def _require_different_keys(
+    entries: list[tuple[yaml.Node, yaml.Node]], name: str
+) -> None:
     """Raise ConfigError, with both lines, if a mapping has the same key twice."""
     lines: dict[tuple[str, str], int] = {}
     for key, _ in entries:
@@ -160,7 +182,9 @@ def _require_different_keys(entries: list[tuple[yaml.Node, yaml.Node]], name: st
 
 
 def _entry(node: yaml.Node, part: int | str) -> tuple[yaml.Node, yaml.Node] | None:
-    """Return the key and the value of an entry of a mapping; of a list the entry itself as both; None for no entry."""
+    """Return the key and the value of an entry of a mapping; of a list the entry
+    itself as both; None for no entry.
+    """
     if isinstance(node, yaml.MappingNode):
         for key, value in cast("list[tuple[yaml.Node, yaml.Node]]", node.value):
             if key.value == str(part):

@@ -1,9 +1,11 @@
-"""The command line: each command, where its function is, and one line about it; ``app`` ties them together.
+"""The command line: each command, where its function is, and one line about it; ``app``
+ties them together.
 
-Results go to stdout, progress and errors to stderr. A command returns its exit code:
-0 done, 1 failed, 2 usage or configuration, 3 verification found damage, 130 cancelled by Ctrl-C, 143 by SIGTERM.
-A command's module is imported when that command runs (a string names it): ``--help`` prints the list below without
-the packages that read arguments, and ``run`` reaches Prefect's start-up without importing what only ``sql`` needs.
+Results go to stdout, progress and errors to stderr. A command returns its exit code: 0
+done, 1 failed, 2 usage or configuration, 3 verification found damage, 130 cancelled by
+Ctrl-C, 143 by SIGTERM. A command's module is imported when that command runs (a string
+names it): ``--help`` prints the list below without the packages that read arguments,
+and ``run`` reaches Prefect's start-up without importing what only ``sql`` needs.
 """
 
 from __future__ import annotations
@@ -15,37 +17,122 @@ from typing import Final
 
 BUILD, STORE, LOOK, SETUP = "Build", "Store", "Look inside", "Set up"
 
-# name -> (where the function is, group, help); strings keep `--help` from importing any of them
+# name -> (where the function is, group, help); strings keep `--help` from importing any
+# of them
 COMMANDS: Final = {
     "init": (
         "inspect:init",
         BUILD,
         "Write a commented configuration for your data, and print the next commands.",
     ),
-    "inspect": ("inspect:inspect", BUILD, "Inspect raw data, and propose a configuration for it."),
-    "plan": ("plan:plan", BUILD, "Show what a run would do: inputs, units, tokens, output files."),
-    "clean": ("build:clean", BUILD, "List documents to leave out: duplicates, poor text, evaluation sets."),
-    "run": ("run:run", BUILD, "Build a dataset version, or resume an interrupted build."),
-    "import": ("token_import:import_files", BUILD, "Import token ids that other tools made, as a version."),
-    "work": ("build:work", BUILD, "Build units of a planned build, on any machine that reaches its store."),
-    "schema": ("inspect:schema", BUILD, "Print the JSON Schema of a configuration, for editors."),
+    "inspect": (
+        "inspect:inspect",
+        BUILD,
+        "Inspect raw data, and propose a configuration for it.",
+    ),
+    "plan": (
+        "plan:plan",
+        BUILD,
+        "Show what a run would do: inputs, units, tokens, output files.",
+    ),
+    "clean": (
+        "build:clean",
+        BUILD,
+        "List documents to leave out: duplicates, poor text, evaluation sets.",
+    ),
+    "run": (
+        "run:run",
+        BUILD,
+        "Build a dataset version, or resume an interrupted build.",
+    ),
+    "import": (
+        "token_import:import_files",
+        BUILD,
+        "Import token ids that other tools made, as a version.",
+    ),
+    "work": (
+        "build:work",
+        BUILD,
+        "Build units of a planned build, on any machine that reaches its store.",
+    ),
+    "schema": (
+        "inspect:schema",
+        BUILD,
+        "Print the JSON Schema of a configuration, for editors.",
+    ),
     "ls": ("catalog:ls", STORE, "List the datasets of a store and their versions."),
-    "show": ("version:show", STORE, "Show a version: totals, splits, audit, tokenizer, lineage, files."),
+    "show": (
+        "version:show",
+        STORE,
+        "Show a version: totals, splits, audit, tokenizer, lineage, files.",
+    ),
     "tag": ("catalog:tag", STORE, "Give a version a movable name, such as prod."),
     "diff": ("catalog:diff", STORE, "Show the differences between two versions."),
-    "verify": ("version:verify", STORE, "Check every byte and count of a version against its manifest."),
-    "repair": ("version:repair", STORE, "Repair the damaged files of a version, byte for byte."),
-    "gc": ("catalog:gc", STORE, "Remove temporary files and abandoned builds that nothing needs."),
-    "rm": ("catalog:rm", STORE, "Remove a version that no tag and no other version needs."),
-    "export": ("export:export", STORE, "Write a version as a folder of Parquet, Arrow or JSON Lines."),
-    "push": ("export:push", STORE, "Upload a version to the Hugging Face Hub, private by default."),
-    "peek": ("export:peek", LOOK, "Decode a few rows, with document boundaries and provenance."),
-    "explain": ("explain:explain", LOOK, "List the documents of a batch, or the batches of a document."),
-    "prove": ("prove:prove", LOOK, "Sign a statement of the data of a checkpoint, or check one."),
-    "report": ("export:report", LOOK, "Write an HTML file about a version, or the pages of a whole store."),
-    "sql": ("sql:sql", LOOK, "Query the datasets of a store with DuckDB, on verified bytes."),
-    "doctor": ("doctor:doctor", SETUP, "Check this machine: packages, disk, store, Hub, Prefect."),
-    "completion": ("console:completion", SETUP, "Print the completion script for bash, zsh or fish."),
+    "verify": (
+        "version:verify",
+        STORE,
+        "Check every byte and count of a version against its manifest.",
+    ),
+    "repair": (
+        "version:repair",
+        STORE,
+        "Repair the damaged files of a version, byte for byte.",
+    ),
+    "gc": (
+        "catalog:gc",
+        STORE,
+        "Remove temporary files and abandoned builds that nothing needs.",
+    ),
+    "rm": (
+        "catalog:rm",
+        STORE,
+        "Remove a version that no tag and no other version needs.",
+    ),
+    "export": (
+        "export:export",
+        STORE,
+        "Write a version as a folder of Parquet, Arrow or JSON Lines.",
+    ),
+    "push": (
+        "export:push",
+        STORE,
+        "Upload a version to the Hugging Face Hub, private by default.",
+    ),
+    "peek": (
+        "export:peek",
+        LOOK,
+        "Decode a few rows, with document boundaries and provenance.",
+    ),
+    "explain": (
+        "explain:explain",
+        LOOK,
+        "List the documents of a batch, or the batches of a document.",
+    ),
+    "prove": (
+        "prove:prove",
+        LOOK,
+        "Sign a statement of the data of a checkpoint, or check one.",
+    ),
+    "report": (
+        "export:report",
+        LOOK,
+        "Write an HTML file about a version, or the pages of a whole store.",
+    ),
+    "sql": (
+        "sql:sql",
+        LOOK,
+        "Query the datasets of a store with DuckDB, on verified bytes.",
+    ),
+    "doctor": (
+        "doctor:doctor",
+        SETUP,
+        "Check this machine: packages, disk, store, Hub, Prefect.",
+    ),
+    "completion": (
+        "console:completion",
+        SETUP,
+        "Print the completion script for bash, zsh or fish.",
+    ),
 }
 SYNONYMS: Final = {
     "add": "run",
@@ -84,9 +171,7 @@ SYNONYMS: Final = {
 }
 """Names under which other tools have our commands."""
 ABOUT: Final = "Raw text to versioned, verified, packed token datasets."
-CODES: Final = (
-    "Exit codes: 0 done, 1 failed, 2 usage or config, 3 damage found, 130 cancelled (143 by SIGTERM)."
-)
+CODES: Final = "Exit codes: 0 done, 1 failed, 2 usage or config, 3 damage found, 130 cancelled (143 by SIGTERM)."
 _OPTIONS: Final = {
     "--help, -h": "Print this list; after a command, its arguments and options.",
     "--version, -V": "Print the version.",
@@ -98,7 +183,9 @@ def overview() -> str:
     width = shutil.get_terminal_size().columns
     lines = ["Usage: tokenlake COMMAND", "", ABOUT, ""]
     for group in (BUILD, STORE, LOOK, SETUP):
-        named = {name: about for name, (_, of, about) in COMMANDS.items() if of == group}
+        named = {
+            name: about for name, (_, of, about) in COMMANDS.items() if of == group
+        }
         lines += [f"{group}:", *_columns(named, width), ""]
     return "\n".join([*lines, "Options:", *_columns(_OPTIONS, width), "", CODES, ""])
 
@@ -109,5 +196,8 @@ def _columns(entries: dict[str, str], width: int) -> Iterator[str]:
     for name, text in entries.items():
         first = f"  {name:{indent - 2}}"
         yield textwrap.fill(
-            text, max(width, 2 * indent), initial_indent=first, subsequent_indent=" " * indent
+            text,
+            max(width, 2 * indent),
+            initial_indent=first,
+            subsequent_indent=" " * indent,
         )

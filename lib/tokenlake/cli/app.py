@@ -1,4 +1,6 @@
-"""The ``tokenlake`` command: its arguments, its error messages, and the standard streams of the process."""
+"""The ``tokenlake`` command: its arguments, its error messages, and the standard
+streams of the process.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,12 @@ from tokenlake._version import __version__
 from tokenlake.base import termination
 from tokenlake.base.markup import printable, printable_json
 from tokenlake.cli import COMMANDS, SYNONYMS, overview
-from tokenlake.cli.streams import encodable_json, output_problem, restart_with_utf8, take_over
+from tokenlake.cli.streams import (
+    encodable_json,
+    output_problem,
+    restart_with_utf8,
+    take_over,
+)
 from tokenlake.errors import CancelledError, MissingExtraError, TokenlakeError, to_json
 
 _HELP: Final = ("--help", "-h")
@@ -27,14 +34,17 @@ _INTERRUPT: Final = KeyboardInterrupt.__name__
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code; deliberate errors end as a few lines on stderr.
+    """Run the command line and return its exit code; deliberate errors end as a few
+    lines on stderr.
 
-    Without arguments it is the process: those of the process are taken, and its standard streams.
+    Without arguments it is the process: those of the process are taken, and its
+    standard streams.
     """
     if arguments is not None:
         return _told(_run(arguments), arguments)
     restart_with_utf8()
-    # Plans and manifests are a million objects and no garbage; looking for it takes a sixth of the time.
+    # Plans and manifests are a million objects and no garbage; looking for it takes a
+    # sixth of the time.
     gc.set_threshold(100_000, 50, 50)
     output = take_over()
     termination.handle_termination()
@@ -52,8 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if problem is not None:
         code = _told(Failure("OSError", problem, code or 1), sys.argv[1:])
     if is_interrupted:
-        # Where Ctrl-C fell into code that Python was given as text (a dataclass), the interpreter ends by the signal
-        # itself, whoever handled the exception. And it would wait for threads.
+        # Where Ctrl-C fell into code that Python was given as text (a dataclass), the
+        # interpreter ends by the signal itself, whoever handled the exception. And it
+        # would wait for threads.
         sys.stderr.flush()
         os._exit(code)
     return code
@@ -82,7 +93,9 @@ class Failure:
 
     @property
     def place(self) -> str | None:
-        """``file:line``, or the option or field that is wrong; None where the error names neither."""
+        """``file:line``, or the option or field that is wrong; None where the error
+        names neither.
+        """
         file = self.details.get("file")
         if file is not None:
             line = self.details.get("line", self.details.get("row"))
@@ -108,7 +121,9 @@ class Failure:
 
 
 def _with_termination(result: int | Failure) -> int | Failure:
-    """Return a result whose exit code says that the process was ended by SIGTERM, where it was."""
+    """Return a result whose exit code says that the process was ended by SIGTERM,
+    where it was.
+    """
     if isinstance(result, int):
         return termination.exit_code(result)
     return replace(result, code=termination.exit_code(result.code))
@@ -134,14 +149,16 @@ def _called(tokens: Sequence[str]) -> int | Failure:
         sys.stdout.write(f"tokenlake {__version__}\n")
         return 0
     if not name.startswith(("-", "__")) and name not in COMMANDS:
-        # Told here and not by cyclopts, whose message imports every command to find near matches.
+        # Told here and not by cyclopts, whose message imports every command to find
+        # near matches.
         similar = difflib.get_close_matches(name, COMMANDS, n=1)
         meant = SYNONYMS.get(name) or next(iter(similar), None)
         guess = f"; did you mean {meant!r}?" if meant else ""
         hint = "tokenlake --help  lists the commands"
         return Failure("UsageError", f"there is no command {name!r}{guess}", 2, hint)
     try:
-        # Every command needs it, the list of commands does not, and it takes longer than to print that.
+        # Every command needs it, the list of commands does not, and it takes longer
+        # than to print that.
         from cyclopts import CycloptsError
 
         from tokenlake.cli.console import call, usage
@@ -151,23 +168,37 @@ def _called(tokens: Sequence[str]) -> int | Failure:
         return call(tokens)
     except CycloptsError as error:
         command, message = usage(error)
-        return Failure("UsageError", message, 2, f"{command} --help  lists arguments and options")
+        return Failure(
+            "UsageError", message, 2, f"{command} --help  lists arguments and options"
+        )
     except TokenlakeError as error:
         record = to_json(error)
         # A message may end with instructions, after an empty line.
         message, _, hint = record["message"].partition("\n\n")
-        return Failure(record["type"], message, error.exit_code, textwrap.dedent(hint), record["details"])
+        return Failure(
+            record["type"],
+            message,
+            error.exit_code,
+            textwrap.dedent(hint),
+            record["details"],
+        )
     except ImportError as error:
         return _missing_module(error)
     except MemoryError as error:  # Arrow's is one, too
         details = f" ({error})" if str(error) else ""
-        return Failure("MemoryError", f"there is not enough memory{details}; finished units are kept", 1)
+        return Failure(
+            "MemoryError",
+            f"there is not enough memory{details}; finished units are kept",
+            1,
+        )
     except Exception as error:
         return _refusal_of_the_system(error) or _bug(error)
 
 
 def _told(result: int | Failure, tokens: Sequence[str]) -> int:
-    """Return the exit code; a failure is told on stderr, as lines for people or, with --json, as one object."""
+    """Return the exit code; a failure is told on stderr, as lines for people or,
+    with --json, as one object.
+    """
     if isinstance(result, int):
         return result
     if "--json" in tokens:
@@ -179,7 +210,11 @@ def _told(result: int | Failure, tokens: Sequence[str]) -> int:
         return result.code
     sys.stderr.write(printable(result.trace))
     heading = "cancelled:" if result.type == "CancelledError" else "error:"
-    bold = ("\x1b[1;31m", "\x1b[0m") if sys.stderr.isatty() and "NO_COLOR" not in os.environ else ("", "")
+    bold = (
+        ("\x1b[1;31m", "\x1b[0m")
+        if sys.stderr.isatty() and "NO_COLOR" not in os.environ
+        else ("", "")
+    )
     sys.stderr.write(f"{bold[0]}{heading}{bold[1]} {printable(result.message)}\n")
     if result.hint:
         sys.stderr.write(printable(textwrap.indent(f"\n{result.hint}", "  ")) + "\n")
@@ -191,9 +226,13 @@ _SHORT_OF: Final = frozenset({errno.EAGAIN, errno.ENOMEM})
 
 
 def _refusal_of_the_system(error: Exception) -> Failure | None:
-    """Return the failure for an error with which the system refuses memory, a thread or a process; otherwise None."""
+    """Return the failure for an error with which the system refuses memory, a thread
+    or a process; otherwise None.
+    """
     is_refused = isinstance(error, OSError) and error.errno in _SHORT_OF
-    if not is_refused and not (isinstance(error, RuntimeError) and str(error) == _NO_THREAD):
+    if not is_refused and not (
+        isinstance(error, RuntimeError) and str(error) == _NO_THREAD
+    ):
         return None
     return Failure(
         type(error).__name__,
@@ -204,7 +243,9 @@ def _refusal_of_the_system(error: Exception) -> Failure | None:
 
 
 def _unloadable(error: ImportError) -> Failure:
-    """Say that a package is there, but that the system does not load its compiled part."""
+    """Say that a package is there, but that the system does not load its compiled
+    part.
+    """
     return Failure(
         type(error).__name__,
         f"a package cannot be loaded: {error}",
@@ -213,19 +254,27 @@ def _unloadable(error: ImportError) -> Failure:
     )
 
 
-def _missing_module(error: ImportError, user: str = "this command", extra: str = "etl") -> Failure:
-    """Return the failure for a missing module: a bug for one of ours, otherwise a package to install.
+def _missing_module(
+    error: ImportError, user: str = "this command", extra: str = "etl"
+) -> Failure:
+    """Return the failure for a missing module: a bug for one of ours, otherwise a
+    package to install.
 
     Args:
         error: Error of the import.
         user: Part of Tokenlake that needs the module, for the message.
         extra: Extra of Tokenlake that installs it.
     """
-    # cyclopts wraps errors of importing a command's module, and NumPy those of its compiled part.
+    # cyclopts wraps errors of importing a command's module, and NumPy those of its
+    # compiled part.
     cause: BaseException = error
     while isinstance(cause.__cause__ or cause.__context__, ImportError):
         cause = cast("ImportError", cause.__cause__ or cause.__context__)
-    if type(cause) is ImportError and cause.path is not None and not cause.path.endswith(".py"):
+    if (
+        type(cause) is ImportError
+        and cause.path is not None
+        and not cause.path.endswith(".py")
+    ):
         return _unloadable(cause)
     missing = cause.name if isinstance(cause, ModuleNotFoundError) else None
     package = (missing or "tokenlake").partition(".")[0]
@@ -233,12 +282,15 @@ def _missing_module(error: ImportError, user: str = "this command", extra: str =
         return _bug(error)
     message = f"{user} needs {package}, which is not installed"
     code = MissingExtraError.exit_code
-    return Failure("MissingExtraError", message, code, f"pip install 'tokenlake[{extra}]'")
+    return Failure(
+        "MissingExtraError", message, code, f"pip install 'tokenlake[{extra}]'"
+    )
 
 
 def _bug(error: Exception) -> Failure:
     """Return the failure for an error that is a bug, with its traceback."""
-    from tokenlake.base.secrets import scrub  # not above: `--help` needs no configurations
+    # Not above: `--help` needs no configurations.
+    from tokenlake.base.secrets import scrub
 
     return Failure(
         type(error).__name__,

@@ -1,4 +1,6 @@
-"""``tokenlake work`` and ``clean``: units of a planned build, and a list of documents to leave out, without Prefect."""
+"""``tokenlake work`` and ``clean``: units of a planned build, and a list of
+documents to leave out, without Prefect.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ def work(
     *names: Annotated[
         str,
         Parameter(
-            name="NAME", help="Builds to join: NAME or NAME@v3. Several are built one after the other."
+            name="NAME",
+            help="Builds to join: NAME or NAME@v3. Several are built one after the other.",
         ),
     ],
     share: str = "0/1",
@@ -49,15 +52,19 @@ def work(
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> int:
-    """Build units of a build that `tokenlake run --executor store` has planned, until none is left.
+    """Build units of a build that `tokenlake run --executor store` has planned, until
+    none is left.
 
-    Any number of these may run, on any machines that reach the store and the inputs, and each may be killed: finished
-    units are kept, and another worker builds the rest. A machine that would produce other bytes is refused.
+    Any number of these may run, on any machines that reach the store and the inputs,
+    and each may be killed: finished units are kept, and another worker builds the rest.
+    A machine that would produce other bytes is refused.
 
-    The store may also stand before the names, as in earlier releases: `tokenlake work s3://lake/artifacts books@v1`.
+    The store may also stand before the names, as in earlier releases: `tokenlake work
+    s3://lake/artifacts books@v1`.
 
     Args:
-        share: I/N: build every Nth unit first, from unit I on (counted from 0), then any unit that nobody builds.
+        share: I/N: build every Nth unit first, from unit I on (counted from 0), then
+            any unit that nobody builds.
         wait: Longest wait for each plan, such as 10m. Default: no wait.
     """
     builds = list(names)
@@ -78,7 +85,12 @@ def work(
             for name in builds:
                 layout = named_build(address, name, patience)
                 done = join_build(
-                    address, layout, pool, share=first_units, patience=patience, on_unit=_print_unit
+                    address,
+                    layout,
+                    pool,
+                    share=first_units,
+                    patience=patience,
+                    on_unit=_print_unit,
                 )
                 units = numbers.plural(done.built, "unit")
                 note(f"{layout.prefix}: {units} built here, {done.found} by others")
@@ -93,7 +105,9 @@ def work(
 
 
 def _is_store(argument: str) -> bool:
-    """Say whether the first argument is a store and no name: a URL, a path, or a folder here."""
+    """Say whether the first argument is a store and no name: a URL, a path, or a
+    folder here.
+    """
     return "/" in argument or Path(argument).is_dir()
 
 
@@ -101,7 +115,9 @@ def _print_unit(record: UnitRecord, seconds: float) -> None:
     """Print a line about a unit that was built here on stderr."""
     rows = numbers.plural(record.account.rows_read, "row")
     duration = numbers.duration(seconds)
-    sys.stderr.write(f"unit {record.unit:05d}: {rows}, {len(record.parts)} files, {duration}\n")
+    sys.stderr.write(
+        f"unit {record.unit:05d}: {rows}, {len(record.parts)} files, {duration}\n"
+    )
 
 
 def clean(
@@ -113,17 +129,22 @@ def clean(
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> int:
-    """List the documents that a build should leave out: duplicates, poor text, parts of evaluation sets.
+    """List the documents that a build should leave out: duplicates, poor text, parts of
+    evaluation sets.
 
-    The section `clean` of the configuration defines the search. The list is a Parquet file, which a build reads with
-    `exclude` of a dataset. Signatures of the documents are stored in `.clean` of the store: a stopped run resumes, and
-    a later run reads only new files.
+    The section `clean` of the configuration defines the search. The list is a Parquet
+    file, which a build reads with `exclude` of a dataset. Signatures of the documents
+    are stored in `.clean` of the store: a stopped run resumes, and a later run reads
+    only new files.
     """
     cleaning = Cleaning(load_config(config, with_store(set_, store)))
     pending = cleaning.pending
     if pending:
         total_bytes = sum(unit.bytes for unit in pending)
-        with counting("reading") as counter, open_pool(None, workers, cleaning.config.ray) as pool:
+        with (
+            counting("reading") as counter,
+            open_pool(None, workers, cleaning.config.ray) as pool,
+        ):
             counter.set(0, total_bytes)
 
             def count_bytes(fields: Any) -> None:
@@ -139,7 +160,8 @@ def clean(
 
 
 def _note_use_of_list(config: PipelineConfig, output: str, config_file: str) -> None:
-    """Say on stderr how a build leaves out the documents of a list that `tokenlake clean` wrote.
+    """Say on stderr how a build leaves out the documents of a list that `tokenlake
+    clean` wrote.
 
     Args:
         config: Configuration of the run.
@@ -155,7 +177,9 @@ def _note_use_of_list(config: PipelineConfig, output: str, config_file: str) -> 
     run = f"tokenlake run {near(config_file)}"
     if unaware:
         names = ", ".join(unaware)
-        note(f"next: write `exclude: {near(output)}` under {names} of `datasets`, then `{run}`")
+        note(
+            f"next: write `exclude: {near(output)}` under {names} of `datasets`, then `{run}`"
+        )
     else:
         note(f"next: `{run}` builds without these documents")
 
@@ -168,16 +192,22 @@ _REASON_COLUMNS: Final = (
 
 
 def _print_result(result: CleanResult) -> None:
-    """Print the number of documents to leave out, and their reasons, the most frequent first."""
+    """Print the number of documents to leave out, and their reasons, the most
+    frequent first.
+    """
     account = result.account
     left_out = numbers.plural(sum(account.filtered.values()), "document")
     rows_read = numbers.plural(account.rows_read, "row")
-    stdout().print(f"{near(result.output)}: {left_out} to leave out; {account.kept:,} of {rows_read} kept")
+    stdout().print(
+        f"{near(result.output)}: {left_out} to leave out; {account.kept:,} of {rows_read} kept"
+    )
     reasons = sorted(account.filtered.items(), key=lambda item: (-item[1], item[0]))
     for reason, rows in sorted(account.quarantined.items()):
         reasons.append((f"bad record: {reason}", rows))
     if account.rows_read > account.kept:
-        lines = tuple((reason, rows, rows / account.rows_read) for reason, rows in reasons)
+        lines = tuple(
+            (reason, rows, rows / account.rows_read) for reason, rows in reasons
+        )
         print_tables([Table(_REASON_COLUMNS, lines)])
     for line in result.notes:
         note(line)

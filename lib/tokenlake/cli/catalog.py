@@ -1,4 +1,6 @@
-"""``tokenlake ls``, ``diff``, ``tag``, ``gc`` and ``rm``: the versions of a store, their names, and their removal."""
+"""``tokenlake ls``, ``diff``, ``tag``, ``gc`` and ``rm``: the versions of a store,
+their names, and their removal.
+"""
 
 from __future__ import annotations
 
@@ -61,10 +63,12 @@ def ls(
 ) -> int:
     """List the datasets of a store and their versions.
 
-    A version that is still being built has no figures: readers see it once it is committed. Its state is `running` if
-    something changed in the last ten minutes, `failed` if its last run recorded an error, otherwise `idle`. To resume
-    it, run its build again. The version numbers that gc or rm removed are not used again. A version whose manifest is
-    damaged is `unreadable`; the reason is printed on stderr, and `tokenlake verify` lists all damage.
+    A version that is still being built has no figures: readers see it once it is
+    committed. Its state is `running` if something changed in the last ten minutes,
+    `failed` if its last run recorded an error, otherwise `idle`. To resume it, run its
+    build again. The version numbers that gc or rm removed are not used again. A version
+    whose manifest is damaged is `unreadable`; the reason is printed on stderr, and
+    `tokenlake verify` lists all damage.
 
     Args:
         name: Dataset to list. Default: all.
@@ -80,7 +84,9 @@ def ls(
     elif records:
         _print_versions(records)
     else:
-        note(f"no datasets in {catalog.store.url} yet: `tokenlake run CONFIG` builds one")
+        note(
+            f"no datasets in {catalog.store.url} yet: `tokenlake run CONFIG` builds one"
+        )
     return 0
 
 
@@ -99,7 +105,9 @@ def _print_versions(records: list[dict[str, Any]]) -> None:
     print_tables([Table.of(columns, lines)])
 
 
-def _version_records(catalog: Catalog, name: str, swept: bool) -> Iterator[dict[str, Any]]:
+def _version_records(
+    catalog: Catalog, name: str, swept: bool
+) -> Iterator[dict[str, Any]]:
     """Yield a record for each version of a dataset.
 
     Args:
@@ -119,13 +127,17 @@ def _version_records(catalog: Catalog, name: str, swept: bool) -> Iterator[dict[
             yield record | {"state": "swept", "tags": []}
             continue
         record |= (
-            _committed_figures(catalog, layout) if info.committed else _unfinished_figures(catalog, layout)
+            _committed_figures(catalog, layout)
+            if info.committed
+            else _unfinished_figures(catalog, layout)
         )
         yield record | {"tags": tags_by_version.get(info.version, [])}
 
 
 def _committed_figures(catalog: Catalog, layout: Layout) -> dict[str, Any]:
-    """Return the state, the kind and the totals of a committed version; of an unreadable one the state alone."""
+    """Return the state, the kind and the totals of a committed version; of an
+    unreadable one the state alone.
+    """
     manifest = catalog.readable_manifest(layout, note_unreadable)
     if manifest is None:
         return {"state": "unreadable"}
@@ -134,11 +146,18 @@ def _committed_figures(catalog: Catalog, layout: Layout) -> dict[str, Any]:
     changes = [file.modified for file in run_files if file.modified is not None]
     seconds = max(0.0, time.time() - max(changes)) if changes else None
     figures = asdict(manifest.totals)
-    return {"state": "committed", "kind": manifest.kind, **figures, "seconds_since_change": seconds}
+    return {
+        "state": "committed",
+        "kind": manifest.kind,
+        **figures,
+        "seconds_since_change": seconds,
+    }
 
 
 def _unfinished_figures(catalog: Catalog, layout: Layout) -> dict[str, Any]:
-    """Return the state of a version that is not committed, its finished units, and the error of its last run."""
+    """Return the state of a version that is not committed, its finished units, and
+    the error of its last run.
+    """
     build = unfinished(catalog.store, layout)
     return {
         "state": build.state,
@@ -158,7 +177,9 @@ def _readable_tags(catalog: Catalog, name: str) -> list[Tag]:
 
 
 def _state_in_words(record: dict[str, Any]) -> str:
-    """``idle for 3 days; 7 units done``; ``failed 5 minutes ago: the first line of its error; 7 units done``."""
+    """``idle for 3 days; 7 units done``; ``failed 5 minutes ago: the first line of
+    its error; 7 units done``.
+    """
     state = record["state"]
     seconds = record.get("seconds_since_change")
     if "units_done" not in record:
@@ -169,7 +190,9 @@ def _state_in_words(record: dict[str, Any]) -> str:
     elif state == "running":
         words = f"running, last change {age} ago"
     elif state == "failed":
-        error = textwrap.shorten(record["error"] or "", _SHOWN_ERROR, placeholder=" ...")
+        error = textwrap.shorten(
+            record["error"] or "", _SHOWN_ERROR, placeholder=" ..."
+        )
         words = f"failed {age} ago: {error}"
     else:
         words = f"{state} {age} ago"
@@ -186,12 +209,15 @@ def diff(
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> int:
-    """Show the differences between two versions: configuration, tokenizer, inputs, shards, figures, weights.
+    """Show the differences between two versions: configuration, tokenizer, inputs,
+    shards, figures, weights.
 
-    Only manifests are read. Shards are compared by their hashes: they have the same bytes, or the same tokens in other
-    bytes. The card, the configuration file and the ledger hold names and release numbers and are not compared.
+    Only manifests are read. Shards are compared by their hashes: they have the same
+    bytes, or the same tokens in other bytes. The card, the configuration file and the
+    ledger hold names and release numbers and are not compared.
 
-    The exit code is 0 whether the versions differ or not; with --exit-code, as in git, it is 1 if they differ.
+    The exit code is 0 whether the versions differ or not; with --exit-code, as in git,
+    it is 1 if they differ.
 
     Args:
         b: The other version.
@@ -210,7 +236,9 @@ def diff(
         print_tables(difference_tables(difference, files=files))
         changed_shards = [pair for pair in difference.files if not pair.same]
         if changed_shards and not files:
-            note(f"\n{numbers.plural(len(changed_shards), 'shard')} not the same: --files lists them")
+            note(
+                f"\n{numbers.plural(len(changed_shards), 'shard')} not the same: --files lists them"
+            )
     return 1 if exit_code and not difference.equal else 0
 
 
@@ -228,10 +256,12 @@ def tag(
 ) -> int:
     """Give a version a movable name, such as prod: NAME@prod then means that version.
 
-    `tokenlake tag NAME@v3 prod` sets or moves the tag, `tokenlake tag NAME` lists the tags of a dataset, and `tokenlake
-    tag NAME prod --remove` removes one. NAME alone means the newest committed version, NAME@TAG the version of a tag.
+    `tokenlake tag NAME@v3 prod` sets or moves the tag, `tokenlake tag NAME` lists the
+    tags of a dataset, and `tokenlake tag NAME prod --remove` removes one. NAME alone
+    means the newest committed version, NAME@TAG the version of a tag.
 
-    A tag records the hash of its version's manifest. If the manifest is a different one later, reading the tag fails.
+    A tag records the hash of its version's manifest. If the manifest is a different one
+    later, reading the tag fails.
 
     Args:
         tag: The tag to set. Default: list the tags.
@@ -245,13 +275,18 @@ def tag(
         version = catalog_of(store).remove_tag(name, tag)
         former = "its file was damaged" if version is None else f"was v{version}"
         record = {"dataset": name, "tag": tag, "removed_from": version}
-        emit(record, json, lambda: stdout().print(f"{name}@{tag} is removed ({former})"))
+        emit(
+            record, json, lambda: stdout().print(f"{name}@{tag} is removed ({former})")
+        )
     elif tag is None:
         _list_tags(catalog_of(store), name, json)
     else:
         change = set_tag(store or default_store(), tag, name=name)
         former_version = None if change.was is None else change.was.version
-        record = asdict(change.tag) | {"moved_from": former_version, "changed": change.changed}
+        record = asdict(change.tag) | {
+            "moved_from": former_version,
+            "changed": change.changed,
+        }
         emit(record, json, lambda: stdout().print(_change_in_words(change)))
     return 0
 
@@ -295,7 +330,11 @@ _REMOVED_COLUMNS = (
     number("files"),
     number("bytes", "size", numbers.size),
 )
-_KINDS = {"temporary": "never published", "abandoned": "abandoned build", "stray": "in no manifest"}
+_KINDS = {
+    "temporary": "never published",
+    "abandoned": "abandoned build",
+    "stray": "in no manifest",
+}
 
 
 def gc(
@@ -307,15 +346,18 @@ def gc(
 ) -> int:
     """Remove files that no version, no tag and no running build needs.
 
-    These are temporary files and uploads that were never published, unfinished builds that nobody continued during the
-    grace period, and files below a version that its manifest does not list. The version number of an abandoned build is
-    not used again. Temporary files of processes of this machine that have ended are removed at once.
+    These are temporary files and uploads that were never published, unfinished builds
+    that nobody continued during the grace period, and files below a version that its
+    manifest does not list. The version number of an abandoned build is not used again.
+    Temporary files of processes of this machine that have ended are removed at once.
 
-    Ages compare the storage's clock with this machine's. Committed versions are never removed.
+    Ages compare the storage's clock with this machine's. Committed versions are never
+    removed.
 
     Args:
         names: Only these datasets. Default: all.
-        grace: Minimum time since the last change of a file: 7d, 12h, 30m, 0. Default: 7d.
+        grace: Minimum time since the last change of a file: 7d, 12h, 30m, 0. Default:
+            7d.
         dry_run: Remove nothing; print what would be removed.
     """
     with working("looking for files that nothing needs"):
@@ -326,9 +368,13 @@ def gc(
 
 
 def _print_removed(report: GcReport) -> None:
-    """Print the number and the size of the removed files by place and kind, and their sum."""
+    """Print the number and the size of the removed files by place and kind, and
+    their sum.
+    """
     sizes: dict[tuple[str, str], list[int]] = {}
-    for removed in sorted(report.removed, key=lambda removed: (removed.place, removed.kind)):
+    for removed in sorted(
+        report.removed, key=lambda removed: (removed.place, removed.kind)
+    ):
         sizes.setdefault((removed.place, removed.kind), []).append(removed.bytes)
     # An abandoned build that wrote nothing has no files.
     for swept in report.swept:
@@ -363,9 +409,9 @@ def rm(
 ) -> int:
     """Remove a committed version; its number is never used again.
 
-    A version is not removed while a tag names it or another version is made from it (a mixture, or rows packed again).
-    Versions that only reuse its units keep their files. Do not remove a version that a running build mixes: the build
-    would fail.
+    A version is not removed while a tag names it or another version is made from it (a
+    mixture, or rows packed again). Versions that only reuse its units keep their files.
+    Do not remove a version that a running build mixes: the build would fail.
 
     Args:
         name: A version by its number: NAME@v3.
@@ -376,7 +422,9 @@ def rm(
     files = numbers.plural(len(report.removed), "file")
     verb = "would be removed" if dry_run else "removed"
     lines = [removed.name for removed in report.removed] if dry_run else []
-    lines.append(f"{report.dataset}@v{report.version}: {files}, {numbers.size(report.bytes)} {verb}")
+    lines.append(
+        f"{report.dataset}@v{report.version}: {files}, {numbers.size(report.bytes)} {verb}"
+    )
     emit(report.to_json(), json, lambda: stdout().print("\n".join(lines)))
     _note_kept(report.kept)
     return 1 if report.kept else 0

@@ -1,4 +1,5 @@
-"""Parts that commands share: their call by arguments, options, pages of ``--help``, completion, and printing.
+"""Parts that commands share: their call by arguments, options, pages of ``--help``,
+completion, and printing.
 
 Results go to stdout as tables or JSON, notes to stderr.
 """
@@ -51,29 +52,42 @@ Config: TypeAlias = Annotated[str, Parameter(help="A YAML pipeline configuration
 
 
 def names(context: CompletionContext) -> list[str]:
-    """Return the datasets of the store on the command line, for a shell that completes; of this machine's alone."""
+    """Return the datasets of the store on the command line, for a shell that
+    completes; of this machine's alone.
+    """
     store = context["store"].raw
     return catalog_of(store).datasets() if is_local(store or default_store()) else []
 
 
 Name: TypeAlias = Annotated[
-    str, Parameter(help="A dataset, or one version of it: NAME, NAME@v3 or NAME@TAG.", completer=names)
+    str,
+    Parameter(
+        help="A dataset, or one version of it: NAME, NAME@v3 or NAME@TAG.",
+        completer=names,
+    ),
 ]
 _STORE = "The store: a path, s3:// or gs://. Default: TOKENLAKE_STORE, otherwise ./artifacts."
-StoreUrl: TypeAlias = Annotated[str | None, Parameter(name="--store", metavar="URL", help=_STORE)]
-AsJson: TypeAlias = Annotated[bool, Parameter(name="--json", help="Print JSON with stable keys.")]
+StoreUrl: TypeAlias = Annotated[
+    str | None, Parameter(name="--store", metavar="URL", help=_STORE)
+]
+AsJson: TypeAlias = Annotated[
+    bool, Parameter(name="--json", help="Print JSON with stable keys.")
+]
 _SET = "Change one setting, e.g. pack.seq_length=1024 or datasets.code.num_rows=5. Repeatable."
 Overrides: TypeAlias = Annotated[
     tuple[str, ...], Parameter(name=["--set", "-s"], metavar="KEY=VALUE", help=_SET)
 ]
 _WORKERS = "Number of workers. Default: the number of processors, as far as memory allows (768 MiB each)."
 Workers: TypeAlias = Annotated[
-    int | None, Parameter(metavar="N", help=_WORKERS, validator=validators.Number(gte=1))
+    int | None,
+    Parameter(metavar="N", help=_WORKERS, validator=validators.Number(gte=1)),
 ]
 
 ExecutorChoice = Literal["local", "store", "ray", "dask"]
 Executor: TypeAlias = ExecutorChoice | None
-FormerExecutor: TypeAlias = Annotated[ExecutorChoice | None, Parameter(name="--engine", show=False)]
+FormerExecutor: TypeAlias = Annotated[
+    ExecutorChoice | None, Parameter(name="--engine", show=False)
+]
 """Former name of the option `--executor`, for one release."""
 
 
@@ -102,7 +116,9 @@ def catalog_of(store: str | None) -> Catalog:
 
 
 def with_store(overrides: tuple[str, ...], store: str | None) -> list[str]:
-    """Return overrides with ``--store`` as the last one: a run's store is ``save.output_dir``."""
+    """Return overrides with ``--store`` as the last one: a run's store is
+    ``save.output_dir``.
+    """
     if not store:
         return list(overrides)
     return [*overrides, *store_overrides(store)]
@@ -110,14 +126,18 @@ def with_store(overrides: tuple[str, ...], store: str | None) -> list[str]:
 
 @final
 class Data:
-    """Standard output for data, CSV or YAML: files and pipes get it unchanged, terminals printable."""
+    """Standard output for data, CSV or YAML: files and pipes get it unchanged,
+    terminals printable.
+    """
 
     def write(self, text: str) -> int:
         return sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
 
 
 def print_json(value: object) -> None:
-    """Print a value as indented JSON on stdout; types that JSON lacks (dates, decimals) become text."""
+    """Print a value as indented JSON on stdout; types that JSON lacks (dates,
+    decimals) become text.
+    """
     text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
     sys.stdout.write(encodable_json(printable_json(text), sys.stdout) + "\n")
 
@@ -147,11 +167,13 @@ _QUIET: Final = 0.5  # seconds before a counter shows itself
 
 @final
 class Counter:
-    """Number of bytes that were processed, of a total that may become known only later; thread-safe.
+    """Number of bytes that were processed, of a total that may become known only later;
+    thread-safe.
 
     Args:
         work: Name of the work, such as ``verifying``.
-        lines: Console on which a line is printed every ten seconds; None if the caller asks for :meth:`line`.
+        lines: Console on which a line is printed every ten seconds; None if the caller
+            asks for :meth:`line`.
 
     Attributes:
         done: Number of bytes so far.
@@ -181,7 +203,9 @@ class Counter:
             self._print_line()
 
     def line(self) -> str:
-        """Return ``verifying: 1.20 GiB of 3.41 GiB, 912 MB/s``; an empty text during the first half second."""
+        """Return ``verifying: 1.20 GiB of 3.41 GiB, 912 MB/s``; an empty text during
+        the first half second.
+        """
         seconds = time.monotonic() - self._began
         if seconds < _QUIET:
             return ""
@@ -202,7 +226,8 @@ class Counter:
 
 @contextmanager
 def counting(work: str) -> Generator[Counter]:
-    """Show the number of processed bytes of long work: continuously on a terminal, elsewhere by lines.
+    """Show the number of processed bytes of long work: continuously on a terminal,
+    elsewhere by lines.
 
     Args:
         work: Name of the work, such as ``verifying``.
@@ -212,7 +237,11 @@ def counting(work: str) -> Generator[Counter]:
         yield Counter(work, console)
         return
     counter = Counter(work)
-    with Live(console=console, get_renderable=lambda: Text(counter.line(), style="dim"), transient=True):
+    with Live(
+        console=console,
+        get_renderable=lambda: Text(counter.line(), style="dim"),
+        transient=True,
+    ):
         yield counter
 
 
@@ -221,7 +250,8 @@ _LONG: Final = 1.0  # seconds after which work gets a line where there is no ter
 
 @contextmanager
 def working(work: str) -> Generator[None]:
-    """Show that work goes on whose amount is not known: its seconds on a terminal, elsewhere a line after a second.
+    """Show that work goes on whose amount is not known: its seconds on a terminal,
+    elsewhere a line after a second.
 
     Args:
         work: Name of the work, such as ``writing the report``.
@@ -250,24 +280,35 @@ def working(work: str) -> Generator[None]:
 
 @final
 class PlainColumns:
-    """A cyclopts help formatter; cyclopts calls it once for each group of commands or parameters."""
+    """A cyclopts help formatter; cyclopts calls it once for each group of commands
+    or parameters.
+    """
 
-    def __call__(self, console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
+    def __call__(
+        self, console: Console, options: ConsoleOptions, panel: HelpPanel
+    ) -> None:
         """Print one group, e.g. all options of a command."""
         if not panel.entries:
             return
         console.print(Text(f"{panel.title}:", style="bold"))
-        columns = Grid(box=None, show_header=False, pad_edge=False, padding=(0, 3, 0, 0))
+        columns = Grid(
+            box=None, show_header=False, pad_edge=False, padding=(0, 3, 0, 0)
+        )
         columns.add_column(no_wrap=True, style="cyan")
         columns.add_column()
         describe = DescriptionRenderer()
         for entry in panel.entries:
-            # `--set, -s KEY=VALUE`; a positional parameter by its name alone, not as an option too.
-            labels = entry.positional_label or ", ".join(entry.display_labels_with_metavar)
+            # `--set, -s KEY=VALUE`; a positional parameter by its name alone, not as an
+            # option too.
+            labels = entry.positional_label or ", ".join(
+                entry.display_labels_with_metavar
+            )
             columns.add_row(labels, describe(entry))
         console.print(Padding(columns, (0, 0, 1, 2), expand=False))
 
-    def render_usage(self, console: Console, options: ConsoleOptions, usage: object) -> None:
+    def render_usage(
+        self, console: Console, options: ConsoleOptions, usage: object
+    ) -> None:
         """Print the line that says how the command is called."""
         if usage:
             console.print(Text("Usage: ", style="bold") + Text(str(usage)))
@@ -299,12 +340,17 @@ def call(tokens: Sequence[str]) -> int:
         ImportError: the command needs a package that is not installed.
     """
     if tokens and tokens[0] in COMMANDS:
-        # In a command's own help, the list's one line gives way to the function's docstring, a paragraph a line.
+        # In a command's own help, the list's one line gives way to the function's
+        # docstring, a paragraph a line.
         command = app[tokens[0]]
         text = inspect.cleandoc(getattr(command.default_command, "__doc__", None) or "")
         paragraphs = text.partition("\n\nArgs:")[0].split("\n\n")
-        command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
-    result = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+        command.help = "\n\n".join(
+            " ".join(paragraph.split()) for paragraph in paragraphs
+        )
+    result = app(
+        tokens, exit_on_error=False, print_error=False, result_action="return_value"
+    )
     return result if isinstance(result, int) else 0
 
 
@@ -312,7 +358,10 @@ def usage(error: CycloptsError) -> tuple[str, str]:
     """Return the command whose arguments are wrong, and the reason."""
     command = " ".join(("tokenlake", *(error.command_chain or ())))
     if isinstance(error, UnusedCliTokensError):
-        return command, f"{command} has no use for {', '.join(map(repr, error.unused_tokens or ()))}"
+        return (
+            command,
+            f"{command} has no use for {', '.join(map(repr, error.unused_tokens or ()))}",
+        )
     if isinstance(error, MissingArgumentError) and error.argument is not None:
         name = error.keyword or error.argument.name
         if name.startswith("-"):
@@ -321,12 +370,16 @@ def usage(error: CycloptsError) -> tuple[str, str]:
     return command, str(error).strip()
 
 
-def completion(shell: Literal["bash", "zsh", "fish"], /, *, install: bool = False) -> int:
-    """Print or install the script that completes commands, options and names of datasets in a shell.
+def completion(
+    shell: Literal["bash", "zsh", "fish"], /, *, install: bool = False
+) -> int:
+    """Print or install the script that completes commands, options and names of
+    datasets in a shell.
 
-    For the current shell: `source <(tokenlake completion bash)`, or `tokenlake completion fish | source`. Permanently:
-    `tokenlake completion bash --install`, which writes a file and, for bash and zsh, a line at the end of .bashrc or
-    .zshrc that reads it.
+    For the current shell: `source <(tokenlake completion bash)`, or `tokenlake
+    completion fish | source`. Permanently: `tokenlake completion bash --install`, which
+    writes a file and, for bash and zsh, a line at the end of .bashrc or .zshrc that
+    reads it.
 
     Args:
         shell: Name of the shell.
@@ -335,7 +388,8 @@ def completion(shell: Literal["bash", "zsh", "fish"], /, *, install: bool = Fals
     for name in COMMANDS:
         try:
             _ = app[name].default_command
-        except ImportError:  # a command whose packages are not installed is not completed
+        # A command whose packages are not installed is not completed.
+        except ImportError:
             del app[name]
     if not install:
         sys.stdout.write(app.generate_completion(shell=shell))

@@ -1,4 +1,6 @@
-"""``tokenlake doctor``: problems of this machine that would stop a build or a training run."""
+"""``tokenlake doctor``: problems of this machine that would stop a build or a
+training run.
+"""
 
 from __future__ import annotations
 
@@ -64,10 +66,12 @@ class Check:
 
 
 def doctor(*, store: StoreUrl = None, json: AsJson = False) -> int:
-    """Check this machine: Python, packages, memory, disk, caches, the store, the Hub, Prefect, proxies.
+    """Check this machine: Python, packages, memory, disk, caches, the store, the Hub,
+    Prefect, proxies.
 
-    Each line states ok, warn or fail, and the fix. No secret is shown. The exit code is 1 if something
-    fails. On s3:// and gs:// a small object is written to the store and removed again, to test conditional writes.
+    Each line states ok, warn or fail, and the fix. No secret is shown. The exit code is
+    1 if something fails. On s3:// and gs:// a small object is written to the store and
+    removed again, to test conditional writes.
     """
     # From the machine itself to the services that a build uses.
     url = store or default_store()
@@ -90,7 +94,9 @@ def doctor(*, store: StoreUrl = None, json: AsJson = False) -> int:
         facts = f"{check.found}\n{check.repair}" if check.repair else check.found
         rows.append((check.state, check.name, facts))
         has_failed = has_failed or check.state == "fail"
-    table = Table((label("state", ""), label("name", "checked"), label("found")), tuple(rows))
+    table = Table(
+        (label("state", ""), label("name", "checked"), label("found")), tuple(rows)
+    )
     report = {"ok": not has_failed, "checks": [asdict(check) for check in checks]}
     emit(report, json, lambda: print_tables([table]))
     return 1 if has_failed else 0
@@ -107,7 +113,9 @@ def _python() -> Check:
 
 
 def _packages() -> Iterator[Check]:
-    """Compare the packages of every install, then those of each extra, with the supported versions."""
+    """Compare the packages of every install, then those of each extra, with the
+    supported versions.
+    """
     requirements = [Requirement(line) for line in metadata.requires("tokenlake") or ()]
     base = [requirement for requirement in requirements if requirement.marker is None]
     yield _versions("packages", base, "pip install --upgrade tokenlake", is_needed=True)
@@ -135,7 +143,9 @@ def _packages() -> Iterator[Check]:
 
 
 def _tokenizers() -> Iterator[Check]:
-    """Say which generation of `tokenizers` is installed, and whether transformers works beside it."""
+    """Say which generation of `tokenizers` is installed, and whether transformers
+    works beside it.
+    """
     installed = _version("tokenizers")
     if installed is None:
         return
@@ -145,13 +155,17 @@ def _tokenizers() -> Iterator[Check]:
     else:
         yield Check("tokenizers", "ok", f"{installed}, the fast generation")
     requirement = _requirement_of("transformers", "tokenizers")
-    if requirement is not None and not requirement.specifier.contains(installed, prereleases=True):
+    if requirement is not None and not requirement.specifier.contains(
+        installed, prereleases=True
+    ):
         needed = f"{requirement.name}{requirement.specifier}"
         found = (
             f"transformers {_version('transformers')} needs {needed}, so it cannot be imported; "
             "only tokenizers without a tokenizer.json need it"
         )
-        yield Check("transformers", "warn", found, f"to convert such a tokenizer: {OLDER}")
+        yield Check(
+            "transformers", "warn", found, f"to convert such a tokenizer: {OLDER}"
+        )
 
 
 def _requirement_of(package: str, name: str) -> Requirement | None:
@@ -165,14 +179,17 @@ def _requirement_of(package: str, name: str) -> Requirement | None:
     return None
 
 
-def _versions(name: str, requirements: list[Requirement], install: str, *, is_needed: bool) -> Check:
+def _versions(
+    name: str, requirements: list[Requirement], install: str, *, is_needed: bool
+) -> Check:
     """Compare installed versions with the supported ones.
 
     Args:
         name: Subject of the check.
         requirements: Packages and their supported versions.
         install: Command that installs them.
-        is_needed: False for an extra that was not installed, of which other packages may have brought some parts.
+        is_needed: False for an extra that was not installed, of which other packages
+            may have brought some parts.
     """
     # Each package is missing, unsupported or fine.
     versions: dict[str, str] = {}
@@ -185,10 +202,14 @@ def _versions(name: str, requirements: list[Requirement], install: str, *, is_ne
             continue
         versions[requirement.name] = version
         if not requirement.specifier.contains(version, prereleases=True):
-            unsupported.append(f"{requirement.name} {version} (supported: {requirement.specifier})")
+            unsupported.append(
+                f"{requirement.name} {version} (supported: {requirement.specifier})"
+            )
     if missing and not is_needed:
         return Check(name, "ok", f"not installed; {install}")
-    installed = ", ".join(f"{package} {version}" for package, version in versions.items())
+    installed = ", ".join(
+        f"{package} {version}" for package, version in versions.items()
+    )
     if not missing and not unsupported:
         return Check(name, "ok", installed)
     problems = list(unsupported)
@@ -206,7 +227,9 @@ def _version(package: str) -> str | None:
 
 
 def _processors() -> Check:
-    """Report the processors, the memory and the number of workers that follows from both."""
+    """Report the processors, the memory and the number of workers that follows from
+    both.
+    """
     memory = total_memory()
     free = available_memory()
     found = numbers.plural(available_cpus(), "processor")
@@ -214,7 +237,12 @@ def _processors() -> Check:
         found += f", {numbers.size(memory)} of memory, {numbers.size(free)} available"
     found += f"; a build has {numbers.plural(default_workers(), 'worker')} by default"
     if free is not None and free < _LITTLE_MEMORY:
-        return Check("machine", "warn", found, "end other programs, or use fewer workers: --workers N")
+        return Check(
+            "machine",
+            "warn",
+            found,
+            "end other programs, or use fewer workers: --workers N",
+        )
     return Check("machine", "ok", found)
 
 
@@ -241,11 +269,15 @@ def _cache() -> Check:
             cache_bytes += (Path(directory) / name).lstat().st_size
     disk = _disk("cache", folder)
     repair = "set TOKENLAKE_CACHE to a folder with room" if disk.repair else ""
-    return Check("cache", disk.state, f"{numbers.size(cache_bytes)}, {disk.found}", repair)
+    return Check(
+        "cache", disk.state, f"{numbers.size(cache_bytes)}, {disk.found}", repair
+    )
 
 
 def _store(url: str) -> Iterator[Check]:
-    """Check that the store can be read and written to: a bucket by a trial, a folder by its rights."""
+    """Check that the store can be read and written to: a bucket by a trial, a folder
+    by its rights.
+    """
 
     def look() -> str:
         store = open_store(url)
@@ -285,13 +317,21 @@ def _hub() -> Check:
     endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
     shown = without_credentials(endpoint, every_query=True)
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in {"1", "true", "yes", "on"}:
-        return Check("Hub", "ok", "offline, because HF_HUB_OFFLINE is set: only its cache can be used")
+        return Check(
+            "Hub",
+            "ok",
+            "offline, because HF_HUB_OFFLINE is set: only its cache can be used",
+        )
     try:
-        with urllib.request.urlopen(urllib.request.Request(endpoint, method="HEAD"), timeout=_SECONDS):
+        with urllib.request.urlopen(
+            urllib.request.Request(endpoint, method="HEAD"), timeout=_SECONDS
+        ):
             pass
     except urllib.error.HTTPError as error:
         if error.code >= 500:
-            return Check("Hub", "warn", f"{shown} answers {error.code}", "try again later")
+            return Check(
+                "Hub", "warn", f"{shown} answers {error.code}", "try again later"
+            )
     except (OSError, ValueError) as error:
         reason = without_credentials(str(error), every_query=True)
         found = f"{shown} does not answer: {reason}"
@@ -300,7 +340,9 @@ def _hub() -> Check:
 
 
 def _prefect() -> Check:
-    """Check that the Prefect server of runs answers; without a server, that a run can open a port."""
+    """Check that the Prefect server of runs answers; without a server, that a run
+    can open a port.
+    """
 
     def look() -> str:
         url = importlib.import_module("tokenlake_flows.settings").configured_api_url()
@@ -311,19 +353,34 @@ def _prefect() -> Check:
         with socket.create_server(("127.0.0.1", 0)):
             return "no server is set; a run starts its own on 127.0.0.1, on a free port"
 
-    if _version("prefect") is None or importlib.util.find_spec("tokenlake_flows") is None:
-        return Check("Prefect", "ok", "not installed; `tokenlake run --no-prefect` runs without it")
-    return _tried("Prefect", look, "unset PREFECT_API_URL, or start the server: prefect server start")
+    if (
+        _version("prefect") is None
+        or importlib.util.find_spec("tokenlake_flows") is None
+    ):
+        return Check(
+            "Prefect",
+            "ok",
+            "not installed; `tokenlake run --no-prefect` runs without it",
+        )
+    return _tried(
+        "Prefect",
+        look,
+        "unset PREFECT_API_URL, or start the server: prefect server start",
+    )
 
 
 def _proxies() -> Check:
-    """Report the proxies; the requests of a run to its own server must not go through one."""
+    """Report the proxies; the requests of a run to its own server must not go
+    through one.
+    """
     settings: dict[str, str] = {}
     for name in _PROXIES:
         value = os.environ.get(name) or os.environ.get(name.upper())
         if value:
             settings[name] = value
-    found = ", ".join(f"{name}={without_credentials(value)}" for name, value in settings.items())
+    found = ", ".join(
+        f"{name}={without_credentials(value)}" for name, value in settings.items()
+    )
     direct_hosts = {host.strip() for host in settings.pop("no_proxy", "").split(",")}
     reaches_itself = not direct_hosts.isdisjoint({"127.0.0.1", "localhost", "*"})
     if settings and not reaches_itself:

@@ -1,4 +1,6 @@
-"""``tokenlake explain``: the contents of a batch, and the steps at which a document is seen."""
+"""``tokenlake explain``: the contents of a batch, and the steps at which a document
+is seen.
+"""
 
 from __future__ import annotations
 
@@ -46,11 +48,15 @@ class Order:
         epochs: Epochs of one pass, or `none` for a loader without an end. Default: 1.
         passes: How often the program iterates over the loader. Default: 1.
         lanes: Lanes of the loader.
-        window: Row groups whose rows the loader permutes together, or `all`. Default: the loader's default order.
-        interleave: Parts of each lane that the loader reads side by side. Default: the loader's default order.
-        shuffle: Whether the loader shuffles; --no-shuffle reads rows as they are stored.
+        window: Row groups whose rows the loader permutes together, or `all`. Default:
+            the loader's default order.
+        interleave: Parts of each lane that the loader reads side by side. Default: the
+            loader's default order.
+        shuffle: Whether the loader shuffles; --no-shuffle reads rows as they are
+            stored.
         drop_last: The loader drops the last incomplete batch.
-        padding: Padding of the loader, as JSON: {"buckets": 8, "multiple": 64}. Of documents and preferences.
+        padding: Padding of the loader, as JSON: {"buckets": 8, "multiple": 64}. Of
+            documents and preferences.
         split: Name of the split. Default: train.
     """
 
@@ -74,7 +80,9 @@ class Order:
                 prefix = "--no-" if field.name == "shuffle" else "--"
                 flags.append(prefix + field.name.replace("_", "-"))
         if flags:
-            raise ConfigError(f"{', '.join(flags)}: the state defines this; leave it out with --state")
+            raise ConfigError(
+                f"{', '.join(flags)}: the state defines this; leave it out with --state"
+            )
 
     def plan(self, name: str | None, url: str) -> BatchPlan:
         """Return the batches of a loader with these options.
@@ -84,10 +92,13 @@ class Order:
             url: Store that holds the dataset.
 
         Raises:
-            ConfigError: The name or the batch size is missing, or an option has another form.
+            ConfigError: The name or the batch size is missing, or an option has another
+                form.
         """
         if name is None or self.batch_size is None:
-            raise ConfigError("name the dataset and the order: NAME and --batch-size, or --state FILE")
+            raise ConfigError(
+                "name the dataset and the order: NAME and --batch-size, or --state FILE"
+            )
         epochs = 1 if self.epochs is None else self.epochs
         options = LoaderOptions(
             batch_size=_batch_size(self.batch_size),
@@ -104,7 +115,8 @@ class Order:
 
 
 def _batch_size(text: str) -> int | dict[int, int]:
-    """Return the number of rows of ``128``, or the schedule {step: rows} of ``0:128,1000:256``.
+    """Return the number of rows of ``128``, or the schedule {step: rows} of
+    ``0:128,1000:256``.
 
     Raises:
         ConfigError: The text has another form.
@@ -134,7 +146,9 @@ def _padding(text: str | None) -> Any:
     try:
         return _json.loads(text)
     except ValueError:
-        raise ConfigError(f'--padding: got {text!r}, must be JSON, as {{"buckets": 8}}') from None
+        raise ConfigError(
+            f'--padding: got {text!r}, must be JSON, as {{"buckets": 8}}'
+        ) from None
 
 
 _NO_ORDER: Final = Order()
@@ -154,22 +168,26 @@ def explain(
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> int:
-    """List the documents in a batch of a loader, or the batches that contain a document.
+    """List the documents in a batch of a loader, or the batches that contain a
+    document.
 
-    The order of a loader is a function of its options. Give either a saved state (--state), or the options that the
-    loader had (--batch-size and so on). Only the provenance of these rows is read.
+    The order of a loader is a function of its options. Give either a saved state
+    (--state), or the options that the loader had (--batch-size and so on). Only the
+    provenance of these rows is read.
 
     Args:
         name: A dataset, or one version of it: NAME or NAME@v3.
         state: JSON file of a loader's get_state(), which defines the whole order.
-        step: Index of the batch, from 0. Default: the one after the state. With --document: search only the batches
-            before it.
+        step: Index of the batch, from 0. Default: the one after the state. With
+            --document: search only the batches before it.
         row: Show only this row of the batch.
-        document: Find this document: FILE:POSITION, with its row index, or its byte offset in a file of lines.
+        document: Find this document: FILE:POSITION, with its row index, or its byte
+            offset in a file of lines. Repeatable.
+        file_id: Find this document by the id of its file in the column `documents`.
             Repeatable.
-        file_id: Find this document by the id of its file in the column `documents`. Repeatable.
-        id: Find the documents in which a field has this value, e.g. --id url=https://a.org. The field must be one of
-            additional_fields of this version, or of the version that was packed. Repeatable.
+        id: Find the documents in which a field has this value, e.g. --id
+            url=https://a.org. The field must be one of additional_fields of this
+            version, or of the version that was packed. Repeatable.
     """
     url = store or default_store()
     next_step: int | None = None  # the step after the state
@@ -188,7 +206,11 @@ def explain(
                 "--row selects a row of a batch; leave it out with --document, --file-id and --id"
             )
         passes = order.passes or 1
-        if order.passes is None and next_step is not None and plan.steps.rows is not None:
+        if (
+            order.passes is None
+            and next_step is not None
+            and plan.steps.rows is not None
+        ):
             # Up to the end of the pass that the state is in.
             passes = plan.batch(next_step).passes + 1
         documents = _named_documents(plan, document, file_id, id)
@@ -206,7 +228,8 @@ def explain(
 
 
 def _plan_of_state(path: Path, url: str, name: str | None) -> tuple[BatchPlan, int]:
-    """Return the batches of the loader that saved a state, and the step after the state.
+    """Return the batches of the loader that saved a state, and the step after the
+    state.
 
     Args:
         path: JSON file of the state.
@@ -223,7 +246,8 @@ def _plan_of_state(path: Path, url: str, name: str | None) -> tuple[BatchPlan, i
     is_mixture = not isinstance(state, dict) or state.get("mixture") is not None
 
     def open_version(version: str, split: str) -> Dataset:
-        # The name on the command line chooses the version; the state then checks that it is the same one.
+        # The name on the command line chooses the version; the state then checks that
+        # it is the same one.
         chosen = version if is_mixture or not name else name
         return open_dataset(url, chosen, split=split)
 
@@ -242,7 +266,10 @@ def _plan_of_state(path: Path, url: str, name: str | None) -> tuple[BatchPlan, i
 
 
 def _named_documents(
-    plan: BatchPlan, places: Iterable[str], id_places: Iterable[str], values: Iterable[str]
+    plan: BatchPlan,
+    places: Iterable[str],
+    id_places: Iterable[str],
+    values: Iterable[str],
 ) -> list[Document]:
     """Return the documents that the options name.
 
@@ -263,12 +290,16 @@ def _named_documents(
     for text in id_places:
         file, position = _file_and_position("--file-id", text)
         if not re.fullmatch("-?[0-9]+", file):
-            raise ConfigError(f"--file-id: got {text!r}, must be ID:POSITION, both whole numbers")
+            raise ConfigError(
+                f"--file-id: got {text!r}, must be ID:POSITION, both whole numbers"
+            )
         documents.append(Document(int(file), position))
     for text in values:
         field, equals, value = text.partition("=")
         if not equals or not field:
-            raise ConfigError(f"--id: got {text!r}, must be a field and its value, as in id=a81f")
+            raise ConfigError(
+                f"--id: got {text!r}, must be a field and its value, as in id=a81f"
+            )
         documents += documents_of(plan, {field: value})
     return documents
 
@@ -307,12 +338,22 @@ def _print_batch(plan: BatchPlan, step: int, row: int | None, json: bool) -> int
     places = f"{count(batch.start)} to {count(batch.start + batch.rows - 1)}"
     if batch.passes:
         places += f" of pass {batch.passes}"
-    _print_rows(f"step {count(step)}", f"{plural(batch.rows, 'row')}, {places}", plan, rows, with_step=False)
+    _print_rows(
+        f"step {count(step)}",
+        f"{plural(batch.rows, 'row')}, {places}",
+        plan,
+        rows,
+        with_step=False,
+    )
     return 0
 
 
 def _print_documents(
-    plan: BatchPlan, documents: Sequence[Document], until: int | None, passes: int, json: bool
+    plan: BatchPlan,
+    documents: Sequence[Document],
+    until: int | None,
+    passes: int,
+    json: bool,
 ) -> int:
     """Print the rows in which documents are delivered.
 
@@ -332,7 +373,13 @@ def _print_documents(
         records: list[dict[str, Any]] = []
         for document, rows in rows_by_document:
             explained = [asdict(row) for row in rows]
-            records.append({"file_id": document.file, "position": document.position, "rows": explained})
+            records.append(
+                {
+                    "file_id": document.file,
+                    "position": document.position,
+                    "rows": explained,
+                }
+            )
         print_json(records)
         return 0
     # Documents are named by their paths, which the manifests know.
@@ -341,14 +388,23 @@ def _print_documents(
         paths.setdefault(entry.file_id, entry.path)
     before = "" if until is None else f" before step {count(until)}"
     for document, rows in rows_by_document:
-        seen = f"seen in {plural(len(rows), 'row')}{before}" if rows else f"never seen{before}"
+        seen = (
+            f"seen in {plural(len(rows), 'row')}{before}"
+            if rows
+            else f"never seen{before}"
+        )
         heading = f"{paths[document.file]}:{document.position}"
         _print_rows(heading, seen, plan, rows, with_step=True)
     return 0
 
 
 def _print_rows(
-    heading: str, summary: str, plan: BatchPlan, rows: Iterable[ExplainedRow], *, with_step: bool
+    heading: str,
+    summary: str,
+    plan: BatchPlan,
+    rows: Iterable[ExplainedRow],
+    *,
+    with_step: bool,
 ) -> None:
     """Print rows with their provenance, each source in a colour of its own.
 
@@ -367,7 +423,9 @@ def _print_rows(
         for entry in dataset.manifest.inputs:
             kinds[entry.source, entry.path] = kind_by_file[entry.file_id]
     sources = list(dict.fromkeys(entry.source for entry in _inputs(plan)))
-    colours = {source: _COLOURS[index % len(_COLOURS)] for index, source in enumerate(sources)}
+    colours = {
+        source: _COLOURS[index % len(_COLOURS)] for index, source in enumerate(sources)
+    }
     is_mixture = len(plan.datasets) > 1
     for row in rows:
         place = f"row {count(row.row)}"
@@ -375,19 +433,28 @@ def _print_rows(
             place = f"step {count(row.step)} {place}"
         name = f"{row.name} = " if is_mixture else ""
         dataset_row = f"{row.dataset} row {count(row.stored_row)}"
-        stored = f"epoch {row.epoch}, {name}{dataset_row}, {row.shard} row {row.shard_row}"
+        stored = (
+            f"epoch {row.epoch}, {name}{dataset_row}, {row.shard} row {row.shard_row}"
+        )
         console.print(Text.assemble((place, "bold"), (f"  {printable(stored)}", "dim")))
-        # A line for each segment: its ids in the row, its document, and its tokens in the document.
+        # A line for each segment: its ids in the row, its document, and its tokens in
+        # the document.
         for segment in row.segments:
             document = printable(f"{segment.source}  {segment.path}:{segment.position}")
             kind = kinds.get((segment.source, segment.path), "")
             place = f" ({kind})" if kind else ""
             ids = f"   ids {segment.begin}-{segment.end - 1}  "
             tokens = f"  tokens {segment.start}-{segment.stop - 1} of the document"
-            line = Text.assemble((ids, "dim"), (document, colours[segment.source]), (place + tokens, "dim"))
+            line = Text.assemble(
+                (ids, "dim"),
+                (document, colours[segment.source]),
+                (place + tokens, "dim"),
+            )
             console.print(line)
 
 
 def _inputs(plan: BatchPlan) -> list[Any]:
     """Return the input files of all datasets of a loader."""
-    return [entry for dataset in plan.datasets.values() for entry in dataset.manifest.inputs]
+    return [
+        entry for dataset in plan.datasets.values() for entry in dataset.manifest.inputs
+    ]

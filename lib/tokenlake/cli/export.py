@@ -1,4 +1,6 @@
-"""``tokenlake peek``, ``report``, ``export`` and ``push``: rows that are shown, and data that leaves a store."""
+"""``tokenlake peek``, ``report``, ``export`` and ``push``: rows that are shown, and
+data that leaves a store.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,13 @@ from tokenlake.etl.publish import SCANNED_ROWS, PushReport, push_to_hub
 from tokenlake.etl.reports.terminal import near, stdout
 from tokenlake.etl.tokenizers.manager import Decoder
 from tokenlake.query.report import report as write
-from tokenlake.query.sequences import Sequence, decoders_of, mixed_as, read_sequences, shortened
+from tokenlake.query.sequences import (
+    Sequence,
+    decoders_of,
+    mixed_as,
+    read_sequences,
+    shortened,
+)
 from tokenlake.query.store_pages import SAMPLE_ROWS
 from tokenlake.runtime.store.schemes import default_store
 
@@ -47,18 +55,22 @@ def peek(
     name: Name,
     /,
     *,
-    number: Annotated[int, Parameter(name=["-n", "--number"], validator=validators.Number(gte=1))] = 3,
+    number: Annotated[
+        int, Parameter(name=["-n", "--number"], validator=validators.Number(gte=1))
+    ] = 3,
     row: int = 0,
     split: str | None = None,
     full: bool = False,
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> int:
-    """Decode a few rows of a dataset, and show the boundaries and the provenance of their documents.
+    """Decode a few rows of a dataset, and show the boundaries and the provenance of
+    their documents.
 
     If only some tokens count toward the loss, ▸ marks them.
 
-    The version's own copy of its tokenizer decodes the rows; special tokens stay visible.
+    The version's own copy of its tokenizer decodes the rows; special tokens stay
+    visible.
 
     Args:
         number: Number of rows, at least 1. Default: 3.
@@ -82,9 +94,13 @@ def peek(
 
 
 def _print_sequence(
-    sequence: Sequence, decoders: dict[str, Decoder], names: dict[tuple[str, str], str], full: bool
+    sequence: Sequence,
+    decoders: dict[str, Decoder],
+    names: dict[tuple[str, str], str],
+    full: bool,
 ) -> None:
-    """Print a row: a heading, the text of each segment under its origin, and the kept fields.
+    """Print a row: a heading, the text of each segment under its origin, and the kept
+    fields.
 
     Args:
         sequence: Row to print.
@@ -100,7 +116,8 @@ def _print_sequence(
     console.print(heading, Text(f"  {sequence.content()}", style="dim"), sep="")
     begin = 0  # place of the segment's first token in the row
     for segment in sequence.segments:
-        # -- code  asyncio/events.py:0  ids 0-511, or -- chosen  pairs/a.jsonl:0  12 tokens of a preference
+        # -- code  asyncio/events.py:0  ids 0-511, or -- chosen  pairs/a.jsonl:0  12
+        # tokens of a preference
         line = Text.assemble((rule, "dim"))
         if segment.part:
             line.append(f"{segment.part}  ", "bold")
@@ -115,17 +132,23 @@ def _print_sequence(
         begin += len(segment.ids)
     for field, value in sequence.kept.items():
         text = printable(orjson.dumps(value, default=str).decode())
-        console.print(Text.assemble((f"   {printable(field)}: ", "dim"), _body(text, full)))
+        console.print(
+            Text.assemble((f"   {printable(field)}: ", "dim"), _body(text, full))
+        )
 
 
 def _as_json(
     sequence: Sequence, decoders: dict[str, Decoder], names: dict[tuple[str, str], str]
 ) -> dict[str, Any]:
-    """Return the record of a row that ``--json`` prints; fields that a row does not have are left out."""
+    """Return the record of a row that ``--json`` prints; fields that a row does not
+    have are left out.
+    """
     record = asdict(sequence)
     if sequence.label is None:
         del record["label"]
-    for segment, segment_record in zip(sequence.segments, record["segments"], strict=True):
+    for segment, segment_record in zip(
+        sequence.segments, record["segments"], strict=True
+    ):
         if segment.part is None:
             del segment_record["part"]
         if segment.learned is None:
@@ -139,7 +162,9 @@ def _as_json(
 
 
 def _body(text: str, full: bool) -> Text:
-    """Return a text with visible control characters; without `full` the middle of a long text is left out."""
+    """Return a text with visible control characters; without `full` the middle of a
+    long text is left out.
+    """
     if full:
         return Text(printable(text.rstrip("\n")))
     head, hidden, tail = shortened(text)
@@ -153,7 +178,15 @@ def export(
     /,
     *,
     format: Literal[
-        "parquet", "arrow", "jsonl", "megatron", "numpy", "npy", "mds", "litdata", "array_record"
+        "parquet",
+        "arrow",
+        "jsonl",
+        "megatron",
+        "numpy",
+        "npy",
+        "mds",
+        "litdata",
+        "array_record",
     ] = "parquet",
     compression: Literal["none", "gzip", "lz4", "zstd"] | None = None,
     num_shards: Annotated[int | None, Parameter(metavar="N")] = None,
@@ -171,27 +204,34 @@ def export(
 ) -> int:
     """Write a version as a folder of data files for any tool, or for another trainer.
 
-    Parquet, Arrow and JSON Lines have all columns. The other formats hold tokens for a trainer: megatron for
-    Megatron-Core, numpy for nanoGPT, npy for OLMo-core, mds for MosaicML Streaming, litdata, and array_record for
-    Grain. Of these, mds, litdata and array_record keep padding, masks and segments, and npy keeps the loss mask.
+    Parquet, Arrow and JSON Lines have all columns. The other formats hold tokens for a
+    trainer: megatron for Megatron-Core, numpy for nanoGPT, npy for OLMo-core, mds for
+    MosaicML Streaming, litdata, and array_record for Grain. Of these, mds, litdata and
+    array_record keep padding, masks and segments, and npy keeps the loss mask.
 
-    Every page is compared with its checksum. The folder appears when it is complete, with a manifest, the configuration
-    and the tokenizer in `_tokenlake/`. A folder that already holds this export is not changed.
+    Every page is compared with its checksum. The folder appears when it is complete,
+    with a manifest, the configuration and the tokenizer in `_tokenlake/`. A folder that
+    already holds this export is not changed.
 
     Args:
         target: The folder: a path, s3://bucket/folder or gs://bucket/folder.
         format: Format of the files. Default: parquet.
-        compression: Compression of the files. Default: zstd for Parquet, otherwise none.
+        compression: Compression of the files. Default: zstd for Parquet, otherwise
+            none.
         num_shards: Number of files per split.
-        max_shard_size: Largest size of a file, such as 100MB. Default: 500MB; 64MiB in mds and litdata; one file per
-            split in megatron, numpy and npy.
+        max_shard_size: Largest size of a file, such as 100MB. Default: 500MB; 64MiB in
+            mds and litdata; one file per split in megatron, numpy and npy.
         split: Write only this split.
         source: Write only the rows of this source.
         provenance: Keep the provenance columns, which name the input of each document.
-        shard_column: One of additional_fields. Each of its values, at most 256, gets separate files.
-        dtype: Type of the ids in megatron, numpy and npy. Default: the smallest that holds the vocabulary.
-        drop_loss_mask: Leave out the loss mask in a format of trainers, so that all tokens count toward the loss.
-        append_eos: End each document with EOS in a format of a trainer, unless it does already. Packed rows have EOS.
+        shard_column: One of additional_fields. Each of its values, at most 256, gets
+            separate files.
+        dtype: Type of the ids in megatron, numpy and npy. Default: the smallest that
+            holds the vocabulary.
+        drop_loss_mask: Leave out the loss mask in a format of trainers, so that all
+            tokens count toward the loss.
+        append_eos: End each document with EOS in a format of a trainer, unless it does
+            already. Packed rows have EOS.
         overwrite: Replace the data files of a folder that is not empty.
     """
     with working(f"exporting {printable(name)}"):
@@ -243,32 +283,41 @@ def push(
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> int:
-    """Upload a version to a dataset repository of the Hugging Face Hub, private unless --public is given.
+    """Upload a version to a dataset repository of the Hugging Face Hub, private unless
+    --public is given.
 
-    This uploads the files that the manifest lists: shards, tokenizer, configuration, card, ledger and the manifest.
-    Each file is compared with its hash first; all of them go up in one commit with a tag such as v3. The quarantine,
-    the runs and files that the manifest does not list are never uploaded. A version that is already there is not sent
-    again. An interrupted push leaves nothing visible, and the same command resumes it.
+    This uploads the files that the manifest lists: shards, tokenizer, configuration,
+    card, ledger and the manifest. Each file is compared with its hash first; all of
+    them go up in one commit with a tag such as v3. The quarantine, the runs and files
+    that the manifest does not list are never uploaded. A version that is already there
+    is not sent again. An interrupted push leaves nothing visible, and the same command
+    resumes it.
 
-    Texts and Parquet metadata are searched for secrets: known forms of credentials, random values under names such as
-    `password`, and the secrets of this process and its environment. Any finding stops the push. A few rows of each
-    shard are also decoded and searched; a finding there is reported, or stops the push with --strict.
+    Texts and Parquet metadata are searched for secrets: known forms of credentials,
+    random values under names such as `password`, and the secrets of this process and
+    its environment. Any finding stops the push. A few rows of each shard are also
+    decoded and searched; a finding there is reported, or stops the push with --strict.
 
-    `load_dataset("org/name", revision="v3")` reads the version. `hf download org/name --repo-type dataset --revision v3
-    --local-dir STORE/NAME/v3` makes it a version of a store again, without its quarantine.
+    `load_dataset("org/name", revision="v3")` reads the version. `hf download org/name
+    --repo-type dataset --revision v3 --local-dir STORE/NAME/v3` makes it a version of a
+    store again, without its quarantine.
 
     Args:
         repo: The dataset repository, org/name; it is created if it does not exist.
         public: Make the repository public, or push to a public one.
         revision: The branch to push to. Default: main.
         message: Message of the commit. Default: the name and number of the version.
-        token_env: The environment variable that holds the token. Default: HF_TOKEN, then the saved login.
-        scan_data: Rows of each shard to decode and search for secrets; 0 for none. Default: 8.
+        token_env: The environment variable that holds the token. Default: HF_TOKEN,
+            then the saved login.
+        scan_data: Rows of each shard to decode and search for secrets; 0 for none.
+            Default: 8.
         strict: Stop the push also if rows contain secrets.
         dry_run: Check and search, and print what a push would do. Needs no token.
     """
     if scan_data < 0:
-        raise ConfigError(f"--scan-data is a number of rows, 0 or more; got {scan_data}")
+        raise ConfigError(
+            f"--scan-data is a number of rows, 0 or more; got {scan_data}"
+        )
     token = None if token_env is None else os.environ.get(token_env, "").strip()
     if token == "":
         raise ConfigError(
@@ -288,7 +337,9 @@ def push(
             dry_run=dry_run,
             scan_data=scan_data,
             strict=strict,
-            on_progress=lambda progress: counter.set(progress.bytes, progress.bytes_total),
+            on_progress=lambda progress: counter.set(
+                progress.bytes, progress.bytes_total
+            ),
         )
     if pushed.findings:
         _warn_of_secrets(pushed)
@@ -297,7 +348,9 @@ def push(
 
 
 def _warn_of_secrets(report: PushReport) -> None:
-    """Say on stderr how many sampled places look like secrets, and where; the text itself is never shown."""
+    """Say on stderr how many sampled places look like secrets, and where; the text
+    itself is never shown.
+    """
     findings = report.findings
     kinds = Counter(finding.kind for finding in findings)
     counts = ", ".join(f"{kind}: {number}" for kind, number in kinds.most_common())
@@ -337,33 +390,45 @@ def report(
     name: Name | None = None,
     /,
     *,
-    output: Annotated[Path | None, Parameter(name=["-o", "--output"], metavar="PATH")] = None,
+    output: Annotated[
+        Path | None, Parameter(name=["-o", "--output"], metavar="PATH")
+    ] = None,
     include: Annotated[tuple[str, ...], Parameter(metavar="PATH")] = (),
-    rows: Annotated[int, Parameter(metavar="N", validator=validators.Number(gte=0))] = SAMPLE_ROWS,
+    rows: Annotated[
+        int, Parameter(metavar="N", validator=validators.Number(gte=0))
+    ] = SAMPLE_ROWS,
     serve: bool = False,
     port: Port = DEFAULT_PORT,
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> int:
-    """Write a report of a version as one HTML file; without a NAME, the pages of a whole store.
+    """Write a report of a version as one HTML file; without a NAME, the pages of a
+    whole store.
 
-    The report of a version shows the audit as a flow, lengths, how full rows are, shares of a mixture, bad records,
-    decoded rows, the share that each host of a loader reads, the versions of the dataset and their differences, and the
-    lineage. Only some row groups of a large version are read; the report names them.
+    The report of a version shows the audit as a flow, lengths, how full rows are,
+    shares of a mixture, bad records, decoded rows, the share that each host of a loader
+    reads, the versions of the dataset and their differences, and the lineage. Only some
+    row groups of a large version are read; the report names them.
 
-    The pages of a store list its datasets, versions and unfinished builds, draw their lineage, and have a report and a
-    browser of decoded rows for each version. They need no server and no network. Written again, only pages of versions
-    that changed are replaced.
+    The pages of a store list its datasets, versions and unfinished builds, draw their
+    lineage, and have a report and a browser of decoded rows for each version. They need
+    no server and no network. Written again, only pages of versions that changed are
+    replaced.
 
     Args:
-        output: File of a report, or folder of pages. Default: NAME-vN.html, or store-report, in this folder.
-        include: An export's folder or a statement's file to show in the lineage of a store. Repeatable.
-        rows: Number of decoded rows of a version in the pages of a store, about; 0 for none. Default: 64.
+        output: File of a report, or folder of pages. Default: NAME-vN.html, or
+            store-report, in this folder.
+        include: An export's folder or a statement's file to show in the lineage of a
+            store. Repeatable.
+        rows: Number of decoded rows of a version in the pages of a store, about; 0 for
+            none. Default: 64.
         serve: Serve the pages on 127.0.0.1 until Ctrl-C.
     """
     place = store or default_store()
     if name is None:
-        return write_store_pages(place, output, include, rows, serve=serve, port=port, json=json)
+        return write_store_pages(
+            place, output, include, rows, serve=serve, port=port, json=json
+        )
     if include:
         raise ConfigError(
             "--include shows exports and statements in the lineage of a whole store, and the report of one version has "
@@ -375,14 +440,20 @@ def report(
         path = write(place, output, name=name)
     size = path.stat().st_size
     record = {"path": str(path), "bytes": size}
-    emit(record, json, lambda: stdout().print(f"{path}: {numbers.size(size)}", soft_wrap=True))
+    emit(
+        record,
+        json,
+        lambda: stdout().print(f"{path}: {numbers.size(size)}", soft_wrap=True),
+    )
     if serve:
         return _serve_report(place, name, port)
     return 0
 
 
 def _serve_report(store: str, name: str, port: int) -> int:
-    """Serve the report of a version from a folder of its own: nothing beside the report may be read."""
+    """Serve the report of a version from a folder of its own: nothing beside the
+    report may be read.
+    """
     with TemporaryDirectory(prefix="tokenlake-report-") as folder:
         write(store, Path(folder, "index.html"), name=name)
         return serve_until_interrupt(Path(folder), port)

@@ -39,31 +39,44 @@ def init(
     data: Annotated[tuple[str, ...], Parameter(metavar="SOURCE")] = (),
     tokenizer: Annotated[str | None, Parameter(metavar="NAME")] = None,
     type: str | None = None,
-    seq_length: Annotated[int | None, Parameter(metavar="N", validator=validators.Number(gte=1))] = None,
+    seq_length: Annotated[
+        int | None, Parameter(metavar="N", validator=validators.Number(gte=1))
+    ] = None,
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> int:
-    """Inspect your data, write a commented configuration for it, and print the next commands.
+    """Inspect your data, write a commented configuration for it, and print the next
+    commands.
 
-    On a terminal this asks for missing options; elsewhere --data is needed. The file is the proposal of `tokenlake
-    inspect`, with a store. An existing file is never replaced.
+    On a terminal this asks for missing options; elsewhere --data is needed. The file is
+    the proposal of `tokenlake inspect`, with a store. An existing file is never
+    replaced.
 
     Args:
-        target: Folder in which tokenlake.yaml is written, or the file itself. Default: this folder.
-        data: A file, directory, glob or URL, or the id of a dataset on the Hub with --type hf. Repeatable.
+        target: Folder in which tokenlake.yaml is written, or the file itself. Default:
+            this folder.
+        data: A file, directory, glob or URL, or the id of a dataset on the Hub with
+            --type hf. Repeatable.
         tokenizer: A Hub id, a directory or a tokenizer.json file.
         type: Format of the files, if their names do not show it.
         seq_length: Number of tokens per packed row. Default: 2048.
     """
-    path = target if target.suffix in (".yaml", ".yml") and not target.is_dir() else target / FILE
+    path = (
+        target
+        if target.suffix in (".yaml", ".yml") and not target.is_dir()
+        else target / FILE
+    )
     _refuse_existing(path)
     require_outside_stores(path, "init")
     is_terminal = sys.stdin is not None and sys.stdin.isatty()  # pyright: ignore[reportUnnecessaryComparison]
     may_ask = is_terminal and not json
     if not data and not may_ask:
-        raise ConfigError("init needs --data: a file, directory, glob or URL; `tokenlake init --data data/`")
+        raise ConfigError(
+            "init needs --data: a file, directory, glob or URL; `tokenlake init --data data/`"
+        )
 
-    # The options that are missing are asked for on a terminal, and have defaults elsewhere.
+    # The options that are missing are asked for on a terminal, and have defaults
+    # elsewhere.
     if not data:
         data = (_ask("Where is your data (a file, directory, glob or URL)?"),)
     if may_ask and not tokenizer:
@@ -73,9 +86,15 @@ def init(
     if seq_length is None:
         seq_length = _ask_seq_length() if may_ask else SEQ_LENGTH
     if not store:
-        store = _ask("Store for the versions?", default_store()) if may_ask else default_store()
+        store = (
+            _ask("Store for the versions?", default_store())
+            if may_ask
+            else default_store()
+        )
 
-    introspector = DatasetIntrospector(data, type=type, tokenizer=tokenizer, seq_length=seq_length)
+    introspector = DatasetIntrospector(
+        data, type=type, tokenizer=tokenizer, seq_length=seq_length
+    )
     with working("looking into the data"):
         inspection = introspector.inspect()
     text = _configuration(inspection, store)
@@ -87,10 +106,15 @@ def init(
         _refuse_existing(path)
         raise
     except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}; name another place") from error
+        raise ConfigError(
+            f"{path} cannot be written: {error.strerror}; name another place"
+        ) from error
 
     missing = None if tokenizer else "default_tokenizer"
-    commands = [f"tokenlake {command} {shlex.quote(near(str(path)))}" for command in ("plan", "run")]
+    commands = [
+        f"tokenlake {command} {shlex.quote(near(str(path)))}"
+        for command in ("plan", "run")
+    ]
     if json:
         print_json({"path": str(path), "missing": missing, "next": commands})
         return 0
@@ -106,7 +130,9 @@ def init(
 
 
 def _refuse_existing(path: Path) -> None:
-    """Raise ConfigError if a file, or a link, has the name of the configuration to write."""
+    """Raise ConfigError if a file, or a link, has the name of the configuration to
+    write.
+    """
     if path.exists() or path.is_symlink():
         raise ConfigError(
             f"{path} already exists and was not changed; name another file: tokenlake init FILE.yaml"
@@ -123,7 +149,9 @@ def _ask(question: str, default: str = "") -> str:
 
 
 def _ask_seq_length() -> int:
-    """Ask for the number of tokens of a packed row until the answer is a whole number above 0."""
+    """Ask for the number of tokens of a packed row until the answer is a whole
+    number above 0.
+    """
     while True:
         answer = _ask("Tokens per packed row?", str(SEQ_LENGTH))
         if answer.isdecimal() and int(answer) > 0:
@@ -150,9 +178,7 @@ def _configuration(inspection: Inspection, store: str) -> str:
     name = yaml.safe_load(inspection.proposal)["datasets"][0]["name"]
     options = {"name": name, "save": {"output_dir": store}}
     save = yaml.safe_dump(options, sort_keys=False, allow_unicode=True)
-    comment = (
-        "# Versions of the dataset `name` are written to this store; other commands read TOKENLAKE_STORE."
-    )
+    comment = "# Versions of the dataset `name` are written to this store; other commands read TOKENLAKE_STORE."
     text = f"{inspection.proposal.rstrip()}\n\n{comment}\n{save}"
     config = load_config(yaml.safe_load(text))
     raise_problems(ConfigError, store_problems(config, store) + store_not_yet(store))
@@ -180,26 +206,40 @@ def inspect(
 ) -> int:
     """Inspect raw data without reading all of it, and propose a configuration for it.
 
-    On a terminal this prints all findings; into a file or a pipe, only the proposal. So `tokenlake inspect data/
-    --tokenizer NAME > books.yaml` and then `tokenlake run books.yaml` build a dataset.
+    On a terminal this prints all findings; into a file or a pipe, only the proposal. So
+    `tokenlake inspect data/ --tokenizer NAME > books.yaml` and then `tokenlake run
+    books.yaml` build a dataset.
 
-    At most 8 files are opened, and at most 4 MiB of each is read. The exit code is 1 if nothing can be proposed.
+    At most 8 files are opened, and at most 4 MiB of each is read. The exit code is 1 if
+    nothing can be proposed.
 
     Args:
-        source: A file, directory, glob or URL, or the id of a dataset on the Hub with --type hf.
+        source: A file, directory, glob or URL, or the id of a dataset on the Hub with
+            --type hf.
         type: Format of the files, if their names do not show it.
-        subset: Subset of a dataset on the Hub, or of a folder whose README.md names subsets.
-        split: Split of a dataset on the Hub, or of files whose names define splits. Default: train, otherwise the first
-            one.
+        subset: Subset of a dataset on the Hub, or of a folder whose README.md names
+            subsets.
+        split: Split of a dataset on the Hub, or of files whose names define splits.
+            Default: train, otherwise the first one.
         rows: Number of sample records to show. Default: 3.
         tokenizer: Tokenizer for the proposal.
-        storage_options: Options of the file system, with credentials by reference: {"key": {"env": "NAME"}}.
-        yaml: Print only the proposed configuration. Default: yes, unless stdout is a terminal.
+        storage_options: Options of the file system, with credentials by reference:
+            {"key": {"env": "NAME"}}.
+        yaml: Print only the proposed configuration. Default: yes, unless stdout is a
+            terminal.
     """
-    overrides = () if storage_options is None else (f"storage_options={storage_options}",)
+    overrides = (
+        () if storage_options is None else (f"storage_options={storage_options}",)
+    )
     with working("looking into the data"):
         inspection = inspect_source(
-            source, type=type, subset=subset, split=split, overrides=overrides, rows=rows, tokenizer=tokenizer
+            source,
+            type=type,
+            subset=subset,
+            split=split,
+            overrides=overrides,
+            rows=rows,
+            tokenizer=tokenizer,
         )
     prints_proposal = not sys.stdout.isatty() if yaml is None else yaml
     if json:
@@ -212,9 +252,13 @@ def inspect(
     # Facts that a user who redirects stdout must know.
     fatal = sum(finding.fatal for finding in inspection.findings)
     if fatal:
-        note(f"note: {numbers.plural(fatal, 'file')} cannot be read; the comments state the reason")
+        note(
+            f"note: {numbers.plural(fatal, 'file')} cannot be read; the comments state the reason"
+        )
     if not inspection.runnable:
-        note("note: this release cannot build a dataset from these files; the comments state the reason")
+        note(
+            "note: this release cannot build a dataset from these files; the comments state the reason"
+        )
     elif tokenizer is None:
         note("note: the proposal names no tokenizer; add one, or use --tokenizer NAME")
     return 0 if inspection.runnable or json else 1
@@ -223,9 +267,9 @@ def inspect(
 def schema() -> int:
     """Print the JSON Schema of a pipeline configuration.
 
-    An editor that knows the schema completes and checks a configuration while you type. Save the schema as
-    tokenlake.runtime.schema.json and begin the YAML file with `# yaml-language-server:
-    $schema=tokenlake.runtime.schema.json`.
+    An editor that knows the schema completes and checks a configuration while you type.
+    Save the schema as tokenlake.runtime.schema.json and begin the YAML file with `#
+    yaml-language-server: $schema=tokenlake.runtime.schema.json`.
     """
     print_json(json_schema())
     return 0
@@ -251,14 +295,22 @@ def _print_page(inspection: Inspection, console: Console) -> None:
         console.print()
         _print_group(group, console)
     if inspection.findings:
-        rows = [(finding.file, finding.what) for finding in inspection.findings[:_FINDINGS]]
+        rows = [
+            (finding.file, finding.what) for finding in inspection.findings[:_FINDINGS]
+        ]
         unlisted = len(inspection.findings) - _FINDINGS
         if unlisted > 0:
             rows.append(("...", f"{unlisted:,} more: --json lists them all"))
         console.print()
-        print_table(Table((label("file", ""), label("what", "")), tuple(rows), "Findings"), console)
+        print_table(
+            Table((label("file", ""), label("what", "")), tuple(rows), "Findings"),
+            console,
+        )
     console.print()
-    console.print(Text("Proposed configuration", style="bold"), Text("(--yaml prints it alone)", style="dim"))
+    console.print(
+        Text("Proposed configuration", style="bold"),
+        Text("(--yaml prints it alone)", style="dim"),
+    )
     for line in inspection.proposal.splitlines():
         is_comment = line.lstrip().startswith("#")
         indented = f"{'':{_INDENT}}{line}" if line else ""
@@ -268,16 +320,24 @@ def _print_page(inspection: Inspection, console: Console) -> None:
 def _print_group(group: Group, console: Console) -> None:
     """Print a group of files of one kind: size, texts, columns and sample records."""
     console.print(Text(group.name, style="bold"), Text(NAMES[group.kind], style="cyan"))
-    formats = ", ".join(f"{name} {numbers.count(count)}" for name, count in group.formats.items())
+    formats = ", ".join(
+        f"{name} {numbers.count(count)}" for name, count in group.formats.items()
+    )
     files = numbers.plural(group.files, "file")
-    console.print(Text(f"{files} ({formats}), {numbers.size(group.bytes)}, {group.records_in_words}"))
+    console.print(
+        Text(
+            f"{files} ({formats}), {numbers.size(group.bytes)}, {group.records_in_words}"
+        )
+    )
     if group.text is not None:
         column = f" in {group.text.column}" if group.has_columns else ""
         characters = numbers.count(round(group.text.mean_characters))
         ascii_share = numbers.percent(group.text.ascii_share, 1.0, 1)
         measured = numbers.plural(group.text.records, "record")
         console.print(
-            Text(f"texts{column}: {characters} characters on average, {ascii_share} ASCII ({measured})")
+            Text(
+                f"texts{column}: {characters} characters on average, {ascii_share} ASCII ({measured})"
+            )
         )
 
     # Columns and sample records, as far as the terminal is wide.
@@ -294,7 +354,9 @@ def _print_group(group: Group, console: Console) -> None:
 
 
 def _columns(group: Group) -> Table:
-    """Return a table of the columns of some files: name, type, nulls, and the role that each was taken for."""
+    """Return a table of the columns of some files: name, type, nulls, and the role
+    that each was taken for.
+    """
     mapping_by_column = {mapped.column: mapped for mapped in group.mapping.mapped}
     rows: list[tuple[str, ...]] = []
     for feature in group.features:
@@ -308,12 +370,19 @@ def _columns(group: Group) -> Table:
                 role = f"{mapped.role} ({mapped.how}{score})"
         nulls = "possible" if feature.nullable else "no"
         rows.append((feature.name, feature.type, nulls, role))
-    columns = (label("name", "column"), label("type"), label("nulls"), label("role", "taken for"))
+    columns = (
+        label("name", "column"),
+        label("type"),
+        label("nulls"),
+        label("role", "taken for"),
+    )
     return Table(columns, tuple(rows))
 
 
 def _value(value: object, limit: int) -> str:
-    """Return a value on one line of at most `limit` characters, with a sign in place of each line end."""
+    """Return a value on one line of at most `limit` characters, with a sign in place
+    of each line end.
+    """
     text = value if isinstance(value, str) else jsonlib.dumps(value, ensure_ascii=False)
     line = printable(text.replace("\n", "\u21b5").replace("\t", " "))
     if len(line) <= limit:

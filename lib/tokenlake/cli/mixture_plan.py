@@ -1,13 +1,15 @@
-"""The plan of a mixture, or of a build of stored datasets, as `tokenlake plan` shows it.
+"""The plan of a mixture, or of a build of stored datasets, as `tokenlake plan` shows
+it.
 
-A mixture of text takes two steps: each source becomes a dataset of tokens, and the mixture draws rows of these. Rows
-can be planned only once the tokens exist. Until then the first step is planned, and the second one is estimated:
+A mixture of text takes two steps: each source becomes a dataset of tokens, and the
+mixture draws rows of these. Rows can be planned only once the tokens exist. Until then
+the first step is planned, and the second one is estimated:
 
     1. rows and tokens of a source   ~ the estimates of its build x the share of its split
     2. rows that the mixture draws   = those of a mixture in one lane over these sizes
 
-With web (~1,000 rows, weight 0.75), code (~500 rows, weight 0.25) and `total_rows: 400` the guess is 300 rows of web
-(0.30 epochs) and 100 of code (0.20 epochs).
+With web (~1,000 rows, weight 0.75), code (~500 rows, weight 0.25) and `total_rows: 400`
+the guess is 300 rows of web (0.30 epochs) and 100 of code (0.20 epochs).
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ from tokenlake.runtime.store.draws import open_mixture
 
 
 def plan_mixture(config: PipelineConfig, progress: RunProgress) -> MixturePlan:
-    """Plan the builds of tokens of a mixture, and the mixture itself if these tokens exist.
+    """Plan the builds of tokens of a mixture, and the mixture itself if these tokens
+    exist.
 
     Args:
         config: Configuration that mixes sources, or packs or copies stored datasets.
@@ -75,7 +78,8 @@ def plan_mixture(config: PipelineConfig, progress: RunProgress) -> MixturePlan:
 @final
 @dataclass(frozen=True, slots=True)
 class MixturePlan:
-    """The plans of all builds that a mixture consists of; of the last one as far as it can be known.
+    """The plans of all builds that a mixture consists of; of the last one as far as it
+    can be known.
 
     Attributes:
         build: Resolved configuration of the last build. Its parents may not exist yet.
@@ -93,10 +97,18 @@ class MixturePlan:
         for text_plan in self.text_plans:
             step = {"source": text_plan.source, "version": text_plan.version}
             steps.append(step | text_plan.to_json())
-        record: dict[str, Any] = {"name": self.build.name, "store": self.build.store, "steps": steps}
+        record: dict[str, Any] = {
+            "name": self.build.name,
+            "store": self.build.store,
+            "steps": steps,
+        }
         plan = self.last_plan
         if plan is None:
-            return record | {"mixture": None, "guess": self._guess(), "notes": list(self.build.notes)}
+            return record | {
+                "mixture": None,
+                "guess": self._guess(),
+                "notes": list(self.build.notes),
+            }
         record["mixture"] = {
             "version": committed_version(plan),
             "fingerprint": plan.fingerprint,
@@ -112,13 +124,20 @@ class MixturePlan:
         lines: list[str] = []
         for text_plan in self.text_plans:
             lines += text_plan.notes()
-        lines += [f"note: {note}" for note in notes_on_disk(self.build.store, sum(self._expected_bytes()))]
+        lines += [
+            f"note: {note}"
+            for note in notes_on_disk(self.build.store, sum(self._expected_bytes()))
+        ]
         if self.last_plan is not None:
             return lines + [f"note: {note}" for note in self.last_plan.notes]
         lines += [f"note: {note}" for note in self.build.notes]
         lines += [f"note: {note}" for note in self._notes_on_splits()]
         lines += [f"note (estimate): {note}" for note in self._notes_on_repetition()]
-        absent = ", ".join(text_plan.source for text_plan in self.text_plans if text_plan.version is None)
+        absent = ", ".join(
+            text_plan.source
+            for text_plan in self.text_plans
+            if text_plan.version is None
+        )
         lines.append(
             f"The mixture is planned row by row once the tokens of {absent} exist; a run builds them."
         )
@@ -131,7 +150,12 @@ class MixturePlan:
         for text_plan in self.text_plans:
             records += text_plan.table_records()
         if records:
-            columns = [label("source"), label("dataset"), label("state"), *SOURCE_COLUMNS]
+            columns = [
+                label("source"),
+                label("dataset"),
+                label("state"),
+                *SOURCE_COLUMNS,
+            ]
             tables.append(Table.of(columns, records, "Tokens first"))
         if self.last_plan is not None:
             return tables + self._tables_of_plan(self.last_plan)
@@ -146,7 +170,10 @@ class MixturePlan:
         guess = self._guess()
         if guess:
             tables.append(_guess_table(guess))
-        rows = [("weights", _weights_in_words(mixture)), ("end", _end_in_words(mixture))]
+        rows = [
+            ("weights", _weights_in_words(mixture)),
+            ("end", _end_in_words(mixture)),
+        ]
         if self.build.pack:
             rows.append(("packed", _packing(self.build)))
         rows += self._output()
@@ -159,7 +186,12 @@ class MixturePlan:
         units = numbers.plural(len(plan.units), "unit")
         about_units = [
             ("units", f"{units}, {numbers.size(plan.input_bytes)} to read"),
-            ("version", "to be built" if version is None else f"v{version} exists, nothing to do"),
+            (
+                "version",
+                "to be built"
+                if version is None
+                else f"v{version} exists, nothing to do",
+            ),
             ("fingerprint", plan.fingerprint),
         ]
         mixture = self.build.mixture
@@ -187,13 +219,17 @@ class MixturePlan:
         ]
         records: list[dict[str, Any]] = []
         for source, draw in forecast.to_json()["sources"].items():
-            weight = draw["asked"] if draw["asked_tokens"] is None else draw["asked_tokens"]
+            weight = (
+                draw["asked"] if draw["asked_tokens"] is None else draw["asked_tokens"]
+            )
             records.append(draw | {"source": source, "asked": weight})
         draws = _draws_table(records, mixture.weights_by)
         return [draws, facts([*outcome, *about_units], "Expected")]
 
     def _output(self) -> list[tuple[str, str]]:
-        """Return the rows of a table about the bytes that a run writes, and the space for them."""
+        """Return the rows of a table about the bytes that a run writes, and the
+        space for them.
+        """
         token_bytes, mixture_bytes = self._expected_bytes()
         parts: list[str] = []
         if token_bytes:
@@ -205,30 +241,46 @@ class MixturePlan:
         return [("output", ", ".join(parts)), *free_disk(self.build.store)]
 
     def _expected_bytes(self) -> tuple[int, int]:
-        """Return about how many bytes a run writes: of tokens, and of the mixture (0 where nothing can be said).
+        """Return about how many bytes a run writes: of tokens, and of the mixture (0
+        where nothing can be said).
 
-        A row of the mixture takes as many bytes per token as the source that it is drawn from.
+        A row of the mixture takes as many bytes per token as the source that it is
+        drawn from.
         """
         token_bytes = 0
         bytes_per_token: dict[str, float] = {}
         for text_plan in self.text_plans:
             expected = total(text_plan.estimates)
-            bytes_per_token[text_plan.source] = expected.output_bytes / max(1, expected.tokens)
+            bytes_per_token[text_plan.source] = expected.output_bytes / max(
+                1, expected.tokens
+            )
             if text_plan.version is None:
                 token_bytes += expected.output_bytes
-        drawn_tokens = {record["source"]: record["drawn_tokens"] for record in self._guess()}
+        drawn_tokens = {
+            record["source"]: record["drawn_tokens"] for record in self._guess()
+        }
         plan = self.last_plan
         if plan is not None:
             if plan.forecast is None or committed_version(plan) is not None:
                 return token_bytes, 0
-            drawn_tokens = {name: source.drawn_tokens for name, source in plan.forecast.sources.items()}
+            drawn_tokens = {
+                name: source.drawn_tokens
+                for name, source in plan.forecast.sources.items()
+            }
             for parent in plan.parents:
-                bytes_per_token[parent.name] = parent.totals.bytes / max(1, parent.totals.tokens)
-        mixture_bytes = sum(tokens * bytes_per_token.get(name, 0.0) for name, tokens in drawn_tokens.items())
+                bytes_per_token[parent.name] = parent.totals.bytes / max(
+                    1, parent.totals.tokens
+                )
+        mixture_bytes = sum(
+            tokens * bytes_per_token.get(name, 0.0)
+            for name, tokens in drawn_tokens.items()
+        )
         return token_bytes, round(mixture_bytes)
 
     def _notes_on_splits(self) -> list[str]:
-        """Return notes on splits of the token datasets that the mixture does not read."""
+        """Return notes on splits of the token datasets that the mixture does not
+        read.
+        """
         if self.build.mixture is None:
             return []
         mixed_splits = {parent.name: parent.split for parent in self.build.parents}
@@ -243,7 +295,8 @@ class MixturePlan:
             if not unread:
                 continue
             shares = [
-                f"{split} ({numbers.percent(part, 1.0)} of its documents)" for split, part in unread.items()
+                f"{split} ({numbers.percent(part, 1.0)} of its documents)"
+                for split, part in unread.items()
             ]
             remedy = how_to_read_others(self.build.store, dataset, next(iter(unread)))
             notes.append(
@@ -252,19 +305,24 @@ class MixturePlan:
         return notes
 
     def _notes_on_repetition(self) -> list[str]:
-        """Return a note for each source that the mixture probably repeats more often than it may."""
+        """Return a note for each source that the mixture probably repeats more often
+        than it may.
+        """
         mixture = self.build.mixture
         guess = self._guess()
         if mixture is None or not guess:
             return []
-        available = {record["source"]: (record["rows"], record["tokens"]) for record in guess}
+        available = {
+            record["source"]: (record["rows"], record["tokens"]) for record in guess
+        }
         drawn_rows = {record["source"]: record["drawn_rows"] for record in guess}
         return missing(mixture, available, drawn_rows)
 
     def _guess(self) -> list[dict[str, Any]]:
         """Return about how many rows the mixture draws of each source, a record each.
 
-        The list is empty where some sources are stored already, or are too small for an estimate.
+        The list is empty where some sources are stored already, or are too small for an
+        estimate.
         """
         mixture = self.build.mixture
         sizes = self._estimated_sizes()
@@ -274,7 +332,8 @@ class MixturePlan:
         try:
             drawn_rows = self._guessed_rows(mixture, sizes)
         except ConfigError:
-            # Such as too few tokens for `total_tokens`: a guess alone must not refuse a plan.
+            # Such as too few tokens for `total_tokens`: a guess alone must not refuse a
+            # plan.
             return []
         records: list[dict[str, Any]] = []
         for source, (rows, tokens) in sizes.items():
@@ -292,7 +351,9 @@ class MixturePlan:
         return records
 
     def _estimated_sizes(self) -> dict[str, tuple[int, int]]:
-        """Return source -> about its number of rows and of tokens in the split that is mixed; 0 if it is stored."""
+        """Return source -> about its number of rows and of tokens in the split that
+        is mixed; 0 if it is stored.
+        """
         sizes: dict[str, tuple[int, int]] = {}
         splits: dict[str, str] = {}
         for parent in self.build.parents:
@@ -311,17 +372,24 @@ class MixturePlan:
             sizes[text_plan.source] = (round(rows), round(tokens))
         return sizes
 
-    def _guessed_rows(self, mixture: MixStageConfig, sizes: Mapping[str, tuple[int, int]]) -> dict[str, int]:
-        """Return source -> number of rows that a mixture in one lane draws; more lanes change it by a few rows.
+    def _guessed_rows(
+        self, mixture: MixStageConfig, sizes: Mapping[str, tuple[int, int]]
+    ) -> dict[str, int]:
+        """Return source -> number of rows that a mixture in one lane draws; more lanes
+        change it by a few rows.
 
         Raises:
             ConfigError: The sources end before the mixture does.
         """
         # Packing adds an end-of-sequence token to each document.
         added_tokens = 0 if self.build.pack is None else 1
-        tokens_per_row = [Fraction(tokens, rows) + added_tokens for rows, tokens in sizes.values()]
+        tokens_per_row = [
+            Fraction(tokens, rows) + added_tokens for rows, tokens in sizes.values()
+        ]
         opened = open_mixture(spec_of(mixture, sizes), to_end=True)
-        total_rows = rows_of(mixture, opened, epoch_rows(mixture, sizes), tokens_per_row, None)
+        total_rows = rows_of(
+            mixture, opened, epoch_rows(mixture, sizes), tokens_per_row, None
+        )
         if opened.rows is not None:
             total_rows = min(total_rows, opened.rows)
         counts = opened.drawn_before(total_rows)
@@ -367,11 +435,15 @@ def _weights_in_words(mixture: MixStageConfig) -> str:
     if isinstance(mixture.epochs, Mapping):
         return "determined by the epochs of each source"
     step_rows = mixture.step_rows or mixture.batch_size
-    return weights_in_words(mixture.points, mixture.weight_schedule_type, step_rows, mixture.weights_by)
+    return weights_in_words(
+        mixture.points, mixture.weight_schedule_type, step_rows, mixture.weights_by
+    )
 
 
 def _end_in_words(mixture: MixStageConfig) -> str:
-    """Return when a mixture ends, and what happens to a source that is exhausted before."""
+    """Return when a mixture ends, and what happens to a source that is exhausted
+    before.
+    """
     stop = STOPS[mixture.stop_strategy]
     if mixture.total_rows is not None:
         return f"after {numbers.count(mixture.total_rows)} rows; {stop}"
@@ -390,6 +462,8 @@ def _end_in_words(mixture: MixStageConfig) -> str:
 
 
 def _packing(build: ResolvedBuild) -> str:
-    """Return the width and the strategy of packed rows, such as ``of 2,048 tokens, greedy``."""
+    """Return the width and the strategy of packed rows, such as ``of 2,048 tokens,
+    greedy``.
+    """
     assert build.pack is not None
     return f"of {numbers.count(build.width)} tokens, {build.pack.strategy}"

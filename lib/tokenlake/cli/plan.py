@@ -1,4 +1,6 @@
-"""``tokenlake plan``: what a run of a configuration would do, without writing anything."""
+"""``tokenlake plan``: what a run of a configuration would do, without writing
+anything.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,15 @@ from functools import partial
 
 from rich.text import Text
 
-from tokenlake.cli.console import AsJson, Config, Overrides, StoreUrl, note, print_json, with_store
+from tokenlake.cli.console import (
+    AsJson,
+    Config,
+    Overrides,
+    StoreUrl,
+    note,
+    print_json,
+    with_store,
+)
 from tokenlake.cli.mixture_plan import plan_mixture
 from tokenlake.cli.text_plan import plan_text
 from tokenlake.config.load import load_config
@@ -16,14 +26,23 @@ from tokenlake.etl.reports import Table, label
 from tokenlake.etl.reports.terminal import near, print_tables, stdout
 
 
-def plan(config: Config, /, *, set_: Overrides = (), store: StoreUrl = None, json: AsJson = False) -> int:
+def plan(
+    config: Config,
+    /,
+    *,
+    set_: Overrides = (),
+    store: StoreUrl = None,
+    json: AsJson = False,
+) -> int:
     """Show what a run of this configuration would do, without writing anything.
 
-    Inputs are listed and hashed (hashes are cached), and tokenizers are loaded. The numbers of tokens and the size of
-    the output are estimates from a sample of each source.
+    Inputs are listed and hashed (hashes are cached), and tokenizers are loaded. The
+    numbers of tokens and the size of the output are estimates from a sample of each
+    source.
 
-    If the configuration mixes text, the tokens of each source are planned first. The mixture itself is planned once
-    these tokens exist: how many rows of each source it reads, and how often.
+    If the configuration mixes text, the tokens of each source are planned first. The
+    mixture itself is planned once these tokens exist: how many rows of each source it
+    reads, and how often.
 
     Exports and pushes to the Hub that would follow are listed with their targets.
     """
@@ -41,7 +60,12 @@ def plan(config: Config, /, *, set_: Overrides = (), store: StoreUrl = None, jso
     stdout().print(Text.assemble((build.name, "bold"), f" into {near(build.store)}\n"))
     tables = build_plan.tables()
     if exports:
-        columns = (label("option"), label("dataset"), label("form"), label("place", "where"))
+        columns = (
+            label("option"),
+            label("dataset"),
+            label("form"),
+            label("place", "where"),
+        )
         records = [export | {"place": near(export["place"])} for export in exports]
         tables.append(Table.of(columns, records, "Exports"))
     print_tables(tables)

@@ -1,4 +1,6 @@
-"""``tokenlake prove``: a signed statement of the data that a checkpoint was trained on."""
+"""``tokenlake prove``: a signed statement of the data that a checkpoint was trained
+on.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,19 @@ from tokenlake.runtime.loader.state import Opener
 from tokenlake.runtime.proof.overlap import EvaluationSet
 from tokenlake.runtime.proof.rows import Takedown
 from tokenlake.runtime.proof.signature import public_key as key_of
-from tokenlake.runtime.proof.statement import NGRAM, check_statement, prove_state, read_statement
+from tokenlake.runtime.proof.statement import (
+    NGRAM,
+    check_statement,
+    prove_state,
+    read_statement,
+)
 from tokenlake.runtime.store.outputs import require_outside_stores
 from tokenlake.runtime.store.schemes import default_store
 
 _STATES: Final = ("data/metadata", "loader.json", "metadata")
-"""Where checkpoints keep the state of a loader: those of tl.Trainer and Orbax, of the examples, of Orbax alone."""
+"""Where checkpoints keep the state of a loader: those of tl.Trainer and Orbax, of
+the examples, of Orbax alone.
+"""
 _TEXTS: Final = (".jsonl", ".json", ".parquet")
 _SOURCES: Final = (
     label("name", "dataset"),
@@ -53,43 +62,56 @@ def prove(
     takedown: Annotated[Path | None, Parameter(metavar="FILE")] = None,
     evaluation: Annotated[tuple[str, ...], Parameter(metavar="NAME=SET")] = (),
     ngram: Annotated[int, Parameter(metavar="N")] = NGRAM,
-    output: Annotated[Path | None, Parameter(name=["--output", "-o"], metavar="FILE")] = None,
+    output: Annotated[
+        Path | None, Parameter(name=["--output", "-o"], metavar="FILE")
+    ] = None,
     check: Annotated[Path | None, Parameter(metavar="STATEMENT")] = None,
     public_key: Annotated[str | None, Parameter(metavar="KEY")] = None,
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> int:
-    """Sign a statement of the data that a checkpoint was trained on, or check one (--check).
+    """Sign a statement of the data that a checkpoint was trained on, or check one
+    (--check).
 
-    A statement names the versions that were read, by the hashes of their manifests, and the rows, tokens and epochs of
-    each; the last step that delivered a document of a takedown list; and the n-grams of evaluation sets that were read.
-    All of it is computed from the loader's state, and --check computes it again.
+    A statement names the versions that were read, by the hashes of their manifests, and
+    the rows, tokens and epochs of each; the last step that delivered a document of a
+    takedown list; and the n-grams of evaluation sets that were read. All of it is
+    computed from the loader's state, and --check computes it again.
 
     Args:
-        state: State of a loader as JSON, or the folder of a checkpoint. With --check: the statement must be about this
-            state.
+        state: State of a loader as JSON, or the folder of a checkpoint. With --check:
+            the statement must be about this state.
         key: The private key that signs, Ed25519, a PEM file.
         key_env: The environment variable that holds the text of such a file.
-        first_step: First step of the statement; its last step is the one before the state. Default: 0.
-        takedown: Documents that should not have been read: Parquet with the columns `file` and `position`.
-        evaluation: Evaluation set that is searched for in all rows that were read: NAME=FILE, Parquet or JSON Lines
-            with a column `text`, or NAME=DATASET@v1/SPLIT. Repeatable.
+        first_step: First step of the statement; its last step is the one before the
+            state. Default: 0.
+        takedown: Documents that should not have been read: Parquet with the columns
+            `file` and `position`.
+        evaluation: Evaluation set that is searched for in all rows that were read:
+            NAME=FILE, Parquet or JSON Lines with a column `text`, or
+            NAME=DATASET@v1/SPLIT. Repeatable.
         ngram: Number of tokens per n-gram. Default: 13.
         output: Write the statement to this file. Default: standard output.
         check: The statement to check, with the same --takedown and --evaluation.
-        public_key: Public key of the required signature: 64 hexadecimal digits, or a PEM file.
+        public_key: Public key of the required signature: 64 hexadecimal digits, or a
+            PEM file.
     """
     url = store or default_store()
 
     def open_version(version: str, split: str) -> Dataset:
         return open_dataset(url, version, split=split)
 
-    # Both ways need the takedown list. Checking takes a statement, signing a state and a key.
+    # Both ways need the takedown list. Checking takes a statement, signing a state and
+    # a key.
     listed = None if takedown is None else Takedown.read(takedown)
     if check is not None:
         if key or key_env or output or first_step or ngram != NGRAM:
-            raise ConfigError("--check takes none of --key, --key-env, --first-step, --ngram and --output")
-        statement = _checked_statement(check, public_key, state, open_version, listed, evaluation)
+            raise ConfigError(
+                "--check takes none of --key, --key-env, --first-step, --ngram and --output"
+            )
+        statement = _checked_statement(
+            check, public_key, state, open_version, listed, evaluation
+        )
     else:
         if state is None or public_key is not None:
             raise ConfigError(
@@ -127,12 +149,14 @@ def _checked_statement(
     takedown: Takedown | None,
     evaluation: Iterable[str],
 ) -> dict[str, Any]:
-    """Return a statement of which the signature holds, and whose figures were computed again.
+    """Return a statement of which the signature holds, and whose figures were computed
+    again.
 
     Args:
         path: File of the statement.
         public_key: Key of the signer: 64 hexadecimal digits, or a PEM file.
-        state: State of a loader that the statement must be about. None: the one in the statement.
+        state: State of a loader that the statement must be about. None: the one in the
+            statement.
         open_version: Function that opens a split of a version.
         takedown: Documents that should not have been read, as in the statement.
         evaluation: Evaluation sets of the statement, as ``NAME=SET``.
@@ -142,20 +166,32 @@ def _checked_statement(
         IntegrityError: The statement does not hold.
     """
     if public_key is None:
-        raise ConfigError("--check needs --public-key: without it any key could have signed the statement")
+        raise ConfigError(
+            "--check needs --public-key: without it any key could have signed the statement"
+        )
     signed = _read_file(path, "--check")
     signer = key_of(public_key)
-    sets = _evaluation_sets(evaluation, read_statement(signed, signer)["state"], open_version)
+    sets = _evaluation_sets(
+        evaluation, read_statement(signed, signer)["state"], open_version
+    )
     expected_state = None if state is None else _read_state(state)
     statement = check_statement(
-        signed, signer, open_version, takedown=takedown, evaluation=sets, state=expected_state
+        signed,
+        signer,
+        open_version,
+        takedown=takedown,
+        evaluation=sets,
+        state=expected_state,
     )
-    note(f"{path} is valid: it is signed by this key, and all figures were computed again")
+    note(
+        f"{path} is valid: it is signed by this key, and all figures were computed again"
+    )
     return statement
 
 
 def _signing_key(key: Path | None, key_env: str | None) -> str | dict[str, str]:
-    """Return the file of the private key, or a reference to an environment variable that holds it.
+    """Return the file of the private key, or a reference to an environment variable
+    that holds it.
 
     Raises:
         ConfigError: Neither option is given, or both.
@@ -170,7 +206,8 @@ def _signing_key(key: Path | None, key_env: str | None) -> str | dict[str, str]:
 
 
 def _read_state(path: Path) -> dict[str, Any]:
-    """Read the state of a loader from a file, a checkpoint, or the newest checkpoint in a folder.
+    """Read the state of a loader from a file, a checkpoint, or the newest checkpoint in
+    a folder.
 
     Raises:
         ConfigError: No state lies there, or it is not a JSON object.
@@ -185,9 +222,14 @@ def _read_state(path: Path) -> dict[str, Any]:
 
 
 def _state_file(folder: Path) -> Path:
-    """Return the file with the state in a checkpoint, or in the newest checkpoint of a folder of checkpoints."""
-    # Names of checkpoints end with a step: 900 comes before 1000, so the length counts first.
-    checkpoints = sorted(folder.iterdir(), key=lambda entry: (len(entry.name), entry.name), reverse=True)
+    """Return the file with the state in a checkpoint, or in the newest checkpoint of
+    a folder of checkpoints.
+    """
+    # Names of checkpoints end with a step: 900 comes before 1000, so the length counts
+    # first.
+    checkpoints = sorted(
+        folder.iterdir(), key=lambda entry: (len(entry.name), entry.name), reverse=True
+    )
     for checkpoint in [folder, *checkpoints]:
         for name in _STATES:
             file = checkpoint / name
@@ -208,7 +250,9 @@ def _read_file(path: Path, option: str) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise ConfigError(f"{option} {path} cannot be read: {error.strerror}") from error
+        raise ConfigError(
+            f"{option} {path} cannot be read: {error.strerror}"
+        ) from error
 
 
 def _evaluation_sets(
@@ -217,7 +261,8 @@ def _evaluation_sets(
     """Read evaluation sets; texts become ids by the tokenizer of the state's datasets.
 
     Args:
-        definitions: Name and place of each set: ``NAME=FILE`` or ``NAME=DATASET@v1/SPLIT``.
+        definitions: Name and place of each set: ``NAME=FILE`` or
+            ``NAME=DATASET@v1/SPLIT``.
         state: State of a loader, which names its datasets.
         open_version: Function that opens a split of a version.
 
@@ -248,7 +293,9 @@ def _evaluation_sets(
 
 
 def _print_statement(statement: dict[str, Any]) -> None:
-    """Print the steps, sources, takedown list and evaluation sets of a statement as tables."""
+    """Print the steps, sources, takedown list and evaluation sets of a statement as
+    tables.
+    """
     first, end = statement["steps"]
     steps = f"{count(first)} to {count(end - 1)}" if first < end else "none"
     rows = [("steps", steps), ("public key", statement["public_key"])]
@@ -261,19 +308,28 @@ def _print_statement(statement: dict[str, Any]) -> None:
         repetitions = source["repetitions"]
         epochs = repetitions["whole"] + repetitions["rest"] / repetitions["of"]
         version = statement["datasets"][name]["name"]
-        sources.append(source | {"name": name, "epochs": f"{epochs:.3f}", "version": version})
+        sources.append(
+            source | {"name": name, "epochs": f"{epochs:.3f}", "version": version}
+        )
     tables = [facts(rows), Table.of(_SOURCES, sources)]
 
     overlap = statement["overlap"]
     if overlap is not None:
-        sets = [evaluation_set | {"name": name} for name, evaluation_set in overlap["sets"].items()]
-        title = f"{overlap['n']}-grams in {plural(overlap['rows'], 'row')} that were read"
+        sets = [
+            evaluation_set | {"name": name}
+            for name, evaluation_set in overlap["sets"].items()
+        ]
+        title = (
+            f"{overlap['n']}-grams in {plural(overlap['rows'], 'row')} that were read"
+        )
         tables.append(Table.of(_SETS, sets, title))
     print_tables(tables)
 
 
 def _takedown_in_words(takedown: dict[str, Any]) -> str:
-    """Return how many documents a takedown list has, and at which steps they were delivered."""
+    """Return how many documents a takedown list has, and at which steps they were
+    delivered.
+    """
     documents = plural(takedown["documents"], "document")
     stored = f"{documents}, {count(takedown['stored'])} of them stored"
     if takedown["first_step"] is None:

@@ -55,17 +55,20 @@ def run(
 ) -> int:
     """Build a dataset version.
 
-    If a finished version of the same inputs and settings exists, nothing is built; an interrupted build is resumed. If
-    the configuration mixes text, the tokens of each source are built first, as datasets of the store. The build runs
-    as a Prefect flow, `tokenize` or `mix`, with a server of its own unless PREFECT_API_URL names one.
+    If a finished version of the same inputs and settings exists, nothing is built; an
+    interrupted build is resumed. If the configuration mixes text, the tokens of each
+    source are built first, as datasets of the store. The build runs as a Prefect flow,
+    `tokenize` or `mix`, with a server of its own unless PREFECT_API_URL names one.
 
     Args:
-        executor: Where units run: local, on this machine (default); store, wherever `tokenlake work` runs;
-            ray or dask, on a cluster.
+        executor: Where units run: local, on this machine (default); store, wherever
+            `tokenlake work` runs; ray or dask, on a cluster.
         prefect: Run as a Prefect flow (default); --no-prefect runs the library alone.
     """
     executor = executor_of(executor, engine)
-    result, tallies = run_build(config, with_store(set_, store), workers, executor, prefect=prefect)
+    result, tallies = run_build(
+        config, with_store(set_, store), workers, executor, prefect=prefect
+    )
     print_summary(result, tallies, json)
     return 0
 
@@ -91,16 +94,22 @@ def run_build(
         The result of the last build, and the figures of each build of the run.
 
     Raises:
-        CancelledError: The run was cancelled; the message has the command that resumes it.
+        CancelledError: The run was cancelled; the message has the command that resumes
+            it.
         MissingExtraError: Prefect is not installed.
     """
-    # Imported here and not above: the flow's first act is to start a server, and every import delays it.
+    # Imported here and not above: the flow's first act is to start a server, and every
+    # import delays it.
     observed = importlib.import_module("tokenlake.etl.observability.build")
     try:
         with observed.RunProgress("planning") as progress:
 
             def watch(event: Any) -> None:
-                if executor == "store" and type(event).__name__ == "BuildPlanned" and event.pending:
+                if (
+                    executor == "store"
+                    and type(event).__name__ == "BuildPlanned"
+                    and event.pending
+                ):
                     note(
                         f"waiting for workers: tokenlake work {event.dataset}@v{event.version} --store STORE"
                     )
@@ -109,14 +118,28 @@ def run_build(
             if prefect:
                 launch = importlib.import_module("tokenlake_flows.launch").launch
                 starting = partial(progress.doing, "starting Prefect, planning")
-                options: dict[str, Any] = {"workers": workers, "executor": executor, "on_event": watch}
-                result = launch(config, overrides=overrides, on_start=starting, **options)
+                options: dict[str, Any] = {
+                    "workers": workers,
+                    "executor": executor,
+                    "on_event": watch,
+                }
+                result = launch(
+                    config, overrides=overrides, on_start=starting, **options
+                )
             else:
-                request = importlib.import_module("tokenlake.config").load_config(config, overrides)
+                request = importlib.import_module("tokenlake.config").load_config(
+                    config, overrides
+                )
                 build = importlib.import_module("tokenlake.etl.runner").build_dataset
-                watch(importlib.import_module("tokenlake.etl.events").BuildRequested(request.observability))
+                watch(
+                    importlib.import_module("tokenlake.etl.events").BuildRequested(
+                        request.observability
+                    )
+                )
                 with observed.measured(request.observability, watch) as watcher:
-                    result = build(request, workers=workers, executor=executor, on_event=watcher)
+                    result = build(
+                        request, workers=workers, executor=executor, on_event=watcher
+                    )
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if not prefect or missing not in _FLOWS:
@@ -124,7 +147,9 @@ def run_build(
         raise MissingExtraError(_NO_PREFECT.format(missing=missing)) from error
     except (KeyboardInterrupt, CancelledError):
         command = shlex.join(["tokenlake", *sys.argv[1:]])
-        raise CancelledError(f"finished units are kept. To resume:  {command}") from None
+        raise CancelledError(
+            f"finished units are kept. To resume:  {command}"
+        ) from None
     return result, list(progress.tallies)
 
 
@@ -178,7 +203,9 @@ def print_summary(result: BuildResult, tallies: Sequence[RunTally], json: bool) 
 
 
 def _loss_share(result: BuildResult) -> LossShare | None:
-    """Return the share of the tokens that counts toward the loss; None where no loss mask is stored on this machine."""
+    """Return the share of the tokens that counts toward the loss; None where no loss
+    mask is stored on this machine.
+    """
     root = _store_of(result)
     if not is_local(root):
         return None
@@ -218,12 +245,16 @@ def _step_record(tally: RunTally) -> dict[str, Any]:
     }
 
 
-def _print(result: BuildResult, tallies: Sequence[RunTally], share: LossShare | None) -> None:
+def _print(
+    result: BuildResult, tallies: Sequence[RunTally], share: LossShare | None
+) -> None:
     """Print a finished run for people: the version, the work, and the next commands."""
     manifest = result.manifest
     console = stdout()
     heading = (f"{result.dataset} v{result.version}", "bold")
-    console.print(Text.assemble(heading, f" {_OUTCOMES.get(result.status, 'committed')}\n"))
+    console.print(
+        Text.assemble(heading, f" {_OUTCOMES.get(result.status, 'committed')}\n")
+    )
     headline: list[Any] = [*dataset.headline(manifest).rows]
     if share is not None:
         headline.append(("loss", share.in_words()))
@@ -241,13 +272,22 @@ def _print(result: BuildResult, tallies: Sequence[RunTally], share: LossShare | 
         tables.append(listed(notes, "Notes"))
     print_tables(tables)
 
-    # Commands that work as printed, from this folder; and lines of Python that train, anywhere on this machine.
+    # Commands that work as printed, from this folder; and lines of Python that train,
+    # anywhere on this machine.
     root = _store_of(result)
     is_default_store = Path(default_store()).expanduser().resolve() == Path(root)
     store_option = "" if is_default_store else f" --store {shlex.quote(near(root))}"
-    # A name without a number is the newest version. A build that was resumed, or existed already, may be older.
-    name = result.dataset if result.status == "built" else f"{result.dataset}@v{result.version}"
-    commands = [f"tokenlake {command} {name}{store_option}" for command in ("peek", "report", "verify")]
+    # A name without a number is the newest version. A build that was resumed, or
+    # existed already, may be older.
+    name = (
+        result.dataset
+        if result.status == "built"
+        else f"{result.dataset}@v{result.version}"
+    )
+    commands = [
+        f"tokenlake {command} {name}{store_option}"
+        for command in ("peek", "report", "verify")
+    ]
     _print_lines("Next", commands)
     _print_lines("Train", training_lines(root, manifest))
 
@@ -259,7 +299,8 @@ def _print_lines(title: str, lines: Sequence[str]) -> None:
     console = stdout()
     console.print(Text(f"\n{title}", style="bold"))
     for line in lines:
-        console.print(Text(line), soft_wrap=True)  # a wrapped command could not be copied
+        # A wrapped command could not be copied.
+        console.print(Text(line), soft_wrap=True)
 
 
 _OUTCOMES: Final = {

@@ -36,7 +36,8 @@ def serve_until_interrupt(folder: Path, port: int, page: str = "") -> int:
     Returns:
         Exit code: 0, because Ctrl-C is the usual end.
     """
-    # A browser may be faster than this thread: Ctrl-C is the usual end from the first moment on.
+    # A browser may be faster than this thread: Ctrl-C is the usual end from the first
+    # moment on.
     with suppress(KeyboardInterrupt), serve_folder(folder, port) as url:
         stdout().print(f"{url}{quote(page)}", soft_wrap=True)
         note("Ctrl-C ends the server")

@@ -18,7 +18,15 @@ import pyarrow as pa
 from tokenlake.base.cache.disk import default_folder
 from tokenlake.base.numbers import plural
 from tokenlake.base.termination import is_requested
-from tokenlake.cli.console import AsJson, Data, StoreUrl, counting, note, note_unreadable, print_json
+from tokenlake.cli.console import (
+    AsJson,
+    Data,
+    StoreUrl,
+    counting,
+    note,
+    note_unreadable,
+    print_json,
+)
 from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.etl.reports import Column, Table, label
 from tokenlake.etl.reports.terminal import print_tables
@@ -33,19 +41,20 @@ from tokenlake.runtime.store.schemes import default_store
 
 _FIRST: Final = "sql> "
 _MORE: Final = "...> "
-_WELCOME: Final = (
-    r"Statements end with a semicolon. \d lists what there is, \d NAME its columns. Ctrl-D ends."
-)
+_WELCOME: Final = r"Statements end with a semicolon. \d lists what there is, \d NAME its columns. Ctrl-D ends."
 _DESCRIBE: Final = re.compile(r"\\d(?:\s+(?P<name>.+?))?\s*;?\s*")
 
 
-def converse(run: Callable[[str | None], None], read: Callable[[str], str] = input) -> None:
+def converse(
+    run: Callable[[str | None], None], read: Callable[[str], str] = input
+) -> None:
     """Read statements and run them, one after another, until the input ends.
 
     Args:
-        run: Function that runs one statement; None lists the tables. After an error of Tokenlake the next line is read.
-        read: Function that returns a line after a prompt. EOFError ends the loop, KeyboardInterrupt drops the lines of
-            an unfinished statement.
+        run: Function that runs one statement; None lists the tables. After an error of
+            Tokenlake the next line is read.
+        read: Function that returns a line after a prompt. EOFError ends the loop,
+            KeyboardInterrupt drops the lines of an unfinished statement.
     """
     note(_WELCOME)
     unfinished = ""  # lines of a statement without its semicolon
@@ -63,7 +72,8 @@ def converse(run: Callable[[str | None], None], read: Callable[[str], str] = inp
             note("")
             return
         except KeyboardInterrupt:
-            if is_requested():  # SIGTERM ends the shell; Ctrl-C drops the unfinished statement
+            # SIGTERM ends the shell; Ctrl-C drops the unfinished statement.
+            if is_requested():
                 raise
             unfinished = ""
             note("cancelled")
@@ -75,7 +85,8 @@ def run_command(statement: str, run: Callable[[str | None], None]) -> None:
     """Run a statement, or the statement of a backslash command.
 
     Args:
-        statement: SQL, ``\\d`` for the list of tables, or ``\\d NAME`` for the columns of one.
+        statement: SQL, ``\\d`` for the list of tables, or ``\\d NAME`` for the columns
+            of one.
         run: Function that runs one statement; None lists the tables.
     """
     command = _backslash_command(statement)
@@ -96,9 +107,11 @@ def _backslash_command(line: str) -> re.Match[str] | None:
 
 
 def split_statements(text: str) -> tuple[list[str], str]:
-    """Return the statements of a text that end with a semicolon, without it, and the unfinished rest.
+    """Return the statements of a text that end with a semicolon, without it, and the
+    unfinished rest.
 
-    A semicolon in a string, a quoted name or a comment ends nothing. Comments alone are no statement.
+    A semicolon in a string, a quoted name or a comment ends nothing. Comments alone are
+    no statement.
     """
     raw = text.encode()
     statements: list[str] = []
@@ -117,7 +130,9 @@ def split_statements(text: str) -> tuple[list[str], str]:
 
 
 def with_history(action: Callable[[], None]) -> None:
-    """Run an action with the lines of earlier prompts in the history, and save those of this one."""
+    """Run an action with the lines of earlier prompts in the history, and save those
+    of this one.
+    """
     try:
         import readline  # not every Python has it
     except ImportError:
@@ -149,12 +164,14 @@ def sql(
 ) -> int:
     """Query the datasets of a store with DuckDB.
 
-    A dataset is a view of its newest version, "name@v1" is one version, and "name/documents" holds its provenance. The
-    tables datasets, splits, shards, inputs, accounts and mixture describe the whole store, and decode(input_ids,
-    'name') returns text. Files are hashed before they are read, and nothing can be written.
+    A dataset is a view of its newest version, "name@v1" is one version, and
+    "name/documents" holds its provenance. The tables datasets, splits, shards, inputs,
+    accounts and mixture describe the whole store, and decode(input_ids, 'name') returns
+    text. Files are hashed before they are read, and nothing can be written.
 
-    Without a statement this is a prompt on a terminal, with a history; elsewhere the statements are read from standard
-    input, up to the first that fails. Without input, the tables and views are listed.
+    Without a statement this is a prompt on a terminal, with a history; elsewhere the
+    statements are read from standard input, up to the first that fails. Without input,
+    the tables and views are listed.
 
     Args:
         statement: Statement that reads. Default: read statements from standard input.
@@ -191,7 +208,9 @@ def _answer(store: Store, as_json: bool, as_csv: bool, statement: str | None) ->
         _print_relations(Catalog(store), as_json)
         return
     with counting("hashing before querying") as counter:
-        result = answer_of(store, statement, on_verified=counter.add, on_unreadable=note_unreadable)
+        result = answer_of(
+            store, statement, on_verified=counter.add, on_unreadable=note_unreadable
+        )
     if as_json:
         print_json(result.to_pylist())
     elif as_csv:
@@ -210,13 +229,23 @@ def _print_csv(result: pa.Table) -> None:
 
 
 def _print_table(result: pa.Table) -> None:
-    """Print the first rows of a result as a table, and on stderr how many there are in all."""
+    """Print the first rows of a result as a table, and on stderr how many there are
+    in all.
+    """
     columns: list[Column] = []
     for field in result.schema:
         kind: pa.DataType = field.type
-        is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-        columns.append(Column(field.name, field.name, _cell, "right" if is_number else "left"))
-    rows = tuple(tuple(row.values()) for row in result.slice(0, _SHOWN_ROWS).to_pylist())
+        is_number = (
+            pa.types.is_integer(kind)
+            or pa.types.is_floating(kind)
+            or pa.types.is_decimal(kind)
+        )
+        columns.append(
+            Column(field.name, field.name, _cell, "right" if is_number else "left")
+        )
+    rows = tuple(
+        tuple(row.values()) for row in result.slice(0, _SHOWN_ROWS).to_pylist()
+    )
     print_tables([Table(tuple(columns), rows)])
     if result.num_rows > _SHOWN_ROWS:
         row_count = plural(result.num_rows, "row")
@@ -224,11 +253,14 @@ def _print_table(result: pa.Table) -> None:
 
 
 def _print_relations(catalog: Catalog, as_json: bool) -> None:
-    """Print the tables and views of a store; a view of quarantined records only if there are any."""
+    """Print the tables and views of a store; a view of quarantined records only if
+    there are any.
+    """
     records: list[dict[str, str]] = []
     # Views of datasets come first, then the tables about the store.
     views_first = sorted(
-        relations(catalog).values(), key=lambda relation: (relation.kind == "table", relation.name)
+        relations(catalog).values(),
+        key=lambda relation: (relation.kind == "table", relation.name),
     )
     for relation in views_first:
         if relation.kind == "quarantine":
@@ -256,7 +288,9 @@ def _plain(value: object) -> object:
 
 
 def _cell(value: object) -> str:
-    """Return a value as the text of a cell, at most so long that a table stays readable."""
+    """Return a value as the text of a cell, at most so long that a table stays
+    readable.
+    """
     if isinstance(value, float):
         return f"{value:.6g}"
     text = str(_plain(value))

@@ -64,17 +64,23 @@ def _summary(report: StoreReport) -> str:
         f"{numbers.count(report.written)} written, {numbers.count(unchanged)} unchanged"
     ]
     if report.removed:
-        lines.append(f"{numbers.plural(report.removed, 'version')} removed from the pages, as from the store")
+        lines.append(
+            f"{numbers.plural(report.removed, 'version')} removed from the pages, as from the store"
+        )
     if report.unfinished:
         lines.append(f"{numbers.plural(report.unfinished, 'unfinished build')}")
     if report.damaged:
-        lines.append(f"{numbers.plural(report.damaged, 'damaged version')}: the first page names the files")
+        lines.append(
+            f"{numbers.plural(report.damaged, 'damaged version')}: the first page names the files"
+        )
     return "\n".join(lines)
 
 
 @contextmanager
 def _phases() -> Generator[OnProgress]:
-    """Show the current phase and its progress on a terminal, as ``reading manifests: 12 of 200``."""
+    """Show the current phase and its progress on a terminal, as ``reading manifests:
+    12 of 200``.
+    """
     console = stderr()
     if not console.is_terminal:
         yield lambda phase, done, total: None

@@ -1,11 +1,12 @@
 """The standard streams of the process, and the encoding of its texts.
 
-Closed, full, or left by their reader, they stop no command half-way. What a command returns does not depend on who
-reads its output: a build goes on, and ``verify ... | head`` still ends with 3 where something is damaged. A reader that
-left, or an output that was closed from the beginning, is no error; a full disk is reported at the end.
+Closed, full, or left by their reader, they stop no command half-way. What a command
+returns does not depend on who reads its output: a build goes on, and ``verify ... |
+head`` still ends with 3 where something is damaged. A reader that left, or an output
+that was closed from the beginning, is no error; a full disk is reported at the end.
 
-A character that the encoding of a stream lacks is escaped: ``\\xe9`` on an ASCII terminal. JSON escapes it in its own
-way, so that it stays JSON.
+A character that the encoding of a stream lacks is escaped: ``\\xe9`` on an ASCII
+terminal. JSON escapes it in its own way, so that it stays JSON.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ _UTF8: Final = "utf-8"
 
 @final
 class Outlet(io.RawIOBase):
-    """A descriptor that takes everything; after an error it keeps the error and drops the rest."""
+    """A descriptor that takes everything; after an error it keeps the error and
+    drops the rest.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -54,8 +57,8 @@ class Outlet(io.RawIOBase):
 def take_over() -> Outlet:
     """Put outlets in the place of standard output and error; return that of the output.
 
-    Closed descriptors are opened on the null device: the next file to be opened would get their number, and with it
-    the output of a library.
+    Closed descriptors are opened on the null device: the next file to be opened would
+    get their number, and with it the output of a library.
     """
     if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison] - it is where descriptor 0 is closed
         os.open(os.devnull, os.O_RDONLY)
@@ -65,7 +68,9 @@ def take_over() -> Outlet:
 
 
 def output_problem(outlet: Outlet) -> str | None:
-    """Flush the output and return the error that kept it from being written; None if its reader left."""
+    """Flush the output and return the error that kept it from being written; None if
+    its reader left.
+    """
     sys.stdout.flush()
     if outlet.error is None or outlet.error.errno in _NOBODY:
         return None
@@ -76,16 +81,20 @@ def _opened(old: TextIO | None) -> tuple[Outlet, io.TextIOWrapper]:
     outlet = Outlet(os.open(os.devnull, os.O_WRONLY) if old is None else old.fileno())
     encoding = _UTF8 if old is None else old.encoding
     is_line_buffered = outlet.isatty() or old is sys.stderr
-    # Not the error handler of the old stream: "strict" fails on characters that a terminal lacks.
+    # Not the error handler of the old stream: "strict" fails on characters that a
+    # terminal lacks.
     errors = "backslashreplace"
     buffer = io.BufferedWriter(outlet)
-    return outlet, io.TextIOWrapper(buffer, encoding, errors, line_buffering=is_line_buffered)
+    return outlet, io.TextIOWrapper(
+        buffer, encoding, errors, line_buffering=is_line_buffered
+    )
 
 
 def can_show(text: str, stream: TextIO) -> bool:
     """Return whether the encoding of a stream has all characters of a text.
 
-    A character that comes back as another one does not count: Shift JIS writes a yen sign as the byte of a backslash.
+    A character that comes back as another one does not count: Shift JIS writes a yen
+    sign as the byte of a backslash.
     """
     encoding = stream.encoding or _UTF8
     try:
@@ -95,21 +104,26 @@ def can_show(text: str, stream: TextIO) -> bool:
 
 
 def encodable_json(text: str, stream: TextIO) -> str:
-    """Return JSON in which characters that the encoding of a stream lacks are escaped: ``\\u00e9``."""
+    """Return JSON in which characters that the encoding of a stream lacks are
+    escaped: ``\\u00e9``.
+    """
     if can_show(text, stream):
         return text
     characters: list[str] = []
     for character in text:
-        escaped = character if can_show(character, stream) else json.dumps(character)[1:-1]
+        escaped = (
+            character if can_show(character, stream) else json.dumps(character)[1:-1]
+        )
         characters.append(escaped)
     return "".join(characters)
 
 
 def restart_with_utf8() -> None:
-    """Start this program again where Python takes names of files for something else than UTF-8.
+    """Start this program again where Python takes names of files for something else
+    than UTF-8.
 
-    That is so with ``LC_ALL=C PYTHONUTF8=0`` alone. A name such as ``größe.jsonl`` in a configuration would not be the
-    one on the disk. The terminal keeps its encoding.
+    That is so with ``LC_ALL=C PYTHONUTF8=0`` alone. A name such as ``größe.jsonl`` in a
+    configuration would not be the one on the disk. The terminal keeps its encoding.
     """
     if codecs.lookup(sys.getfilesystemencoding()).name == _UTF8 or sys.flags.utf8_mode:
         return
@@ -119,4 +133,6 @@ def restart_with_utf8() -> None:
         **os.environ,
         "PYTHONUTF8": "1",  # for the workers, too
     }
-    os.execve(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]], environment)
+    os.execve(
+        sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]], environment
+    )

@@ -1,4 +1,6 @@
-"""The plan of a build of text as `tokenlake plan` shows it: inputs, long documents, and the expected output."""
+"""The plan of a build of text as `tokenlake plan` shows it: inputs, long documents,
+and the expected output.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,8 @@ def plan_text(source: str, config: PipelineConfig, progress: RunProgress) -> Tex
     """Plan a build of text, and estimate its output from a sample.
 
     Args:
-        source: Source of a mixture whose tokens the build makes; empty for a build by itself.
+        source: Source of a mixture whose tokens the build makes; empty for a build by
+            itself.
         config: Configuration of the build.
         progress: Display of the steps.
     """
@@ -55,11 +58,13 @@ def committed_version(plan: Plan) -> int | None:
 
 
 def approximately(value: float, margin: float | None = None) -> str:
-    """Return an estimate as text: ``~1.23 M``, or ``~1.23 M ±8%`` where its margin is known.
+    """Return an estimate as text: ``~1.23 M``, or ``~1.23 M ±8%`` where its margin is
+    known.
 
     Args:
         value: Estimate.
-        margin: Half of the range that probably holds the true number; None where it is not known.
+        margin: Half of the range that probably holds the true number; None where it is
+            not known.
     """
     return f"~{numbers.short(value)}{margin_in_percent(value, margin)}"
 
@@ -83,7 +88,8 @@ class TextPlan:
     """The plan of one build of text, with its estimates.
 
     Attributes:
-        source: Source of a mixture whose tokens the build makes; empty for a build by itself.
+        source: Source of a mixture whose tokens the build makes; empty for a build by
+            itself.
         version: Committed version that a run would find, None if it would build one.
         plan: Inputs and units of the build.
         estimates: Source -> its expected size.
@@ -113,7 +119,9 @@ class TextPlan:
         }
 
     def tables(self) -> list[Table]:
-        """Return the tables of the inputs, of the policy for long documents, and of the expected output."""
+        """Return the tables of the inputs, of the policy for long documents, and of
+        the expected output.
+        """
         policies: list[tuple[str, str]] = []
         for source in self.build.sources:
             expected = self.estimates[source.name]
@@ -127,16 +135,22 @@ class TextPlan:
             )
             policies.append((source.name, policy))
         return [
-            Table.of([label("source"), *SOURCE_COLUMNS], self.table_records(), "Inputs"),
+            Table.of(
+                [label("source"), *SOURCE_COLUMNS], self.table_records(), "Inputs"
+            ),
             facts(policies, "Long documents"),
             facts(self._expected_output(), "Expected"),
         ]
 
     def table_records(self) -> list[dict[str, Any]]:
-        """Return a record for each source, with the keys of :data:`SOURCE_COLUMNS` and more."""
+        """Return a record for each source, with the keys of :data:`SOURCE_COLUMNS`
+        and more.
+        """
         state = "to be built" if self.version is None else f"v{self.version} exists"
         records: list[dict[str, Any]] = []
-        for record, source in zip(self._source_records(), self.build.sources, strict=True):
+        for record, source in zip(
+            self._source_records(), self.build.sources, strict=True
+        ):
             expected = self.estimates[source.name]
             as_text = {
                 "long": length_policy(source.tokenizer),
@@ -150,7 +164,8 @@ class TextPlan:
         return records
 
     def notes(self) -> list[str]:
-        """Return the notes of the plan, and a warning if the disk is too small, a line each.
+        """Return the notes of the plan, and a warning if the disk is too small, a line
+        each.
 
         A mixture warns of the disk once, for all of its builds.
         """
@@ -161,7 +176,9 @@ class TextPlan:
         return [f"note: {prefix}{line}" for line in lines]
 
     def _source_records(self) -> list[dict[str, Any]]:
-        """Return a record for each source: its inputs, and the expected numbers of documents and tokens."""
+        """Return a record for each source: its inputs, and the expected numbers of
+        documents and tokens.
+        """
         unit_counts = Counter(unit.source for unit in self.plan.units)
         file_counts = Counter(file.source for file in self.plan.inputs)
         records: list[dict[str, Any]] = []
@@ -200,7 +217,9 @@ class TextPlan:
         expected = total(self.estimates)
         units = numbers.plural(len(self.plan.units), "unit")
         written = f"~{numbers.size(expected.output_bytes)}"
-        written += margin_in_percent(expected.output_bytes, expected.output_bytes_margin)
+        written += margin_in_percent(
+            expected.output_bytes, expected.output_bytes_margin
+        )
         rows = [("tokens", approximately(expected.tokens, expected.tokens_margin))]
         if expected.loss_tokens is not None:
             share = numbers.percent(expected.loss_tokens, expected.tokens, 0)
@@ -218,7 +237,9 @@ class TextPlan:
         return rows
 
     def _expected_rows(self, expected: Estimate) -> str:
-        """Return the number and the form of the rows, such as ``~12.3 k of 2,048 tokens``."""
+        """Return the number and the form of the rows, such as ``~12.3 k of 2,048
+        tokens``.
+        """
         preference = self.build.preference
         if preference is not None:
             documents = approximately(expected.documents)
@@ -228,17 +249,23 @@ class TextPlan:
         return "one per document"
 
     def _splits(self) -> list[str]:
-        """Return each split with its share of the documents, and the splits of held-out documents."""
+        """Return each split with its share of the documents, and the splits of
+        held-out documents.
+        """
         shares: dict[str, float] = {}
         held_out: list[str] = []
         for source in self.build.sources:
             shares.update(source.splits)
             if source.held_out:
                 held_out.append(f"{source.held_out.split} (held out)")
-        return [f"{split} {numbers.percent(share, 1)}" for split, share in shares.items()] + held_out
+        return [
+            f"{split} {numbers.percent(share, 1)}" for split, share in shares.items()
+        ] + held_out
 
     def _expected_files(self, expected: Estimate) -> str:
-        """Return the number of files; a text unit whose number is not fixed writes at most so many."""
+        """Return the number of files; a text unit whose number is not fixed writes
+        at most so many.
+        """
         files = numbers.plural(expected.files, "file")
         for unit in self.plan.units:
             if isinstance(unit, TextUnit) and unit.files is None:
@@ -247,21 +274,26 @@ class TextPlan:
 
 
 def _approximate_documents(expected: Estimate) -> str:
-    """Return the number of documents as text: without a ``~`` where all of them were counted."""
+    """Return the number of documents as text: without a ``~`` where all of them were
+    counted.
+    """
     if expected.documents_margin == 0:
         return numbers.short(expected.documents)
     return approximately(expected.documents, expected.documents_margin)
 
 
 def free_disk(store: str) -> list[tuple[str, str]]:
-    """Return the row of a table that says how much the disk of a local store has free; none for other stores."""
+    """Return the row of a table that says how much the disk of a local store has
+    free; none for other stores.
+    """
     if not is_local(store):
         return []
     return [("free disk", f"{numbers.size(free_bytes(Path(store)))} at {near(store)}")]
 
 
 def notes_on_disk(store: str, output_bytes: int) -> list[str]:
-    """Return a note where the disk of a local store has less room than a build is expected to write.
+    """Return a note where the disk of a local store has less room than a build is
+    expected to write.
 
     Args:
         store: Path or URL of the store.

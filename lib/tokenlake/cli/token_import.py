@@ -30,7 +30,10 @@ _SAMPLE_IDS: Final = 256
 
 
 def import_files(
-    *data: Annotated[str, Parameter(name="DATA", help="Folders, files, globs or URLs of the token ids.")],
+    *data: Annotated[
+        str,
+        Parameter(name="DATA", help="Folders, files, globs or URLs of the token ids."),
+    ],
     tokenizer: str,
     format: ImportFormat,
     name: str | None = None,
@@ -40,8 +43,12 @@ def import_files(
     field: Annotated[str | None, Parameter(metavar="FIELD")] = None,
     loss_field: Annotated[str | None, Parameter(metavar="FIELD")] = None,
     dtype: IdType | None = None,
-    length: Annotated[int | None, Parameter(metavar="N", validator=validators.Number(gte=1))] = None,
-    packed: Annotated[int | None, Parameter(metavar="N", validator=validators.Number(gte=1))] = None,
+    length: Annotated[
+        int | None, Parameter(metavar="N", validator=validators.Number(gte=1))
+    ] = None,
+    packed: Annotated[
+        int | None, Parameter(metavar="N", validator=validators.Number(gte=1))
+    ] = None,
     on_bad_record: Literal["fail", "quarantine"] = "fail",
     print_config: Annotated[bool, Parameter(negative="")] = False,
     workers: Workers = None,
@@ -53,29 +60,38 @@ def import_files(
 ) -> int:
     """Import token ids that other tools made as a dataset version, unchanged.
 
-    Every id is compared with the vocabulary of the tokenizer, and the audit of the version counts every id. The
-    version can be packed, mixed, loaded, verified and explained like any other. An interrupted import is resumed by
-    the same command. The ids of the first row are decoded at the end: read them.
+    Every id is compared with the vocabulary of the tokenizer, and the audit of the
+    version counts every id. The version can be packed, mixed, loaded, verified and
+    explained like any other. An interrupted import is resumed by the same command. The
+    ids of the first row are decoded at the end: read them.
 
     Args:
-        tokenizer: The tokenizer that made the ids: a Hub id, a folder or a tokenizer.json.
-        format: Format of the files. megatron: .bin and .idx. numpy: ids alone in .bin or .npy (nanoGPT, OLMo-core,
-            llm.c). mds: MosaicML Streaming. litdata: chunks and index.json. array_record: Grain. datasets: a folder of
+        tokenizer: The tokenizer that made the ids: a Hub id, a folder or a
+            tokenizer.json.
+        format: Format of the files. megatron: .bin and .idx. numpy: ids alone in .bin
+            or .npy (nanoGPT, OLMo-core, llm.c). mds: MosaicML Streaming. litdata:
+            chunks and index.json. array_record: Grain. datasets: a folder of
             save_to_disk. parquet, arrow, jsonl: a column of lists of ids.
         name: Name of the dataset. Default: that of the folder or file.
         split: Split to read of a folder whose file names say splits. Default: train.
-        eos: End of a document. keep: its record, with EOS if it has one. split: each EOS. none: each EOS, which is
-            left out. Default: split for numpy, otherwise keep.
+        eos: End of a document. keep: its record, with EOS if it has one. split: each
+            EOS. none: each EOS, which is left out. Default: split for numpy, otherwise
+            keep.
         eos_id: Id of EOS in the files. Default: the tokenizer's.
         field: Field of the ids. Default: input_ids, otherwise tokens.
-        loss_field: Field of the loss mask. Default: loss_mask or labels, where records have one.
-        dtype: Type of the ids in files that do not state it. Default: found by the first ids.
+        loss_field: Field of the loss mask. Default: loss_mask or labels, where records
+            have one.
+        dtype: Type of the ids in files that do not state it. Default: found by the
+            first ids.
         length: Cut arrays of ids (numpy) into records of N ids.
-        packed: Records are packed rows of N ids, and are stored as they are; shorter ones are padded.
-        on_bad_record: fail: the first bad record ends the import. quarantine: set it aside and count it.
-        print_config: Print the configuration of the import as JSON, for a file or a deployment, and import nothing.
-        executor: Where units run: local, on this machine (default); store, wherever `tokenlake work` runs;
-            ray or dask, on a cluster.
+        packed: Records are packed rows of N ids, and are stored as they are; shorter
+            ones are padded.
+        on_bad_record: fail: the first bad record ends the import. quarantine: set it
+            aside and count it.
+        print_config: Print the configuration of the import as JSON, for a file or a
+            deployment, and import nothing.
+        executor: Where units run: local, on this machine (default); store, wherever
+            `tokenlake work` runs; ray or dask, on a cluster.
         prefect: Run as a Prefect flow (default); --no-prefect runs the library alone.
     """
     config = import_configuration(
@@ -97,7 +113,9 @@ def import_files(
     if print_config:
         print_json(config)
         return 0
-    result, tallies = run_build(config, with_store(set_, store), workers, executor, prefect=prefect)
+    result, tallies = run_build(
+        config, with_store(set_, store), workers, executor, prefect=prefect
+    )
     print_summary(result, tallies, json)
     if not json:
         _print_sample(result, store)
@@ -105,7 +123,9 @@ def import_files(
 
 
 def _print_sample(result: BuildResult, store: str | None) -> None:
-    """Print the beginning of the first row as text: wrong text is the only sign of a wrong tokenizer."""
+    """Print the beginning of the first row as text: wrong text is the only sign of a
+    wrong tokenizer.
+    """
     catalog = catalog_of(store)
     decoders: dict[str, Any] = dict(decoders_of(catalog.store, result.manifest))
     split = result.manifest.files[0].split if result.manifest.files else None

@@ -1,4 +1,6 @@
-"""The lines of Python that ``tokenlake run`` prints: they read batches of the version that was built."""
+"""The lines of Python that ``tokenlake run`` prints: they read batches of the
+version that was built.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""``tokenlake show``, ``verify`` and ``repair``: the contents of a version, and its integrity."""
+"""``tokenlake show``, ``verify`` and ``repair``: the contents of a version, and its
+integrity.
+"""
 
 from __future__ import annotations
 
@@ -54,13 +56,16 @@ def show(
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> int:
-    """Show a version: totals, splits, audit, tokenizer, inputs, lineage, and the flow run that committed it.
+    """Show a version: totals, splits, audit, tokenizer, inputs, lineage, and the flow
+    run that committed it.
 
-    `--json` prints the manifest, indented; the file itself is one line, in the canonical form that is hashed.
+    `--json` prints the manifest, indented; the file itself is one line, in the
+    canonical form that is hashed.
 
     Args:
         files: List every shard.
-        croissant: Print the version as Croissant metadata (JSON-LD), with paths relative to its folder.
+        croissant: Print the version as Croissant metadata (JSON-LD), with paths
+            relative to its folder.
     """
     catalog = catalog_of(store)
     manifest = catalog.manifest_of(name)
@@ -72,7 +77,11 @@ def show(
         return 0
     # For people: a heading, the tables, and the flow run that committed the version.
     state = "committed"
-    tags = [tag.tag for tag in catalog.tags(manifest.dataset) if tag.version == manifest.version]
+    tags = [
+        tag.tag
+        for tag in catalog.tags(manifest.dataset)
+        if tag.version == manifest.version
+    ]
     if tags:
         state += f", tagged {', '.join(tags)}"
     heading = (f"{manifest.dataset} v{manifest.version}", "bold")
@@ -94,7 +103,9 @@ def _tables_of(catalog: Catalog, manifest: Manifest, with_files: bool) -> list[T
         *tables.about_sources(manifest),
     ]
     if manifest.mixture is not None:
-        text_table = tables.mixed_text_table(manifest.mixture, text_accounts(catalog, manifest))
+        text_table = tables.mixed_text_table(
+            manifest.mixture, text_accounts(catalog, manifest)
+        )
         if text_table.rows:
             shown.append(text_table)
     shown.append(tables.account_table(manifest))
@@ -114,15 +125,29 @@ def _tables_of(catalog: Catalog, manifest: Manifest, with_files: bool) -> list[T
 def _print_croissant(manifest: Manifest) -> None:
     """Print a version as Croissant metadata."""
     schema = stored_schema(manifest)
-    columns = {name: str(kind) for name, kind in zip(schema.names, schema.types, strict=True)}
-    description = f"Tokens, {manifest.kind}: {tables.shape(manifest)}, written by tokenlake."
+    columns = {
+        name: str(kind) for name, kind in zip(schema.names, schema.types, strict=True)
+    }
+    description = (
+        f"Tokens, {manifest.kind}: {tables.shape(manifest)}, written by tokenlake."
+    )
     shards = RowFiles("", "parquet", columns, manifest.files)
     card = manifest.config.get("card")
-    print_json(metadata(manifest.dataset, description, [shards], version=manifest.version, card=card))
+    print_json(
+        metadata(
+            manifest.dataset, description, [shards], version=manifest.version, card=card
+        )
+    )
 
 
 _PROBLEMS = (label("path"), label("problem"), label("expected"), label("got"))
-_REPAIRS = (label("version"), label("path"), label("damage"), label("how", "result"), label("note", "how"))
+_REPAIRS = (
+    label("version"),
+    label("path"),
+    label("damage"),
+    label("how", "result"),
+    label("note", "how"),
+)
 
 
 def verify(
@@ -135,11 +160,12 @@ def verify(
 ) -> int:
     """Check every byte of versions against their manifests.
 
-    This checks the sizes and hashes of all files, Parquet footers, the audit, the ledger, the claim and tags, and finds
-    files that no manifest lists. --deep also checks page checksums, every count and every segment. The exit code is 3
-    if anything differs from what was committed. A missing second copy of the manifest (runs/manifest-copy.json), as in
-    versions of older releases, is a note on stderr. --json prints one report for one NAME, otherwise {"ok": ...,
-    "reports": [...]}.
+    This checks the sizes and hashes of all files, Parquet footers, the audit, the
+    ledger, the claim and tags, and finds files that no manifest lists. --deep also
+    checks page checksums, every count and every segment. The exit code is 3 if anything
+    differs from what was committed. A missing second copy of the manifest
+    (runs/manifest-copy.json), as in versions of older releases, is a note on stderr.
+    --json prints one report for one NAME, otherwise {"ok": ..., "reports": [...]}.
 
     Args:
         names: Datasets, or versions of them: NAME, NAME@v3 or NAME@TAG.
@@ -150,7 +176,11 @@ def verify(
     if all == bool(names):
         raise ConfigError("verify needs the names of datasets or --all, and not both")
     catalog = Catalog(open_read_store(store or default_store()))
-    versions = list(_committed_versions(catalog)) if all else [named_version(catalog, name) for name in names]
+    versions = (
+        list(_committed_versions(catalog))
+        if all
+        else [named_version(catalog, name) for name in names]
+    )
     # Versions are printed as they are verified; JSON needs all of them.
     reports: list[VerifyReport] = []
     for dataset, version in versions:
@@ -161,7 +191,9 @@ def verify(
                 version,
                 deep=deep,
                 workers=workers,
-                on_progress=lambda progress: counter.set(progress.bytes, progress.bytes_total),
+                on_progress=lambda progress: counter.set(
+                    progress.bytes, progress.bytes_total
+                ),
             )
         reports.append(report)
         if not json:
@@ -169,14 +201,18 @@ def verify(
     is_intact = not any(report.problems for report in reports)
     if json:
         records = [report.to_json() for report in reports]
-        print_json(records[0] if len(names) == 1 else {"ok": is_intact, "reports": records})
+        print_json(
+            records[0] if len(names) == 1 else {"ok": is_intact, "reports": records}
+        )
     elif not reports:
         stdout().print("no committed version")
     return 0 if is_intact else IntegrityError.exit_code
 
 
 def _committed_versions(catalog: Catalog) -> Iterator[tuple[str, int]]:
-    """Yield the dataset and the number of each version with a manifest, even if the manifest is not a file."""
+    """Yield the dataset and the number of each version with a manifest, even if the
+    manifest is not a file.
+    """
     for dataset in catalog.datasets():
         for info in catalog.versions(dataset):
             layout = Layout(dataset, info.version)
@@ -195,8 +231,12 @@ def _print_verified(report: VerifyReport) -> None:
     outcome = "intact" if report.ok else numbers.plural(len(report.problems), "problem")
     stdout().print(f"{report.dataset} v{report.version}: {outcome} ({checked})")
     if not report.ok:
-        print_tables([Table.of(_PROBLEMS, [asdict(problem) for problem in report.problems])])
-        note(f"`tokenlake repair {report.dataset}@v{report.version}` repairs what can be repaired")
+        print_tables(
+            [Table.of(_PROBLEMS, [asdict(problem) for problem in report.problems])]
+        )
+        note(
+            f"`tokenlake repair {report.dataset}@v{report.version}` repairs what can be repaired"
+        )
     for remark in report.notes:
         note(printable(remark))
 
@@ -216,19 +256,23 @@ def repair(
 ) -> int:
     """Repair the damaged files of a version, byte for byte.
 
-    A damaged file is copied from another version that holds it, or built again from the recorded inputs; it is compared
-    with the manifest and then replaced as a whole. Other versions that share the file are repaired, too. If an input
-    has changed, the file stays as it is and the input is named. If a unit comes out with the same rows in other bytes,
-    as with another release of pyarrow, a new version is committed beside the damaged one. A damaged manifest is
-    restored from its second copy, runs/manifest-copy.json; a copy that is missing or damaged is written again.
+    A damaged file is copied from another version that holds it, or built again from the
+    recorded inputs; it is compared with the manifest and then replaced as a whole.
+    Other versions that share the file are repaired, too. If an input has changed, the
+    file stays as it is and the input is named. If a unit comes out with the same rows
+    in other bytes, as with another release of pyarrow, a new version is committed
+    beside the damaged one. A damaged manifest is restored from its second copy,
+    runs/manifest-copy.json; a copy that is missing or damaged is written again.
 
-    The exit code is 0 if no damage is left, 1 if nothing could be repaired, and 3 if some damage remains.
+    The exit code is 0 if no damage is left, 1 if nothing could be repaired, and 3 if
+    some damage remains.
 
     Args:
-        config: The configuration that built the version. Default: the one recorded by its newest run.
+        config: The configuration that built the version. Default: the one recorded by
+            its newest run.
         dry_run: Print what would be repaired, and write nothing.
-        executor: Where units are built again: local, on this machine (default); store, wherever `tokenlake work` runs;
-            ray or dask, on a cluster.
+        executor: Where units are built again: local, on this machine (default); store,
+            wherever `tokenlake work` runs; ray or dask, on a cluster.
     """
     executor = executor_of(executor, engine)
 
@@ -255,13 +299,17 @@ def repair(
 
 
 def _print_repaired(report: RepairReport) -> None:
-    """Print the outcome of a repair: the repaired files, the remaining problems, and notes on stderr."""
+    """Print the outcome of a repair: the repaired files, the remaining problems, and
+    notes on stderr.
+    """
     stdout().print(f"{report.dataset} v{report.version}: {_repair_in_words(report)}")
     if report.files:
         print_tables([Table.of(_REPAIRS, [asdict(file) for file in report.files])])
     # Problems that no repaired file explains.
     repaired_paths = {file.path for file in report.files}
-    remaining = [problem for problem in report.problems if problem.path not in repaired_paths]
+    remaining = [
+        problem for problem in report.problems if problem.path not in repaired_paths
+    ]
     if remaining and not report.dry_run:
         print_tables([Table.of(_PROBLEMS, [asdict(problem) for problem in remaining])])
     if report.intact:

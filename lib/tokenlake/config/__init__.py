@@ -1,11 +1,14 @@
-"""The configuration of a pipeline: YAML or Python is checked by models, and resolved into the record of a build.
+"""The configuration of a pipeline: YAML or Python is checked by models, and resolved
+into the record of a build.
 
-A configuration has three forms. A user writes a mapping (:func:`load_config`). Python code holds a frozen model
-(:class:`PipelineConfig`). A build consumes a flat record without pydantic (:func:`tokenlake.config.resolve.resolve` ->
-:class:`tokenlake.config.resolved.ResolvedBuild`); :func:`tokenlake.config.resolve.identity` is the part of it that
-decides bytes.
+A configuration has three forms. A user writes a mapping (:func:`load_config`). Python
+code holds a frozen model (:class:`PipelineConfig`). A build consumes a flat record
+without pydantic (:func:`tokenlake.config.resolve.resolve` ->
+:class:`tokenlake.config.resolved.ResolvedBuild`);
+:func:`tokenlake.config.resolve.identity` is the part of it that decides bytes.
 
-Names load on first use: a worker that imports ``tokenlake.config.resolved`` never imports pydantic.
+Names load on first use: a worker that imports ``tokenlake.config.resolved`` never
+imports pydantic.
 """
 
 from tokenlake.base.lazy_names import lazy_package

@@ -1,7 +1,8 @@
 """One source of text: its place, the way it is read, and the options that it overrides.
 
-A configuration of ``type: data_module`` is one dataset, a tokenizer, a prompt template and a data loader. It is read as
-it is by :class:`tokenlake.data_pipeline.DataPipeline`, and translated for a build:
+A configuration of ``type: data_module`` is one dataset, a tokenizer, a prompt template
+and a data loader. It is read as it is by :class:`tokenlake.data_pipeline.DataPipeline`,
+and translated for a build:
 
 | key | in a build |
 |---|---|
@@ -61,12 +62,18 @@ from tokenlake.config.stages import SaveStageConfig, TokenizerChoice, TokenizerC
 from tokenlake.config.texts import PromptConfig
 from tokenlake.config.tokens import TokensConfig
 
-FileType = Annotated[TypeName, BeforeValidator(lambda value: "txt" if value == "text" else value)]
+FileType = Annotated[
+    TypeName, BeforeValidator(lambda value: "txt" if value == "text" else value)
+]
 EVAL_PREFIX: Final = "eval_"
-"""What the names of splits of held-out documents begin with; the source's name follows."""
+"""What the names of splits of held-out documents begin with; the source's name
+follows.
+"""
 
 #: What may stand beside `dataset`: everything else is about making tokens, which are there.
-_BESIDE_DATASET: Final = frozenset({"dataset", "name", "split", "data_files", "retokenize"})
+_BESIDE_DATASET: Final = frozenset(
+    {"dataset", "name", "split", "data_files", "retokenize"}
+)
 #: And beside `retokenize`, which makes them again.
 _BESIDE_RETOKENIZE: Final = _BESIDE_DATASET | {"tokenizer"}
 
@@ -97,29 +104,39 @@ def _sentinels(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class FimConfig(Section):
-    """Fill-in-the-middle: a share of the plain texts is cut into three parts, which are reordered behind sentinel
-    tokens."""
+    """Fill-in-the-middle: a share of the plain texts is cut into three parts, which are
+    reordered behind sentinel tokens.
+    """
 
     rate: Fraction = 0.5
-    """Share of the documents (or pieces) that are reordered; the others do not change."""
+    """Share of the documents (or pieces) that are reordered; the others do not
+    change.
+    """
 
     spm: Fraction = 0.5
-    """Share of the reordered ones in the order suffix, prefix, middle; the others have the order prefix, suffix,
-    middle."""
+    """Share of the reordered ones in the order suffix, prefix, middle; the others have
+    the order prefix, suffix, middle.
+    """
 
     level: Literal["document", "context"] = "document"
-    """document: reorder whole documents, which packing may cut. context: reorder pieces that each fit into a row."""
+    """document: reorder whole documents, which packing may cut. context: reorder
+    pieces that each fit into a row.
+    """
 
     tokens: Annotated[tuple[Text, ...], AfterValidator(_sentinels)] | None = None
-    """Names of the sentinel tokens: prefix, suffix, middle, and optionally one after the middle; null: those of
-    StarCoder, SantaCoder, Qwen and CodeGemma, DeepSeek or Code Llama, if the tokenizer has them."""
+    """Names of the sentinel tokens: prefix, suffix, middle, and optionally one after
+    the middle; null: those of StarCoder, SantaCoder, Qwen and CodeGemma, DeepSeek or
+    Code Llama, if the tokenizer has them.
+    """
 
 
 _SLICE: Final = re.compile(r"(?P<split>[^\[\]+]+)\[(?P<start>\d*):(?P<stop>\d*)\]")
 
 
 def _no_slice(name: str) -> str:
-    """Return the name of a split; a slice or a sum of splits, as `datasets` takes them, is a problem."""
+    """Return the name of a split; a slice or a sum of splits, as `datasets` takes
+    them, is a problem.
+    """
     if "+" in name:
         several = " and ".join(repr(part.strip()) for part in name.split("+"))
         raise problem(
@@ -131,7 +148,9 @@ def _no_slice(name: str) -> str:
         remedy = "num_rows reads the first rows, and splits divides documents at random by fractions"
         if parts is not None and parts["stop"] and not int(parts["start"] or "0"):
             remedy = f"write split: {split} and num_rows: {parts['stop']}"
-        raise problem(f"got {shown(name)}, a slice, must be only the name of a split; {remedy}")
+        raise problem(
+            f"got {shown(name)}, a slice, must be only the name of a split; {remedy}"
+        )
     return name
 
 
@@ -148,22 +167,27 @@ class DatasetConfig(Section):
     """
 
     model_config = ConfigDict(
-        json_schema_extra={"anyOf": [{"required": ["data_files"]}, {"required": ["dataset"]}]}
+        json_schema_extra={
+            "anyOf": [{"required": ["data_files"]}, {"required": ["dataset"]}]
+        }
     )
 
     hidden_values = frozenset({"storage_options", "tokenizer_kwargs"})
 
     data_files: DataFiles | None = None
-    """Path, glob, directory, URL or Hub id, or a list of them; or a mapping of split to these, {train: a.jsonl, test:
-    b.jsonl}, of which `split` is read."""
+    """Path, glob, directory, URL or Hub id, or a list of them; or a mapping of split to
+    these, {train: a.jsonl, test: b.jsonl}, of which `split` is read.
+    """
 
     dataset: StoredName | None = None
-    """A dataset of the store instead of files, NAME or NAME@v3. Its tokens are packed or mixed, and not tokenized
-    again."""
+    """A dataset of the store instead of files, NAME or NAME@v3. Its tokens are packed
+    or mixed, and not tokenized again.
+    """
 
     retokenize: Switch = False
-    """Tokenize the text that `dataset` was built from again, with the tokenizer of this configuration. The inputs must
-    be unchanged."""
+    """Tokenize the text that `dataset` was built from again, with the tokenizer of this
+    configuration. The inputs must be unchanged.
+    """
 
     name: SourceName | None = None
     """Name of the source; null: dataset_0, dataset_1, ... by position."""
@@ -172,10 +196,12 @@ class DatasetConfig(Section):
     """Format of the files; null: by the extension of each."""
 
     split: SplitToRead = "train"
-    """Split to read, of a Hub dataset, of a folder whose file names or README.md define splits, or of a mapping
-    `data_files`. Files listed one by one or matched by a glob are all read unless this is set. For a `dataset` of the
-    store: the split to mix. Without a mixture all its splits are packed; a split of held-out documents (`eval_...`) is
-    packed only by itself."""
+    """Split to read, of a Hub dataset, of a folder whose file names or README.md define
+    splits, or of a mapping `data_files`. Files listed one by one or matched by a glob
+    are all read unless this is set. For a `dataset` of the store: the split to mix.
+    Without a mixture all its splits are packed; a split of held-out documents
+    (`eval_...`) is packed only by itself.
+    """
 
     num_rows: Count | None = None
     """Largest number of rows to read."""
@@ -184,7 +210,9 @@ class DatasetConfig(Section):
     """Name of the split to read, if it differs from `split`."""
 
     subset: Text | None = None
-    """Configuration (subset) of a Hub dataset, or of a folder whose README.md has `configs:`."""
+    """Configuration (subset) of a Hub dataset, or of a folder whose README.md has
+    `configs:`.
+    """
 
     where: Text | None = None
     """One SQL predicate (DuckDB) that rows must meet, such as "lang = 'en'"."""
@@ -193,24 +221,33 @@ class DatasetConfig(Section):
     """Options of the file system of the files; credentials as {env: NAME}."""
 
     tokenizer: stages.TokenizerChoice | None = None
-    """Tokenizer of this source; null: `tokenize.default_tokenizer`, otherwise `default_tokenizer`."""
+    """Tokenizer of this source; null: `tokenize.default_tokenizer`, otherwise
+    `default_tokenizer`.
+    """
 
     tokenizer_kwargs: Options | None = None
-    """Options of the tokenizer under their names in transformers, such as model_max_length and padding_side. Options
-    that would change tokenizer.json are refused."""
+    """Options of the tokenizer under their names in transformers, such as
+    model_max_length and padding_side. Options that would change tokenizer.json are
+    refused.
+    """
 
     special_tokens_in_text: stages.SpecialTokensInText | None = None
     """See `tokenize.special_tokens_in_text`; null inherits it."""
 
     cache_path: Path | None = None
-    """Directory in which the row-wise API caches the tokens of this source; a build stores them in its store."""
+    """Directory in which the row-wise API caches the tokens of this source; a build
+    stores them in its store.
+    """
 
     cache_enabled: Switch = True
-    """Reuse results of earlier runs: cached tokens of the row-wise API, and equal units of older versions in a build.
-    false: reuse neither."""
+    """Reuse results of earlier runs: cached tokens of the row-wise API, and equal units
+    of older versions in a build. false: reuse neither.
+    """
 
     save_path: Path | None = None
-    """Directory to which this source alone is written: a path, s3:// or gs://. A build writes it after the commit."""
+    """Directory to which this source alone is written: a path, s3:// or gs://. A
+    build writes it after the commit.
+    """
 
     save_format: SaveFormat | None = None
     """Format at `save_path`; null: `save.format`."""
@@ -222,27 +259,38 @@ class DatasetConfig(Section):
     """Character between the cells of CSV; null: a tab in .tsv, otherwise a comma."""
 
     text_mode: Literal["document", "lines"] = "document"
-    """Documents of text files: each file (document), or each line that is not empty (lines). Default: document in a
-    build, and lines if rows are read without a build (create_source, Pipeline, tokenize_and_save)."""
+    """Documents of text files: each file (document), or each line that is not empty
+    (lines). Default: document in a build, and lines if rows are read without a build
+    (create_source, Pipeline, tokenize_and_save).
+    """
 
     additional_fields: tuple[Text, ...] | None = None
-    """Fields to keep with the tokens of each document, each as a column; not available with packing."""
+    """Fields to keep with the tokens of each document, each as a column; not
+    available with packing.
+    """
 
     field_types: dict[Text, FieldType] | None = None
-    """Types of `additional_fields`, such as {score: float64}; null: the types of the file, or those of the first
-    records."""
+    """Types of `additional_fields`, such as {score: float64}; null: the types of the
+    file, or those of the first records.
+    """
 
     format_callback: texts.Function | None = None
-    """Function that is applied to every row first; in a file as 'package.module:function'."""
+    """Function that is applied to every row first; in a file as
+    'package.module:function'.
+    """
 
     format_fields: texts.Renames | None = None
     """Fields to rename, {old: new}, after `format_callback`."""
 
     transforms: texts.Transforms | None = None
-    """Steps that change every row after `format_fields`, in order: a list of {name of a step: its arguments}."""
+    """Steps that change every row after `format_fields`, in order: a list of {name
+    of a step: its arguments}.
+    """
 
     chat: texts.ChatConfig | None = None
-    """Rows are conversations, rendered by a chat template; null: only if rows have messages and no text field."""
+    """Rows are conversations, rendered by a chat template; null: only if rows have
+    messages and no text field.
+    """
 
     prompt: texts.PromptConfig | None = None
     """Rows become prompts and answers by a template."""
@@ -251,11 +299,15 @@ class DatasetConfig(Section):
     """Rows are preferences: better and worse answers to a prompt."""
 
     fim: FimConfig | None = None
-    """Fill-in-the-middle; null: documents do not change. Documents that `eval` holds out never change."""
+    """Fill-in-the-middle; null: documents do not change. Documents that `eval` holds
+    out never change.
+    """
 
     tokens: TokensConfig | None = None
-    """Records hold token ids, which the tokenizer has made already, and a build imports them; null: records hold text,
-    unless `type` is a format of ids (megatron, numpy, mds, litdata, array_record)."""
+    """Records hold token ids, which the tokenizer has made already, and a build imports
+    them; null: records hold text, unless `type` is a format of ids (megatron, numpy,
+    mds, litdata, array_record).
+    """
 
     long_documents: stages.LongDocuments | None = None
     """See `tokenize.long_documents`; null inherits it."""
@@ -267,7 +319,9 @@ class DatasetConfig(Section):
     """See `tokenize.truncation_side`; null inherits it."""
 
     shard_column: Text | None = None
-    """One of `additional_fields`. Each of its values gets separate files in the `save_path` of a build."""
+    """One of `additional_fields`. Each of its values gets separate files in the
+    `save_path` of a build.
+    """
 
     num_shards: Count | None = None
     """Number of files for each split of this source; null: see `save.num_shards`."""
@@ -282,16 +336,20 @@ class DatasetConfig(Section):
     """See `source.splits`; null inherits it."""
 
     eval: Count | None = None
-    """Number of records to hold out of all splits, by a hash of their identity, as the split `eval_NAME`. A held-out
-    record stays held out in all later versions."""
+    """Number of records to hold out of all splits, by a hash of their identity, as the
+    split `eval_NAME`. A held-out record stays held out in all later versions.
+    """
 
     exclude: Path | None = None
-    """Parquet file of documents to leave out (takedowns), with columns `file` (path, URL, name or identity) and
-    `position`."""
+    """Parquet file of documents to leave out (takedowns), with columns `file` (path,
+    URL, name or identity) and `position`.
+    """
 
     @field_validator("tokenizer_kwargs")
     @classmethod
-    def _known_values(cls, arguments: dict[str, object] | None) -> dict[str, object] | None:
+    def _known_values(
+        cls, arguments: dict[str, object] | None
+    ) -> dict[str, object] | None:
         """Check the values of arguments of transformers that have an option of ours."""
         options: dict[str, object] = {"name_or_path": "-"}
         for name, value in (arguments or {}).items():
@@ -308,7 +366,9 @@ class DatasetConfig(Section):
 
     @property
     def ids(self) -> TokensConfig | None:
-        """The section `tokens`, that of the format where it is not written; None where records hold text."""
+        """The section `tokens`, that of the format where it is not written; None
+        where records hold text.
+        """
         if self.tokens is None and self.type in TOKEN_TYPES:
             return TokensConfig()
         return self.tokens
@@ -320,15 +380,21 @@ class DatasetConfig(Section):
 
     @property
     def split_from(self) -> Literal["default", "option", "mapping"]:
-        """Origin of the split to read: the default, an option, or the key of a mapping `data_files`."""
+        """Origin of the split to read: the default, an option, or the key of a
+        mapping `data_files`.
+        """
         if isinstance(self.data_files, dict):
             return "mapping"
-        is_written = self.dataset_split_name is not None or "split" in self.model_fields_set
+        is_written = (
+            self.dataset_split_name is not None or "split" in self.model_fields_set
+        )
         return "option" if is_written else "default"
 
     @property
     def files_to_read(self) -> tuple[str, ...]:
-        """The entries of `data_files`, of a mapping those of the split that is read; () without any."""
+        """The entries of `data_files`, of a mapping those of the split that is read;
+        () without any.
+        """
         files = self.data_files
         if isinstance(files, dict):
             files = files[self.split_to_read]
@@ -338,7 +404,9 @@ class DatasetConfig(Section):
 
     @property
     def all_files(self) -> tuple[str, ...]:
-        """The entries of `data_files`, of a mapping those of all splits; () without any."""
+        """The entries of `data_files`, of a mapping those of all splits; () without
+        any.
+        """
         if not isinstance(self.data_files, dict):
             return self.files_to_read
         entries: list[str] = []
@@ -347,10 +415,14 @@ class DatasetConfig(Section):
         return tuple(entries)
 
     @model_serializer(mode="wrap")
-    def _without_unwritten(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out options that mean something else where they are written than where they are not.
+    def _without_unwritten(
+        self, handler: SerializerFunctionWrapHandler
+    ) -> dict[str, Any]:
+        """Leave out options that mean something else where they are written than where
+        they are not.
 
-        A written split selects files by their names; a written text mode holds for rows and builds alike.
+        A written split selects files by their names; a written text mode holds for rows
+        and builds alike.
         """
         dumped: dict[str, Any] = handler(self)
         if self.split_from == "default":
@@ -382,7 +454,8 @@ class DatasetConfig(Section):
             return self
         if self.data_files is not None:
             raise problem("got data_files and dataset, must have one of them")
-        # Options of reading and tokenizing text do nothing for a dataset that holds tokens already.
+        # Options of reading and tokenizing text do nothing for a dataset that holds
+        # tokens already.
         allowed = _BESIDE_RETOKENIZE if self.retokenize else _BESIDE_DATASET
         others: list[str] = []
         for name, field in type(self).model_fields.items():
@@ -400,7 +473,9 @@ class DatasetConfig(Section):
         if self.ids is None:
             return
         fields = type(self).model_fields
-        written = [name for name in _OF_TEXTS if getattr(self, name) != fields[name].default]
+        written = [
+            name for name in _OF_TEXTS if getattr(self, name) != fields[name].default
+        ]
         if written:
             raise problem(
                 f"got {', '.join(written)}, but the records hold token ids (tokens), which are stored as they are; "
@@ -408,7 +483,9 @@ class DatasetConfig(Section):
             )
 
     def _check_mapping(self) -> None:
-        """Raise a problem if a mapping `data_files` lacks the split, or stands beside an option without use."""
+        """Raise a problem if a mapping `data_files` lacks the split, or stands
+        beside an option without use.
+        """
         if not isinstance(self.data_files, dict):
             return
         splits = ", ".join(self.data_files)
@@ -433,7 +510,9 @@ DATA_MODULE: Final = "data_module"
 """Value of the key `type` in a configuration of a data module."""
 
 _ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?(@[\w./-]+)?")
-_EXTENSIONS: Final = tuple(end for facts in FORMATS.values() for end in (*facts.extensions, *facts.prose))
+_EXTENSIONS: Final = tuple(
+    end for facts in FORMATS.values() for end in (*facts.extensions, *facts.prose)
+)
 SPLIT_PLACE: Final = "{split}"
 _LATER: Final = {
     "fim": "fill-in-the-middle reorders documents and is not available for prompts",
@@ -448,8 +527,12 @@ Integer = Literal["int32", "int64"]
 
 
 def is_hub_id(name: str) -> bool:
-    """Return whether a name is the id of a dataset on the Hub: it has the form of one, and is no path of this disk."""
-    has_form_of_id = _ID.fullmatch(name) is not None and not name.lower().endswith(_EXTENSIONS)
+    """Return whether a name is the id of a dataset on the Hub: it has the form of
+    one, and is no path of this disk.
+    """
+    has_form_of_id = _ID.fullmatch(name) is not None and not name.lower().endswith(
+        _EXTENSIONS
+    )
     return has_form_of_id and not os.path.exists(name)  # noqa: PTH110 (pathlib would cost a second object)
 
 
@@ -487,14 +570,19 @@ class DataModuleDataset(Section):
     """Section `dataset`."""
 
     name: Path
-    """Hub id, or path, glob, directory or URL of files. {split} in it is replaced by the name of the split. In a
-    directory, the file names define the splits."""
+    """Hub id, or path, glob, directory or URL of files. {split} in it is replaced by
+    the name of the split. In a directory, the file names define the splits.
+    """
 
     config_name: Text | None = None
-    """Configuration (subset) of a Hub dataset, or of a directory whose README.md has `configs:`."""
+    """Configuration (subset) of a Hub dataset, or of a directory whose README.md has
+    `configs:`.
+    """
 
     streaming: Switch = False
-    """Read rows on demand; false: load them into memory, so that they can be shuffled as a whole."""
+    """Read rows on demand; false: load them into memory, so that they can be
+    shuffled as a whole.
+    """
 
     columns: tuple[Text, ...] | None = None
     """Columns to keep; null: all."""
@@ -506,14 +594,22 @@ class DataModuleDataset(Section):
     """Name in the prompt -> column of the dataset, for names that differ."""
 
     stages: tuple[Stage, ...] = ("sft",)
-    """Stages of prompts: `sft`; `packing` puts several prompts into one row of `tokenizer.max_length` ids."""
+    """Stages of prompts: `sft`; `packing` puts several prompts into one row of
+    `tokenizer.max_length` ids.
+    """
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
         names = [split.name for split in self.splits]
         if not names or len(set(names)) < len(names):
-            raise problem(f"splits: got {', '.join(names) or 'none'}, must be at least one, each once")
-        are_same = SPLIT_PLACE not in self.name and not is_hub_id(self.name) and not os.path.isdir(self.name)  # noqa: PTH112
+            raise problem(
+                f"splits: got {', '.join(names) or 'none'}, must be at least one, each once"
+            )
+        are_same = (
+            SPLIT_PLACE not in self.name
+            and not is_hub_id(self.name)
+            and not os.path.isdir(self.name)  # noqa: PTH112
+        )
         if len(names) > 1 and are_same:
             raise problem(
                 f"splits: {', '.join(names)} would all be the rows of the same files; write {{split}} where their "
@@ -526,7 +622,9 @@ class DataModuleDataset(Section):
 
 
 class DataLoaderConfig(Section):
-    """Section `dataloader`: arguments of ``torch.utils.data.DataLoader``; not used by a build."""
+    """Section `dataloader`: arguments of ``torch.utils.data.DataLoader``; not used
+    by a build.
+    """
 
     batch_size: Count = 1
     """Number of rows per batch."""
@@ -541,19 +639,26 @@ class DataLoaderConfig(Section):
     """Keep the workers between epochs."""
 
     prefetch_factor: Count | None = None
-    """Number of batches that each worker prepares ahead; null: the default of PyTorch."""
+    """Number of batches that each worker prepares ahead; null: the default of
+    PyTorch.
+    """
 
     shuffle: Switch = False
-    """Use a different, reproducible order in every epoch; an argument of the call takes precedence."""
+    """Use a different, reproducible order in every epoch; an argument of the call
+    takes precedence.
+    """
 
     drop_last: Switch = False
-    """Leave out the last batch of an epoch if it is smaller. With several processes, leave out the rows that cannot be
-    divided equally, instead of repeating some."""
+    """Leave out the last batch of an epoch if it is smaller. With several processes,
+    leave out the rows that cannot be divided equally, instead of repeating some.
+    """
 
     long_prompts: Literal["fail", "skip", "shorten"] = "fail"
-    """Policy for prompts that leave no room for the answer in `tokenizer.max_length`. fail: raise an error. skip: leave
-    the row out. shorten: cut the input columns of every row that is too long, and keep its answer. A warning states how
-    many rows were left out or cut."""
+    """Policy for prompts that leave no room for the answer in `tokenizer.max_length`.
+    fail: raise an error. skip: leave the row out. shorten: cut the input columns of
+    every row that is too long, and keep its answer. A warning states how many rows were
+    left out or cut.
+    """
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
@@ -575,29 +680,43 @@ class DataModuleConfig(Section):
     """Version of the schema."""
 
     name: DatasetName | None = None
-    """Name of the dataset that a build writes to the store; null: the stem of the configuration's file."""
+    """Name of the dataset that a build writes to the store; null: the stem of the
+    configuration's file.
+    """
 
     dataset: DataModuleDataset
     """Source of the rows."""
 
     tokenizer: TokenizerChoice
-    """Hub id or path, or a section with `max_length`, `padding`, `truncation`, `special_tokens`."""
+    """Hub id or path, or a section with `max_length`, `padding`, `truncation`,
+    `special_tokens`.
+    """
 
     prompt_template: PromptConfig = PromptConfig(template="{text}")
-    """Template of a prompt and its answer; null: the column `text`, all of which counts toward the loss."""
+    """Template of a prompt and its answer; null: the column `text`, all of which
+    counts toward the loss.
+    """
 
     dataloader: DataLoaderConfig = DataLoaderConfig()
     """Batches and worker processes of the loader; not used by a build."""
 
-    output_schema: dict[Name, Integer] = {"input_ids": "int64", "attention_mask": "int64", "labels": "int64"}  # noqa: RUF012
-    """Tensors of a batch and their types; `position_ids` and `segment_ids` require `packing`. Not used by a build."""
+    output_schema: dict[Name, Integer] = {  # noqa: RUF012
+        "input_ids": "int64",
+        "attention_mask": "int64",
+        "labels": "int64",
+    }
+    """Tensors of a batch and their types; `position_ids` and `segment_ids` require
+    `packing`. Not used by a build.
+    """
 
     save: SaveStageConfig = SaveStageConfig()
     """Store and files that a build writes."""
 
     @property
     def tokenizer_config(self) -> TokenizerConfig:
-        """The tokenizer with the defaults of a data module: rows of `max_length` ids, longer ones cut."""
+        """The tokenizer with the defaults of a data module: rows of `max_length`
+        ids, longer ones cut.
+        """
         options: dict[str, Any] = {"max_length": 2048}
         if "packing" not in self.dataset.stages:
             options |= {"padding": "max_length", "truncation": True}

@@ -1,8 +1,8 @@
 """Types that a configuration declares for kept fields.
 
-A type is written as Arrow and Hugging Face `datasets` write it: ``int64``, ``float64``, ``string``, ``list<float64>``,
-``struct<score: float64, votes: int64>``, ``decimal(38, 0)``, or ``json`` for values of several types, each of which is
-stored as JSON text.
+A type is written as Arrow and Hugging Face `datasets` write it: ``int64``, ``float64``,
+``string``, ``list<float64>``, ``struct<score: float64, votes: int64>``, ``decimal(38,
+0)``, or ``json`` for values of several types, each of which is stored as JSON text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ from tokenlake.base.section import problem
 
 _NAMES: Final[dict[str, ColumnType]] = {
     "bool": "bool",
-    **{f"{sign}int{bits}": f"{sign}int{bits}" for bits in (8, 16, 32, 64) for sign in ("", "u")},
+    **{
+        f"{sign}int{bits}": f"{sign}int{bits}"
+        for bits in (8, 16, 32, 64)
+        for sign in ("", "u")
+    },
     "float32": "float",
     "float64": "double",
     "double": "double",
@@ -116,4 +120,6 @@ if TYPE_CHECKING:
     FieldType = str
 else:
     _SCHEMA: Final[dict[str, Any]] = {"type": "string"}
-    FieldType = Annotated[str, Strict(), AfterValidator(_check), WithJsonSchema(_SCHEMA)]
+    FieldType = Annotated[
+        str, Strict(), AfterValidator(_check), WithJsonSchema(_SCHEMA)
+    ]

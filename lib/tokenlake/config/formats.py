@@ -1,4 +1,6 @@
-"""The formats of inputs, and the facts about each that are known before a file is opened."""
+"""The formats of inputs, and the facts about each that are known before a file is
+opened.
+"""
 
 from __future__ import annotations
 
@@ -52,12 +54,24 @@ TypeName = Literal[
 """The same as people write it."""
 
 SaveFormat = Literal[
-    "parquet", "arrow", "jsonl", "megatron", "numpy", "npy", "mds", "litdata", "array_record"
+    "parquet",
+    "arrow",
+    "jsonl",
+    "megatron",
+    "numpy",
+    "npy",
+    "mds",
+    "litdata",
+    "array_record",
 ]
-"""Format of saved files: one of rows, or one of a trainer, which only exports of builds have."""
+"""Format of saved files: one of rows, or one of a trainer, which only exports of
+builds have.
+"""
 
 ROW_FORMATS: Final = ("parquet", "arrow", "jsonl")
-"""Formats of saved files that hold rows of any columns; the others hold tokens, as trainers read them."""
+"""Formats of saved files that hold rows of any columns; the others hold tokens, as
+trainers read them.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,17 +81,20 @@ class FormatFacts:
     Attributes:
         extensions: Extensions of its files.
         reader: module of :mod:`tokenlake.etl.sources` and function.
-        layout: ``lines`` (any line can be found from any byte), ``blocks`` (a footer lists them), ``whole`` (read from
-            the beginning on), ``records`` (any record can be found by its number), ``ids`` (one stream of ids, in which
-            a document can be found from any byte).
+        layout: ``lines`` (any line can be found from any byte), ``blocks`` (a footer
+            lists them), ``whole`` (read from the beginning on), ``records`` (any record
+            can be found by its number), ``ids`` (one stream of ids, in which a document
+            can be found from any byte).
         schema: True if a file itself names its columns.
         nested: True if a field can hold a list.
-        least_record_bytes: no record that holds anything is shorter, its separator included; None where bytes tell
-            nothing.
-        prose: further extensions, of files that a directory holds beside data: taken where the type is set, or by name.
+        least_record_bytes: no record that holds anything is shorter, its separator
+            included; None where bytes tell nothing.
+        prose: further extensions, of files that a directory holds beside data: taken
+            where the type is set, or by name.
         tokens: True if records hold token ids and no text.
-        companions: files that belong to data files and hold no records: ends of names (``.idx``: that of ``a.bin`` is
-            ``a.idx``), and whole names of files that describe all others of their folder.
+        companions: files that belong to data files and hold no records: ends of names
+            (``.idx``: that of ``a.bin`` is ``a.idx``), and whole names of files that
+            describe all others of their folder.
         needs: those of `companions` without which no record can be read.
     """
 
@@ -98,7 +115,9 @@ class FormatFacts:
         return self.layout in ("lines", "whole")
 
     def companion(self, path: str) -> str:
-        """Return the entry of `companions` that a path is of; "" for a file of records."""
+        """Return the entry of `companions` that a path is of; "" for a file of
+        records.
+        """
         name = path.rpartition("/")[2]
         for companion in self.companions:
             is_of_folder = not companion.startswith(".")
@@ -134,10 +153,16 @@ FORMATS: Final[dict[Format, FormatFacts]] = {
         least_record_bytes=2,  # a digit, which is a bad record, and its newline
     ),
     "json": FormatFacts(
-        extensions=(".json",), reader=("json_array", "read_json_array"), layout="whole", least_record_bytes=2
+        extensions=(".json",),
+        reader=("json_array", "read_json_array"),
+        layout="whole",
+        least_record_bytes=2,
     ),
     "parquet": FormatFacts(
-        extensions=(".parquet",), reader=("parquet", "read_parquet"), layout="blocks", schema=True
+        extensions=(".parquet",),
+        reader=("parquet", "read_parquet"),
+        layout="blocks",
+        schema=True,
     ),
     "arrow": FormatFacts(
         extensions=(".arrow", ".feather", ".ipc", ".arrows"),
@@ -155,8 +180,8 @@ FORMATS: Final[dict[Format, FormatFacts]] = {
         nested=False,
         least_record_bytes=2,
     ),
-    # Trainers share the extension .bin, and a folder of text may hold arrays beside it: these files are read where the
-    # type is set, and never by their names alone.
+    # Trainers share the extension .bin, and a folder of text may hold arrays beside it:
+    # these files are read where the type is set, and never by their names alone.
     "megatron": replace(
         _NUMBERED_RECORDS,
         prose=(".bin",),

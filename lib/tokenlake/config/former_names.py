@@ -1,4 +1,6 @@
-"""Former names of options. They work for one release, with a note that gives the present name."""
+"""Former names of options. They work for one release, with a note that gives the
+present name.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,12 @@ def renaming_note(former_name: str, name: str) -> str:
 
 
 def with_present_names(overrides: Sequence[str]) -> list[str]:
-    """Return overrides that also set the present name of each option that they set by its former name.
+    """Return overrides that also set the present name of each option that they set by
+    its former name.
 
-    The former name stays among them, for the note. The present name must be set too: otherwise the value of the
-    configuration's file would take precedence over the override.
+    The former name stays among them, for the note. The present name must be set too:
+    otherwise the value of the configuration's file would take precedence over the
+    override.
 
     Args:
         overrides: Texts ``key=value``.

@@ -1,4 +1,6 @@
-"""Load a configuration from a YAML file, a mapping or a model: validated, or one error that lists every problem."""
+"""Load a configuration from a YAML file, a mapping or a model: validated, or one
+error that lists every problem.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,12 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from tokenlake.base.section import path_of
-from tokenlake.base.section_file import apply_overrides, problems_error, read_document, validate_section
+from tokenlake.base.section_file import (
+    apply_overrides,
+    problems_error,
+    read_document,
+    validate_section,
+)
 from tokenlake.config.dataset import (
     DATA_MODULE,
     SPLIT_PLACE,
@@ -24,24 +31,30 @@ from tokenlake.errors import ConfigError
 
 ConfigSource = PipelineConfig | Mapping[str, Any] | str | os.PathLike[str]
 
-_EXAMPLE: Final = "datasets: [{data_files: 'data/*.jsonl', tokenizer: openai-community/gpt2}]"
+_EXAMPLE: Final = (
+    "datasets: [{data_files: 'data/*.jsonl', tokenizer: openai-community/gpt2}]"
+)
 
 
 def load_config(source: ConfigSource, overrides: Sequence[str] = ()) -> PipelineConfig:
-    """Return the configuration of a file, a mapping or a model, with some options overridden.
+    """Return the configuration of a file, a mapping or a model, with some options
+    overridden.
 
-    In a file and in overrides a secret must be a reference. A file's stem is the default `name`.
+    In a file and in overrides a secret must be a reference. A file's stem is the
+    default `name`.
 
     Args:
-        source: Path of a YAML file, mapping of its keys, or configuration. One of ``type: data_module`` is translated.
-        overrides: Texts ``key=value`` that replace keys of the source, such as ``pack.seq_length=512``.
+        source: Path of a YAML file, mapping of its keys, or configuration. One of
+            ``type: data_module`` is translated.
+        overrides: Texts ``key=value`` that replace keys of the source, such as
+            ``pack.seq_length=512``.
 
     Returns:
         The validated, frozen configuration.
 
     Raises:
-        ConfigError: An option is wrong. The message has a line for each problem, with its key, value, allowed values,
-            nearest match, and line of the file.
+        ConfigError: An option is wrong. The message has a line for each problem, with
+            its key, value, allowed values, nearest match, and line of the file.
 
     Example:
         >>> import tokenlake as tl
@@ -64,14 +77,17 @@ def load_config(source: ConfigSource, overrides: Sequence[str] = ()) -> Pipeline
 
 
 def _require_valid(config: PipelineConfig, file: str | None) -> None:
-    """Raise one ConfigError about all problems that concern several options, if there are any."""
+    """Raise one ConfigError about all problems that concern several options, if
+    there are any.
+    """
     problems = config.validate()
     if problems:
         raise problems_error(ConfigError, problems, file)
 
 
 def pipeline_of(config: DataModuleConfig, *, build: bool = True) -> PipelineConfig:
-    """Return the same configuration in the form of a pipeline, which builds and sources of rows read.
+    """Return the same configuration in the form of a pipeline, which builds and sources
+    of rows read.
 
     Args:
         config: Configuration of ``type: data_module``.
@@ -104,7 +120,9 @@ def pipeline_of(config: DataModuleConfig, *, build: bool = True) -> PipelineConf
     try:
         return PipelineConfig.model_validate(data)
     except ValidationError as error:
-        lines = [f"{path_of(details['loc'])}: {details['msg']}" for details in error.errors()]
+        lines = [
+            f"{path_of(details['loc'])}: {details['msg']}" for details in error.errors()
+        ]
         raise problems_error(ConfigError, lines) from None
 
 
@@ -112,11 +130,15 @@ def _dataset_of_split(config: DataModuleConfig, split: SplitSpec) -> dict[str, A
     """Return the options of the dataset that holds one split of a data module."""
     dataset = config.dataset
     name = dataset.name.replace(SPLIT_PLACE, split.name)
-    # The files of a single split are listed under its name. In a folder of several splits, and on the Hub, the names of
-    # the files or the card assign files to splits.
+    # The files of a single split are listed under its name. In a folder of several
+    # splits, and on the Hub, the names of the files or the card assign files to splits.
     has_own_files = SPLIT_PLACE in dataset.name or len(dataset.splits) == 1
-    is_assigned = is_hub_id(name) or dataset.config_name is not None or not has_own_files
-    renames = {column: field for field, column in (dataset.column_mapping or {}).items()}
+    is_assigned = (
+        is_hub_id(name) or dataset.config_name is not None or not has_own_files
+    )
+    renames = {
+        column: field for field, column in (dataset.column_mapping or {}).items()
+    }
     options: dict[str, Any] = {
         "name": split.name,
         "data_files": name if is_assigned else {split.name: name},
@@ -130,6 +152,7 @@ def _dataset_of_split(config: DataModuleConfig, split: SplitSpec) -> dict[str, A
         "prompt": config.prompt_template,
     }
     if names_text(name):
-        # As the loader reads them. Other files keep the identity that they have without the option.
+        # As the loader reads them. Other files keep the identity that they have without
+        # the option.
         options["text_mode"] = "lines"
     return options

@@ -1,8 +1,8 @@
-"""The whole configuration of a pipeline, as canonical YAML, and its JSON Schema for editors; with its sections
-`mix` and `clean`.
+"""The whole configuration of a pipeline, as canonical YAML, and its JSON Schema for
+editors; with its sections `mix` and `clean`.
 
-`mix` says weights, where a mixture ends, its order, and the caps of its sources; `clean`, which documents are looked
-for.
+`mix` says weights, where a mixture ends, its order, and the caps of its sources;
+`clean`, which documents are looked for.
 """
 
 from __future__ import annotations
@@ -36,20 +36,27 @@ from tokenlake.config.dataset import DatasetConfig
 
 
 def _named(datasets: tuple[DatasetConfig, ...]) -> tuple[DatasetConfig, ...]:
-    """Give nameless datasets ``dataset_{i}``; copies, because the caller's objects stay as they are."""
+    """Give nameless datasets ``dataset_{i}``; copies, because the caller's objects
+    stay as they are.
+    """
     return tuple(
-        dataset if dataset.name is not None else dataset.model_copy(update={"name": f"dataset_{position}"})
+        dataset
+        if dataset.name is not None
+        else dataset.model_copy(update={"name": f"dataset_{position}"})
         for position, dataset in enumerate(datasets)
     )
 
 
-# An empty YAML section, such as `mix:` with every line commented out, is one of defaults.
-_Defaults = BeforeValidator(lambda value: cast("dict[str, Any]", {}) if value is None else value)
+# An empty YAML section, such as `mix:` with every line commented out, is one of
+# defaults.
+_Defaults = BeforeValidator(
+    lambda value: cast("dict[str, Any]", {}) if value is None else value
+)
 
 
 class CardConfig(Section):
-    """Section `card`: facts about the texts on the dataset card, as keys of the Hub. A change of them makes a new
-    version, which shares all data files with the old one.
+    """Section `card`: facts about the texts on the dataset card, as keys of the Hub. A
+    change of them makes a new version, which shares all data files with the old one.
     """
 
     license: Text | None = None
@@ -69,15 +76,21 @@ class WeightSchedulePoint(Section):
     """Step at which these weights are reached."""
 
     weights: Weights
-    """Dataset name to weight: shares that sum to 1, percentages, or ratios of whole numbers."""
+    """Dataset name to weight: shares that sum to 1, percentages, or ratios of whole
+    numbers.
+    """
 
 
-def _schedule(points: tuple[WeightSchedulePoint, ...]) -> tuple[WeightSchedulePoint, ...]:
+def _schedule(
+    points: tuple[WeightSchedulePoint, ...],
+) -> tuple[WeightSchedulePoint, ...]:
     if not points:
         raise problem("got an empty list, must hold at least one point")
     for before, after in itertools.pairwise(points):
         if after.step <= before.step:
-            raise problem(f"got step {after.step} after step {before.step}, steps must increase")
+            raise problem(
+                f"got step {after.step} after step {before.step}, steps must increase"
+            )
         if set(after.weights) != set(before.weights):
             raise problem(
                 f"step {before.step} weighs {sorted(before.weights)}, "
@@ -90,34 +103,45 @@ class MixStageConfig(Section):
     """Section `mix`."""
 
     weights: Weights | None = None
-    """Dataset name to weight: shares that sum to 1, percentages, or ratios of whole numbers such as 30 and 70. null:
-    equal weights."""
+    """Dataset name to weight: shares that sum to 1, percentages, or ratios of whole
+    numbers such as 30 and 70. null: equal weights.
+    """
 
-    weight_schedule: Annotated[tuple[WeightSchedulePoint, ...], AfterValidator(_schedule)] | None = None
+    weight_schedule: (
+        Annotated[tuple[WeightSchedulePoint, ...], AfterValidator(_schedule)] | None
+    ) = None
     """Weights that change during the run; takes precedence over `weights`."""
 
     weights_by: Literal["rows", "tokens"] = "rows"
-    """Unit of the weights: rows, or tokens (converted by the mean number of tokens per row of each source)."""
+    """Unit of the weights: rows, or tokens (converted by the mean number of tokens
+    per row of each source).
+    """
 
     weight_schedule_type: Literal["step", "linear", "cosine"] = "step"
     """Interpolation of the weights between two points of the schedule."""
 
     step_rows: Count | None = None
-    """Number of rows per step of the schedule; null: `batch_size`, or `load.batch_size` if a pipeline loads the mixture
-    itself, so that a step is a training step."""
+    """Number of rows per step of the schedule; null: `batch_size`, or `load.batch_size`
+    if a pipeline loads the mixture itself, so that a step is a training step.
+    """
 
     block_size: Count = 1000
-    """Number of rows of a lane within which the order of the sources is shuffled, but never beyond a batch. The weights
-    are exact at the end of each batch."""
+    """Number of rows of a lane within which the order of the sources is shuffled, but
+    never beyond a batch. The weights are exact at the end of each batch.
+    """
 
     stop_strategy: Literal["restart", "first_exhausted", "all_exhausted"] = "restart"
-    """Action when a source ends: restart it, stop (first_exhausted), or continue with the others (all_exhausted)."""
+    """Action when a source ends: restart it, stop (first_exhausted), or continue
+    with the others (all_exhausted).
+    """
 
     seed: Seed | None = None
     """Random seed of the shuffle order; null: the seed of the pipeline."""
 
     lanes: Count | None = None
-    """Number of lanes, which changes the order; null: chosen by the size of the sources, at most 64."""
+    """Number of lanes, which changes the order; null: chosen by the size of the
+    sources, at most 64.
+    """
 
     batch_size: Count = 256
     """Number of rows per global batch for which a stored mixture is laid out."""
@@ -126,36 +150,49 @@ class MixStageConfig(Section):
     """Version of the order; 2 reproduces and extends mixtures of earlier releases."""
 
     unit_rows: Count | None = None
-    """Number of rows per unit; null: large enough that a unit reads little more than it writes."""
+    """Number of rows per unit; null: large enough that a unit reads little more than
+    it writes.
+    """
 
     total_tokens: Count | None = None
-    """Number of tokens after which the mixture ends; for rows that are documents, the expected number."""
+    """Number of tokens after which the mixture ends; for rows that are documents,
+    the expected number.
+    """
 
     total_rows: Count | None = None
     """Number of rows after which the mixture ends."""
 
     epochs: Positive | dict[Text, Positive] | None = None
-    """Length of the mixture as a multiple of the rows of all sources together; or dataset name -> number of epochs,
-    which also determines the weights."""
+    """Length of the mixture as a multiple of the rows of all sources together; or
+    dataset name -> number of epochs, which also determines the weights.
+    """
 
     max_repetitions: Positive | dict[Text, Positive] | None = None
-    """Maximum average number of repetitions per source, for all sources or as dataset name -> number. A plan lists the
-    sources that have too few rows."""
+    """Maximum average number of repetitions per source, for all sources or as dataset
+    name -> number. A plan lists the sources that have too few rows.
+    """
 
     max_fraction: Fraction | dict[Text, Fraction] | None = None
-    """Share of a source's rows that may be used, for all sources or as dataset name -> share. The selected rows are
-    always the same."""
+    """Share of a source's rows that may be used, for all sources or as dataset name ->
+    share. The selected rows are always the same.
+    """
 
     target_budget: Count | None = None
-    """Number of tokens of the full run that an experiment represents; requires `experiment_budget`."""
+    """Number of tokens of the full run that an experiment represents; requires
+    `experiment_budget`.
+    """
 
     experiment_budget: Count | None = None
-    """Number of tokens of the experiment. Each source is shortened to the share `experiment_budget / target_budget`, so
-    that its rows are repeated as often as in the full run."""
+    """Number of tokens of the experiment. Each source is shortened to the share
+    `experiment_budget / target_budget`, so that its rows are repeated as often as in
+    the full run.
+    """
 
     @property
     def points(self) -> tuple[tuple[int, dict[str, float]], ...]:
-        """(step, dataset name -> weight), steps ascending; one point at step 0 is a constant weight."""
+        """(step, dataset name -> weight), steps ascending; one point at step 0 is a
+        constant weight.
+        """
         if self.weight_schedule is None:
             return ((0, self.weights or {}),)
         return tuple((point.step, point.weights) for point in self.weight_schedule)
@@ -166,11 +203,15 @@ class MixStageConfig(Section):
         ends = ("total_tokens", "total_rows", "epochs")
         set_ends = [name for name in ends if getattr(self, name) is not None]
         if len(set_ends) > 1:
-            raise problem(f"got {' and '.join(set_ends)}, must be at most one of {', '.join(ends)}")
+            raise problem(
+                f"got {' and '.join(set_ends)}, must be at most one of {', '.join(ends)}"
+            )
         if isinstance(self.epochs, dict):
             fields = type(self).model_fields
             options = ("weights", "weight_schedule", "weights_by", "stop_strategy")
-            set_options = [name for name in options if getattr(self, name) != fields[name].default]
+            set_options = [
+                name for name in options if getattr(self, name) != fields[name].default
+            ]
             if set_options:
                 raise problem(
                     f"got epochs of each dataset and {' and '.join(set_options)}: epochs determine the weights and "
@@ -178,7 +219,9 @@ class MixStageConfig(Section):
                 )
         # A budget of an experiment stands for that of a longer run.
         if (self.target_budget is None) != (self.experiment_budget is None):
-            raise problem("got one of target_budget and experiment_budget, must be both or none")
+            raise problem(
+                "got one of target_budget and experiment_budget, must be both or none"
+            )
         if (self.experiment_budget or 0) > (self.target_budget or 0):
             raise problem(
                 f"got experiment_budget {self.experiment_budget}, must be at most target_budget {self.target_budget}"
@@ -198,14 +241,19 @@ class ContaminationConfig(Section):
     """Documents that hold parts of evaluation sets."""
 
     sets: tuple[DatasetConfig, ...]
-    """Evaluation sets, in the form of `datasets`. The list of documents to leave out contains the `name` of the set."""
+    """Evaluation sets, in the form of `datasets`. The list of documents to leave out
+    contains the `name` of the set.
+    """
 
     ngram: _Words = 13
-    """Number of words per n-gram (13: GPT-3, Brown et al. 2020). Documents of a set with fewer words cannot be
-    found."""
+    """Number of words per n-gram (13: GPT-3, Brown et al. 2020). Documents of a set
+    with fewer words cannot be found.
+    """
 
     min_ngrams: Count = 1
-    """A document is left out if at least this number of its n-grams is in evaluation sets..."""
+    """A document is left out if at least this number of its n-grams is in evaluation
+    sets...
+    """
 
     min_fraction: Fraction = 0.0
     """...and at least this share of them."""
@@ -229,19 +277,25 @@ Exact: TypeAlias = Literal["folded", "text", "none"]
 
 
 class MinHashConfig(Section):
-    """Near duplicates by MinHash and locality-sensitive hashing; the defaults are FineWeb's (Penedo et al. 2024).
+    """Near duplicates by MinHash and locality-sensitive hashing; the defaults are
+    FineWeb's (Penedo et al. 2024).
 
-    Two documents that share a fraction s of their n-grams are found with probability 1 - (1 - s^rows)^bands.
+    Two documents that share a fraction s of their n-grams are found with probability 1
+    - (1 - s^rows)^bands.
     """
 
     enabled: Switch = True
     """Look for near duplicates."""
 
     ngram: _Words = 5
-    """Number of words per n-gram; a document with fewer words has no near duplicates."""
+    """Number of words per n-gram; a document with fewer words has no near
+    duplicates.
+    """
 
     bands: Count = 14
-    """Number of groups of hash values; documents with one group in common are near duplicates."""
+    """Number of groups of hash values; documents with one group in common are near
+    duplicates.
+    """
 
     rows: Count = 8
     """Number of hash values per group."""
@@ -252,7 +306,9 @@ class MinHashConfig(Section):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.bands * self.rows > 4096:
-            raise problem(f"bands * rows is {self.bands * self.rows}, must be at most 4096")
+            raise problem(
+                f"bands * rows is {self.bands * self.rows}, must be at most 4096"
+            )
         return self
 
 
@@ -263,28 +319,42 @@ def _needs_sets(value: ContaminationConfig | None) -> ContaminationConfig | None
 
 
 class CleanConfig(Section):
-    """Section `clean`: documents to leave out before tokenizing. A build reads the list with `exclude`."""
+    """Section `clean`: documents to leave out before tokenizing. A build reads the
+    list with `exclude`.
+    """
 
     output: Path | None = None
-    """Parquet of the documents to leave out (`file`, `position`, `reason`, ...); null: NAME-exclude.parquet."""
+    """Parquet of the documents to leave out (`file`, `position`, `reason`, ...);
+    null: NAME-exclude.parquet.
+    """
 
     filters: stages.Quality = ()
-    """Published filters of quality, by name: gopher_repetition, gopher_quality, c4, fineweb."""
+    """Published filters of quality, by name: gopher_repetition, gopher_quality, c4,
+    fineweb.
+    """
 
-    contamination: Annotated[ContaminationConfig | None, AfterValidator(_needs_sets)] = None
+    contamination: Annotated[
+        ContaminationConfig | None, AfterValidator(_needs_sets)
+    ] = None
     """Evaluation sets that must not overlap with the documents."""
 
     exact: Exact = "folded"
-    """Exact duplicates: equal after folding case and white space (folded), equal bytes (text), or none."""
+    """Exact duplicates: equal after folding case and white space (folded), equal
+    bytes (text), or none.
+    """
 
     minhash: MinHashConfig = MinHashConfig()
     """Near duplicates."""
 
     against: tuple[Path, ...] = ()
-    """Lists that earlier runs wrote. Duplicates of documents that those runs kept are left out."""
+    """Lists that earlier runs wrote. Duplicates of documents that those runs kept
+    are left out.
+    """
 
     memory: Size = 512 * MIB
-    """Memory for sorting, in addition to 25 bytes per document. It does not change the result."""
+    """Memory for sorting, in addition to 25 bytes per document. It does not change
+    the result.
+    """
 
 
 class PipelineConfig(Section):
@@ -304,21 +374,31 @@ class PipelineConfig(Section):
     """Sources, at least one."""
 
     default_tokenizer: stages.TokenizerChoice | None = None
-    """Tokenizer of datasets without one; `tokenize.default_tokenizer` takes precedence."""
+    """Tokenizer of datasets without one; `tokenize.default_tokenizer` takes
+    precedence.
+    """
 
     streaming: Switch = True
-    """Stream rows in the row-wise API instead of loading them. Not used by a build, which always streams."""
+    """Stream rows in the row-wise API instead of loading them. Not used by a build,
+    which always streams.
+    """
 
     seed: Seed | None = None
-    """Random seed of the order of a mixture, and of packed rows if they are shuffled."""
+    """Random seed of the order of a mixture, and of packed rows if they are
+    shuffled.
+    """
 
     source: Annotated[stages.SourceStageConfig, _Defaults] = stages.SourceStageConfig()
     """Reading: units, bad records, splits."""
 
     clean: Annotated[CleanConfig, _Defaults] = CleanConfig()
-    """Documents that `tokenlake clean` leaves out. Not used by a build, which reads the list with `exclude`."""
+    """Documents that `tokenlake clean` leaves out. Not used by a build, which reads
+    the list with `exclude`.
+    """
 
-    tokenize: Annotated[stages.TokenizeStageConfig, _Defaults] = stages.TokenizeStageConfig()
+    tokenize: Annotated[stages.TokenizeStageConfig, _Defaults] = (
+        stages.TokenizeStageConfig()
+    )
     """Tokenizing."""
 
     cache: Annotated[stages.CacheStageConfig, _Defaults] = stages.CacheStageConfig()
@@ -342,41 +422,63 @@ class PipelineConfig(Section):
     ray: Annotated[stages.RayConfig, _Defaults] = stages.RayConfig()
     """Units that run on Ray."""
 
-    observability: Annotated[stages.ObservabilityConfig, _Defaults] = stages.ObservabilityConfig()
+    observability: Annotated[stages.ObservabilityConfig, _Defaults] = (
+        stages.ObservabilityConfig()
+    )
     """Display, log lines and metrics of a run; they change no byte of the result."""
 
     @property
     def mixes(self) -> bool:
-        """True if the sources become one weighted stream: any option of the section `mix` differs from its default."""
+        """True if the sources become one weighted stream: any option of the section
+        `mix` differs from its default.
+        """
         return self.mix != MixStageConfig()
 
     @property
     def has_exports(self) -> bool:
         """True if exports or a push follow the commit."""
         save = self.save
-        has_other_form = save.format != "parquet" or save.compression not in (None, "zstd")
+        has_other_form = save.format != "parquet" or save.compression not in (
+            None,
+            "zstd",
+        )
         # The shards of a text build are those of the version itself.
         has_own_shards = save.num_shards is not None and not self.is_text_build
-        saves_sources = any(dataset.save_path or dataset.shard_column for dataset in self.datasets)
+        saves_sources = any(
+            dataset.save_path or dataset.shard_column for dataset in self.datasets
+        )
         # EOS is refused unless an export has a format of a trainer.
-        return has_other_form or has_own_shards or saves_sources or save.append_eos or save.push_to_hub
+        return (
+            has_other_form
+            or has_own_shards
+            or saves_sources
+            or save.append_eos
+            or save.push_to_hub
+        )
 
     @property
     def is_text_build(self) -> bool:
-        """True if all datasets are text that one build tokenizes: no mixture, and no stored dataset."""
+        """True if all datasets are text that one build tokenizes: no mixture, and no
+        stored dataset.
+        """
         if self.mixes or (self.pack.enabled and self.tokenize.cache_tokenized):
             return False
         return all(dataset.dataset is None for dataset in self.datasets)
 
     @property
     def retokenized(self) -> DatasetConfig | None:
-        """The stored dataset that the configuration tokenizes again; None for any other build."""
+        """The stored dataset that the configuration tokenizes again; None for any
+        other build.
+        """
         if self.mixes or self.pack.enabled or len(self.datasets) != 1:
             return None
         return self.datasets[0] if self.datasets[0].retokenize else None
 
-    def tokenizer_of(self, dataset: DatasetConfig | None) -> str | stages.TokenizerConfig | None:
-        """Return the tokenizer of a dataset: its own, otherwise that of the section `tokenize`, otherwise the default.
+    def tokenizer_of(
+        self, dataset: DatasetConfig | None
+    ) -> str | stages.TokenizerConfig | None:
+        """Return the tokenizer of a dataset: its own, otherwise that of the section
+        `tokenize`, otherwise the default.
 
         Args:
             dataset: Dataset whose options count; None for a mixture of several.
@@ -390,7 +492,8 @@ class PipelineConfig(Section):
             own_choice = dataset.tokenizer
             keyword_arguments = dataset.tokenizer_kwargs or {}
         choice = own_choice or self.tokenize.default_tokenizer or self.default_tokenizer
-        # Arguments of transformers that have an option of ours; the others are refused elsewhere.
+        # Arguments of transformers that have an option of ours; the others are refused
+        # elsewhere.
         overrides: dict[str, Any] = {}
         for argument, value in keyword_arguments.items():
             if argument in stages.KWARGS:
@@ -404,14 +507,18 @@ class PipelineConfig(Section):
         return stages.TokenizerConfig.model_validate(options | overrides)
 
     def truncation_of(self, dataset: DatasetConfig) -> bool | None:
-        """Return the option `truncation` of a dataset's tokenizer; None if it is not set."""
+        """Return the option `truncation` of a dataset's tokenizer; None if it is not
+        set.
+        """
         choice = self.tokenizer_of(dataset)
         if choice is None or isinstance(choice, str):
             return None
         return choice.truncation
 
     def long_documents_of(self, dataset: DatasetConfig) -> stages.LongDocuments:
-        """Return the policy of a dataset for documents of more than `max_length` tokens."""
+        """Return the policy of a dataset for documents of more than `max_length`
+        tokens.
+        """
         policy = dataset.long_documents or self.tokenize.long_documents
         if policy:
             return policy
@@ -420,7 +527,8 @@ class PipelineConfig(Section):
             return "keep"
         truncates = self.truncation_of(dataset)
         if truncates is None:
-            # Packing cuts documents itself and loses nothing, so only an explicit True truncates before it.
+            # Packing cuts documents itself and loses nothing, so only an explicit True
+            # truncates before it.
             truncates = not self.pack.enabled
         return "truncate" if truncates else "keep"
 
@@ -431,9 +539,12 @@ class PipelineConfig(Section):
                 return dataset
         return None
 
-    # Pydantic has a deprecated classmethod of this name; ours is the seeds' promise and replaces it.
+    # Pydantic has a deprecated classmethod of this name; ours is the seeds' promise and
+    # replaces it.
     def validate(self) -> list[str]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return the contradictions between sections, one message each; an empty list if there is none."""
+        """Return the contradictions between sections, one message each; an empty
+        list if there is none.
+        """
         names = [dataset.name for dataset in self.datasets]
         problems: list[str] = []
         if not names:
@@ -449,7 +560,9 @@ class PipelineConfig(Section):
         for option, value in values_by_option.items():
             references = value if isinstance(value, dict) else ()
             problems += [
-                f"{option} references unknown dataset: {name}" for name in references if name not in names
+                f"{option} references unknown dataset: {name}"
+                for name in references
+                if name not in names
             ]
         if self.save.push_to_hub and self.save.hub_repo_id is None:
             problems.append("save.push_to_hub needs save.hub_repo_id, such as org/name")
@@ -457,10 +570,11 @@ class PipelineConfig(Section):
 
 
 def dump_yaml(config: PipelineConfig) -> str:
-    """Return YAML that :func:`tokenlake.config.load.load_config` reads back to an equal configuration.
+    """Return YAML that :func:`tokenlake.config.load.load_config` reads back to an equal
+    configuration.
 
-    A literal secret becomes ``**********``, which is refused on reading: name where it is kept instead.
-    A callback function becomes its ``module:name``.
+    A literal secret becomes ``**********``, which is refused on reading: name where it
+    is kept instead. A callback function becomes its ``module:name``.
     """
     return yaml.safe_dump(
         config.model_dump(mode="json"),
@@ -475,8 +589,16 @@ DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of a YAML configuration; every key has a description."""
+    """Return the JSON Schema (draft 2020-12) of a YAML configuration; every key has
+    a description.
+    """
     schema = PipelineConfig.model_json_schema()
-    # The model itself takes an empty list, so that `validate()` can say what is missing.
+    # The model itself takes an empty list, so that `validate()` can say what is
+    # missing.
     schema["properties"]["datasets"]["minItems"] = 1
-    return {"$schema": DIALECT, **schema, "title": "Tokenlake configuration", "required": ["datasets"]}
+    return {
+        "$schema": DIALECT,
+        **schema,
+        "title": "Tokenlake configuration",
+        "required": ["datasets"],
+    }

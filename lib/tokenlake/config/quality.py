@@ -53,8 +53,12 @@ CONSTANTS: Final[Mapping[str, Mapping[str, tuple[float, str]]]] = {
         "max_newlines_per_word": (0.3, _FINEWEB_CODE),
     },
 }
-"""Filter -> constant -> (value, source). ``line_ends`` of C4 is 1 where lines must end as sentences do, else 0: FineWeb
-has it 0. The paper of FineWeb has 0.1 of the characters in repeated lines, its code, which made the data, 0.01."""
+"""Filter -> constant -> (value, source). ``line_ends`` of C4 is 1 where lines must end
+as sentences do, else 0: FineWeb has it 0. The paper of FineWeb has 0.1 of the
+characters in repeated lines, its code, which made the data, 0.01.
+"""
 
 QualityFilters: TypeAlias = tuple[tuple[str, tuple[tuple[str, float], ...]], ...]
-"""(name of a filter, (constant, value) that is to be another than the published one), in order."""
+"""(name of a filter, (constant, value) that is to be another than the published
+one), in order.
+"""

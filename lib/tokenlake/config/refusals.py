@@ -1,8 +1,10 @@
-"""What a valid configuration may still not ask: contradictions, and options that a road does not act on.
+"""What a valid configuration may still not ask: contradictions, and options that a road
+does not act on.
 
-Nothing is ignored silently. An option either acts, or describes another side and says so in its description (`load` is
-for trainers), or stands in :data:`REFUSALS`: then a value beside its default is refused by the roads that have a text
-for it. Where the option only concerns speed, the value is accepted and the plan has a note.
+Nothing is ignored silently. An option either acts, or describes another side and says
+so in its description (`load` is for trainers), or stands in :data:`REFUSALS`: then a
+value beside its default is refused by the roads that have a text for it. Where the
+option only concerns speed, the value is accepted and the plan has a note.
 """
 
 from __future__ import annotations
@@ -17,7 +19,12 @@ from tokenlake.base.section_file import problems_error
 from tokenlake.config.formats import ROW_FORMATS, TOKEN_TYPES, TYPES
 from tokenlake.config.stages import KWARGS, CacheStageConfig
 from tokenlake.errors import ConfigError
-from tokenlake.runtime.store.schemes import OBJECT_STORES, STORE_URL, is_local, scheme_of
+from tokenlake.runtime.store.schemes import (
+    OBJECT_STORES,
+    STORE_URL,
+    is_local,
+    scheme_of,
+)
 
 if TYPE_CHECKING:
     from tokenlake.base.section import Section
@@ -26,7 +33,9 @@ if TYPE_CHECKING:
     from tokenlake.config.stages import TokenizerConfig, TokenizeStageConfig
 
 Road: TypeAlias = Literal["build", "stored", "rows", "source"]
-"""Who reads a configuration: builds of texts, builds of stored datasets, the row-by-row API, a source on its own."""
+"""Who reads a configuration: builds of texts, builds of stored datasets, the
+row-by-row API, a source on its own.
+"""
 
 ROADS: Final[dict[Road, str]] = {
     "build": "a build",
@@ -42,13 +51,15 @@ class Refusal:
 
     Attributes:
         key: Dotted key ``section.field``; ``datasets.field`` stands for every dataset.
-        build: Alternative in a build of texts; empty where the option acts or does no harm.
+        build: Alternative in a build of texts; empty where the option acts or does no
+            harm.
         stored: Alternative in a build of stored datasets; empty for that of `build`.
         rows: Alternative in the row-by-row API.
         source: Alternative in a source on its own; empty for that of `build`.
         also: Values that are accepted beside the default.
         keys: Keys of a mapping that act; the other keys are refused.
-        is_speed: True if the option only concerns speed, so that another value is accepted with a note.
+        is_speed: True if the option only concerns speed, so that another value is
+            accepted with a note.
     """
 
     key: str
@@ -61,52 +72,73 @@ class Refusal:
     is_speed: bool = False
 
     def judged(self, value: Any) -> Any:
-        """Return the part of a value that may be refused: of a mapping the keys that do not act."""
+        """Return the part of a value that may be refused: of a mapping the keys that
+        do not act.
+        """
         if not self.keys or not value:
             return value
         return {key: value[key] for key in value if key not in self.keys}
 
     def instead(self, road: Road) -> str:
-        """Return the alternative on a road; a build of stored datasets and a source share that of a build."""
+        """Return the alternative on a road; a build of stored datasets and a source
+        share that of a build.
+        """
         alternative: str = getattr(self, road)
         if not alternative and road in ("stored", "source"):
             return self.build
         return alternative
 
     def refuses(self, value: object, default: object) -> bool:
-        """Return whether a value is neither the default nor accepted beside it; 0 is not False here."""
+        """Return whether a value is neither the default nor accepted beside it; 0 is
+        not False here.
+        """
         accepted = (default, *self.also)
-        return not any(type(value) is type(other) and value == other for other in accepted)
+        return not any(
+            type(value) is type(other) and value == other for other in accepted
+        )
 
 
 _BUILDS: Final = "it is an option of builds (`tokenlake run`, build_dataset)"
 _READ: Final = "a source yields rows; save_dataset writes them"
-_TOKENIZED: Final = "a source yields rows, not tokens; it is an option of builds and pipelines"
-_REUSE: Final = "a build always reuses equal units of its store after it has checked them"
+_TOKENIZED: Final = (
+    "a source yields rows, not tokens; it is an option of builds and pipelines"
+)
+_REUSE: Final = (
+    "a build always reuses equal units of its store after it has checked them"
+)
 _PAIRS: Final = f"{_BUILDS}; PreferenceRows makes rows"
-_STORED: Final = "it is an option of builds; data_files: STORE/NAME/v1/data/*.parquet reads its rows"
+_STORED: Final = (
+    "it is an option of builds; data_files: STORE/NAME/v1/data/*.parquet reads its rows"
+)
 _BY_VALUE: Final = f"{_BUILDS}, and in export_version"
 _TEXT_TYPES: Final = tuple(name for name in TYPES if name not in TOKEN_TYPES)
-_IDS: Final = (
-    f"{_BUILDS}; rows of files have their columns of ids as they are (create_source, pack_pre_tokenized)"
+_IDS: Final = f"{_BUILDS}; rows of files have their columns of ids as they are (create_source, pack_pre_tokenized)"
+_TYPED: Final = (
+    f"{_BUILDS}; save_dataset(schema=...) gives types to the columns of rows"
 )
-_TYPED: Final = f"{_BUILDS}; save_dataset(schema=...) gives types to the columns of rows"
 _TRAINERS: Final = f"{_BUILDS}; rows are parquet, arrow or jsonl"
-_RETRIES: Final = (
-    "requests are retried with growing waits until TOKENLAKE_RETRY_SECONDS (120) pass without progress"
-)
+_RETRIES: Final = "requests are retried with growing waits until TOKENLAKE_RETRY_SECONDS (120) pass without progress"
 _NO_DASK: Final = "storage_options of each dataset; inputs are not read with Dask"
-_AS_IS: Final = (
-    f"the tokenizer.json is used unchanged (use_fast: true); supported options: {', '.join(KWARGS)}"
-)
+_AS_IS: Final = f"the tokenizer.json is used unchanged (use_fast: true); supported options: {', '.join(KWARGS)}"
 
 REFUSALS: Final = (
     Refusal(
-        "datasets.tokenizer_kwargs", build=_AS_IS, rows=_AS_IS, also=({}, {"use_fast": True}), keys=KWARGS
+        "datasets.tokenizer_kwargs",
+        build=_AS_IS,
+        rows=_AS_IS,
+        also=({}, {"use_fast": True}),
+        keys=KWARGS,
     ),
     Refusal("datasets.cache_path", build="a build resumes and reuses from its store"),
-    Refusal("datasets.cache_enabled", stored=_REUSE, source="a source on its own caches nothing"),
-    *(Refusal(f"datasets.{name}", source=_READ) for name in ("save_path", "save_format")),
+    Refusal(
+        "datasets.cache_enabled",
+        stored=_REUSE,
+        source="a source on its own caches nothing",
+    ),
+    *(
+        Refusal(f"datasets.{name}", source=_READ)
+        for name in ("save_path", "save_format")
+    ),
     Refusal("datasets.save_format", rows=_TRAINERS, also=ROW_FORMATS),
     Refusal("save.format", rows=_TRAINERS, also=ROW_FORMATS),
     Refusal("save.append_eos", rows=_TRAINERS),
@@ -117,13 +149,17 @@ REFUSALS: Final = (
     Refusal("datasets.max_bad_fraction", rows=_BUILDS, source=_BUILDS),
     Refusal("datasets.preference", rows=_PAIRS, source=_PAIRS),
     Refusal(
-        "datasets.additional_fields", source="a source yields whole rows; `select_fields` selects fields"
+        "datasets.additional_fields",
+        source="a source yields whole rows; `select_fields` selects fields",
     ),
     Refusal("datasets.field_types", rows=_TYPED, source=_TYPED),
     Refusal("datasets.num_shards", source="the files of a source determine its shards"),
     Refusal("datasets.dataset", rows=_STORED, source=_STORED),
     Refusal("datasets.retokenize", rows=_STORED, source=_STORED),
-    *(Refusal(f"datasets.{name}", source=_BUILDS) for name in ("chat", "prompt", "long_documents")),
+    *(
+        Refusal(f"datasets.{name}", source=_BUILDS)
+        for name in ("chat", "prompt", "long_documents")
+    ),
     *(
         Refusal(f"datasets.{name}", source=_TOKENIZED)
         for name in ("truncation_strategy", "truncation_side", "special_tokens_in_text")
@@ -138,23 +174,43 @@ REFUSALS: Final = (
         for name in ("cloud_max_retries", "cloud_retry_delay")
     ),
     Refusal("source.dask_storage_options", build=_NO_DASK, rows=_NO_DASK, also=({},)),
-    Refusal("tokenize.batch_size", build="documents are encoded in blocks of at least 4 MiB", is_speed=True),
+    Refusal(
+        "tokenize.batch_size",
+        build="documents are encoded in blocks of at least 4 MiB",
+        is_speed=True,
+    ),
     Refusal(
         "tokenize.num_workers",
         build="`--workers N`, the flow's parameter or build_dataset(workers=N) sets the number of workers",
         is_speed=True,
     ),
     Refusal("mix.lanes", rows="rows are drawn in one lane; it is an option of builds"),
-    Refusal("mix.weights_by", rows="weights are of rows; weights by tokens are an option of builds"),
-    Refusal("mix.order", rows="rows are drawn in one lane, in one order; it is an option of builds"),
-    Refusal("mix.epochs", rows="total_rows, total_tokens or stop_strategy end a mixture"),
-    *(Refusal(f"card.{name}", rows=_BUILDS) for name in ("license", "language", "task_categories")),
+    Refusal(
+        "mix.weights_by",
+        rows="weights are of rows; weights by tokens are an option of builds",
+    ),
+    Refusal(
+        "mix.order",
+        rows="rows are drawn in one lane, in one order; it is an option of builds",
+    ),
+    Refusal(
+        "mix.epochs", rows="total_rows, total_tokens or stop_strategy end a mixture"
+    ),
+    *(
+        Refusal(f"card.{name}", rows=_BUILDS)
+        for name in ("license", "language", "task_categories")
+    ),
     *(
         Refusal(
             f"mix.{name}",
             rows="it is an option of builds and of tl.Mixture",
         )
-        for name in ("max_repetitions", "max_fraction", "target_budget", "experiment_budget")
+        for name in (
+            "max_repetitions",
+            "max_fraction",
+            "target_budget",
+            "experiment_budget",
+        )
     ),
     *(
         Refusal(f"ray.{name}", rows="rows are processed in this process")
@@ -169,7 +225,9 @@ REFUSALS: Final = (
 """Every option that some road refuses, once."""
 
 
-def refused(config: PipelineConfig, road: Road, sections: Collection[str] | None = None) -> list[str]:
+def refused(
+    config: PipelineConfig, road: Road, sections: Collection[str] | None = None
+) -> list[str]:
     """Return a message for every option that is set and that a road refuses.
 
     Args:
@@ -191,7 +249,9 @@ def refused(config: PipelineConfig, road: Road, sections: Collection[str] | None
 
 
 def speed_notes(config: PipelineConfig, road: Road) -> list[str]:
-    """Return a note for every option that is set, only concerns speed, and that a road does not use."""
+    """Return a note for every option that is set, only concerns speed, and that a
+    road does not use.
+    """
     return [
         f"{option.path}: {option.shown} is not used by {ROADS[road]} and changes no result; {option.instead}"
         for option in _unused_options(config, road, None)
@@ -216,7 +276,16 @@ class _UnusedOption:
     is_speed: bool
 
 
-_SECTIONS: Final = ("datasets", "source", "tokenize", "mix", "save", "card", "ray", "cache")
+_SECTIONS: Final = (
+    "datasets",
+    "source",
+    "tokenize",
+    "mix",
+    "save",
+    "card",
+    "ray",
+    "cache",
+)
 """Sections of a configuration with options in :data:`REFUSALS`."""
 
 
@@ -233,14 +302,18 @@ def _unused_options(
     for name in _SECTIONS:
         if sections is not None and name not in sections:
             continue
-        models: Sequence[Section] = config.datasets if name == "datasets" else [getattr(config, name)]
+        models: Sequence[Section] = (
+            config.datasets if name == "datasets" else [getattr(config, name)]
+        )
         for model in models:
             yield from _unused_in(name, model, road)
 
 
 def _unused_in(section: str, model: Section, road: Road) -> Iterator[_UnusedOption]:
     """Yield the options of one section that a road does not act on."""
-    path = f"datasets.{getattr(model, 'name', None)}" if section == "datasets" else section
+    path = (
+        f"datasets.{getattr(model, 'name', None)}" if section == "datasets" else section
+    )
     for refusal in REFUSALS:
         owner, _, name = refusal.key.partition(".")
         instead = refusal.instead(road)
@@ -250,7 +323,8 @@ def _unused_in(section: str, model: Section, road: Road) -> Iterator[_UnusedOpti
         default = type(model).model_fields[name].get_default()
         if not refusal.refuses(value, default):
             continue
-        # The values of a mapping may be secrets; the repr of a secret by itself is masked.
+        # The values of a mapping may be secrets; the repr of a secret by itself is
+        # masked.
         shown = f"{value!r:.200}"
         if isinstance(value, Mapping) and value:
             shown = f"a mapping with {', '.join(map(repr, value))}"
@@ -312,12 +386,17 @@ def build_problems(config: PipelineConfig) -> list[str]:
 def _shard_problems(config: PipelineConfig) -> Iterator[str]:
     """Yield where the number of shards of a build contradicts those of its datasets.
 
-    A dataset without a number needs at least one shard. If every dataset has a number, the sum is exact.
+    A dataset without a number needs at least one shard. If every dataset has a number,
+    the sum is exact.
     """
     total = config.save.num_shards
     if total is None:
         return
-    numbers = [dataset.num_shards for dataset in config.datasets if dataset.num_shards is not None]
+    numbers = [
+        dataset.num_shards
+        for dataset in config.datasets
+        if dataset.num_shards is not None
+    ]
     without_number = len(config.datasets) - len(numbers)
     needed = sum(numbers) + without_number
     is_enough = total >= needed if without_number else total == needed
@@ -330,14 +409,17 @@ def _shard_problems(config: PipelineConfig) -> Iterator[str]:
 
 
 def truncation_problems(config: PipelineConfig) -> list[str]:
-    """Return contradictions about long documents, and options of truncation without effect, one message each."""
+    """Return contradictions about long documents, and options of truncation without
+    effect, one message each.
+    """
     problems: list[str] = []
     is_any_truncated = False
     for dataset in config.datasets:
         path = f"datasets.{dataset.name}"
         policy = config.long_documents_of(dataset)
         truncation = config.truncation_of(dataset)
-        # The policy and the tokenizer's option must agree, and options of truncation need it.
+        # The policy and the tokenizer's option must agree, and options of truncation
+        # need it.
         truncates = policy == "truncate"
         if truncation is not None and truncation != truncates:
             section = path if dataset.long_documents else "tokenize"
@@ -348,13 +430,19 @@ def truncation_problems(config: PipelineConfig) -> list[str]:
         if truncates:
             is_any_truncated = True
         else:
-            problems += _unused_truncation(path, dataset, f"its long documents are not truncated ({policy})")
+            problems += _unused_truncation(
+                path, dataset, f"its long documents are not truncated ({policy})"
+            )
     if not is_any_truncated:
-        problems += _unused_truncation("tokenize", config.tokenize, "no dataset's documents are truncated")
+        problems += _unused_truncation(
+            "tokenize", config.tokenize, "no dataset's documents are truncated"
+        )
     return problems
 
 
-def _unused_truncation(path: str, section: DatasetConfig | TokenizeStageConfig, reason: str) -> list[str]:
+def _unused_truncation(
+    path: str, section: DatasetConfig | TokenizeStageConfig, reason: str
+) -> list[str]:
     """Return a message for each option of truncation that a section sets.
 
     Args:
@@ -402,7 +490,9 @@ def output_problems(
     return problems
 
 
-def _kept_problems(config: PipelineConfig, dataset: DatasetConfig, path: str) -> Iterator[str]:
+def _kept_problems(
+    config: PipelineConfig, dataset: DatasetConfig, path: str
+) -> Iterator[str]:
     """Yield why fields of a dataset cannot be kept beside its tokens.
 
     Args:
@@ -428,7 +518,9 @@ def _kept_problems(config: PipelineConfig, dataset: DatasetConfig, path: str) ->
     # A kept field is a column, beside those of every row.
     columns = set(RESERVED)
     if preference is not None:
-        columns |= {column.name for column in columns_for(preference.method, preference.trainer)}
+        columns |= {
+            column.name for column in columns_for(preference.method, preference.trainer)
+        }
     for name in fields:
         if name.lower() in columns:
             yield (
@@ -443,7 +535,8 @@ def _kept_problems(config: PipelineConfig, dataset: DatasetConfig, path: str) ->
 
 def _eval_problems(config: PipelineConfig) -> Iterator[str]:
     """Yield names of splits of held-out documents that are too long or taken."""
-    owners = dict.fromkeys(config.source.splits, "source.splits")  # split -> option that names it
+    # Split -> option that names it.
+    owners = dict.fromkeys(config.source.splits, "source.splits")
     for dataset in config.datasets:
         owners |= dict.fromkeys(dataset.splits or (), f"datasets.{dataset.name}.splits")
     for dataset in config.datasets:
@@ -483,15 +576,23 @@ def _ids_problems(config: PipelineConfig) -> Iterator[str]:
             yield from _whole_row_problems(config, dataset, path)
 
 
-def _whole_row_problems(config: PipelineConfig, dataset: DatasetConfig, path: str) -> Iterator[str]:
-    """Yield options that contradict `tokens.rows`: records that are packed rows already."""
+def _whole_row_problems(
+    config: PipelineConfig, dataset: DatasetConfig, path: str
+) -> Iterator[str]:
+    """Yield options that contradict `tokens.rows`: records that are packed rows
+    already.
+    """
     pack = config.pack
     if not pack.enabled:
         yield (
             f"{path}.tokens.rows: true, but packing is off; write pack: {{enabled: true, seq_length: N}} with the "
             "length of the records"
         )
-    elif pack.shuffles or pack.max_segments is not None or "strategy" in pack.model_fields_set:
+    elif (
+        pack.shuffles
+        or pack.max_segments is not None
+        or "strategy" in pack.model_fields_set
+    ):
         yield (
             f"{path}.tokens.rows: true stores records as they are, so that nothing is packed; leave pack.strategy, "
             "pack.shuffle_packed and pack.max_segments out"
@@ -505,7 +606,9 @@ def _whole_row_problems(config: PipelineConfig, dataset: DatasetConfig, path: st
 
 
 _LEAST_CONTEXT: Final = 64
-"""Smallest `pack.seq_length` of rows of infilled pieces: the marks of a piece must leave room for text."""
+"""Smallest `pack.seq_length` of rows of infilled pieces: the marks of a piece must
+leave room for text.
+"""
 
 
 def _fim_problems(config: PipelineConfig) -> Iterator[str]:
@@ -516,13 +619,18 @@ def _fim_problems(config: PipelineConfig) -> Iterator[str]:
         path = f"datasets.{dataset.name}"
         pack = config.pack
         policy = config.long_documents_of(dataset)
-        forms = [name for name in ("chat", "prompt", "preference") if getattr(dataset, name) is not None]
+        forms = [
+            name
+            for name in ("chat", "prompt", "preference")
+            if getattr(dataset, name) is not None
+        ]
         if forms:
             yield (
                 f"{path}.fim: set beside `{forms[0]}`, but fill-in-the-middle needs plain texts; leave one of them "
                 "out"
             )
-        # Whole documents are infilled before anything cuts them; pieces are infilled in rows that hold them whole.
+        # Whole documents are infilled before anything cuts them; pieces are infilled in
+        # rows that hold them whole.
         if dataset.fim.level == "document":
             if policy != "keep":
                 yield (
@@ -548,7 +656,9 @@ def _fim_problems(config: PipelineConfig) -> Iterator[str]:
 
 
 def _preference_problems(config: PipelineConfig) -> Iterator[str]:
-    """Yield options that contradict a section `preference`; nothing if no dataset has one."""
+    """Yield options that contradict a section `preference`; nothing if no dataset
+    has one.
+    """
     paired = [dataset for dataset in config.datasets if dataset.preference is not None]
     if paired and config.pack.enabled:
         yield (
@@ -585,16 +695,25 @@ def _preference_problems(config: PipelineConfig) -> Iterator[str]:
             )
 
 
-def _truncation_of_answers(path: str, section: DatasetConfig | TokenizeStageConfig) -> Iterator[str]:
-    """Yield options of truncation that a section sets and that preferences do not have."""
-    for name, usual in (("truncation_strategy", "simple"), ("truncation_side", "right")):
+def _truncation_of_answers(
+    path: str, section: DatasetConfig | TokenizeStageConfig
+) -> Iterator[str]:
+    """Yield options of truncation that a section sets and that preferences do not
+    have.
+    """
+    for name, usual in (
+        ("truncation_strategy", "simple"),
+        ("truncation_side", "right"),
+    ):
         value = getattr(section, name)
         if value not in (None, usual):
             yield f"{path}.{name}: {value}, but of preferences only the answers' ends are cut: leave it out"
 
 
 def _stored_problems(config: PipelineConfig) -> Iterator[str]:
-    """Yield options that a build of stored datasets needs or cannot have, beyond those of a valid configuration."""
+    """Yield options that a build of stored datasets needs or cannot have, beyond
+    those of a valid configuration.
+    """
     for dataset in config.datasets:
         path = f"datasets.{dataset.name}"
         if dataset.dataset is None:
@@ -622,7 +741,9 @@ def _stored_problems(config: PipelineConfig) -> Iterator[str]:
 
 
 def store_problems(config: PipelineConfig, store: str) -> list[str]:
-    """Return problems of a store: credentials in its URL, which is recorded, or options that a folder lacks."""
+    """Return problems of a store: credentials in its URL, which is recorded, or
+    options that a folder lacks.
+    """
     url = STORE_URL.match(store)
     if url and ("@" in url[2] or "?" in url[3]):
         credential = "a user name or password" if "@" in url[2] else "a query"
@@ -631,7 +752,9 @@ def store_problems(config: PipelineConfig, store: str) -> list[str]:
             "and save.storage_options: {key: {env: VARIABLE}, ...}"
         ]
     if config.save.storage_options and is_local(store):
-        return [f"save.storage_options: the store {store} is local and takes none; leave them out"]
+        return [
+            f"save.storage_options: the store {store} is local and takes none; leave them out"
+        ]
     return []
 
 

@@ -1,15 +1,18 @@
-"""Resolve a configuration into the record that a build consumes: inheritance, defaults, and no option ignored silently.
+"""Resolve a configuration into the record that a build consumes: inheritance, defaults,
+and no option ignored silently.
 
-The functions are pure, apart from reading the environment. Their results are the dataclasses of
-:mod:`tokenlake.config.resolved`, which a worker imports without pydantic. The file has three parts:
+The functions are pure, apart from reading the environment. Their results are the
+dataclasses of :mod:`tokenlake.config.resolved`, which a worker imports without
+pydantic. The file has three parts:
 
     resolve             a configuration of one build -> its :class:`ResolvedBuild`
     first_steps, ...    a configuration that mixes text -> the configurations of its builds: the tokens of each source
                         first, then the mixture of these. The library runs them in a loop, a flow as flows of its own.
     identity, ...       a resolved build -> the options that decide its bytes
 
-An option of a dataset overrides the one of its section, which overrides the default: `datasets.0.splits` comes before
-`source.splits`, and `datasets.0.tokenizer.max_length` before `tokenize.max_length`.
+An option of a dataset overrides the one of its section, which overrides the default:
+`datasets.0.splits` comes before `source.splits`, and `datasets.0.tokenizer.max_length`
+before `tokenize.max_length`.
 """
 
 from __future__ import annotations
@@ -26,7 +29,12 @@ from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.field_types import parse_field_type
 from tokenlake.config.formats import TYPES
 from tokenlake.config.former_names import former_name_notes
-from tokenlake.config.pipeline import CardConfig, CleanConfig, MixStageConfig, PipelineConfig
+from tokenlake.config.pipeline import (
+    CardConfig,
+    CleanConfig,
+    MixStageConfig,
+    PipelineConfig,
+)
 from tokenlake.config.refusals import (
     build_problems,
     raise_problems,
@@ -51,7 +59,12 @@ from tokenlake.config.resolved import (
     ResolvedTokens,
     Signing,
 )
-from tokenlake.config.stages import PackStageConfig, SaveStageConfig, TokenizerConfig, TokenizeStageConfig
+from tokenlake.config.stages import (
+    PackStageConfig,
+    SaveStageConfig,
+    TokenizerConfig,
+    TokenizeStageConfig,
+)
 from tokenlake.config.texts import ChatConfig, callable_name
 from tokenlake.errors import ConfigError, NotAvailableError
 from tokenlake.runtime.store.schemes import default_store
@@ -63,13 +76,19 @@ if TYPE_CHECKING:
 
 Resolved = TypeVar("Resolved", bound="DataclassInstance")
 DEFAULT_FIELD: Final = "text"
-"""Column of the text, unless a dataset names another one or its rows hold conversations."""
+"""Column of the text, unless a dataset names another one or its rows hold
+conversations.
+"""
 
 _STORED_UNIT_SIZE: Final = 128 * MIB
-"""Unit size in the identity of a build of stored rows, whose units do not depend on it."""
+"""Unit size in the identity of a build of stored rows, whose units do not depend on
+it.
+"""
 
 
-def resolve(config: PipelineConfig, environ: Mapping[str, str] = os.environ) -> ResolvedBuild:
+def resolve(
+    config: PipelineConfig, environ: Mapping[str, str] = os.environ
+) -> ResolvedBuild:
     """Return the build that a configuration asks for, of texts or of stored datasets.
 
     Args:
@@ -77,8 +96,10 @@ def resolve(config: PipelineConfig, environ: Mapping[str, str] = os.environ) -> 
         environ: Environment variables; TOKENLAKE_STORE names the default store.
 
     Raises:
-        ConfigError: Options are missing or contradict each other; the message lists all of them.
-        NotAvailableError: Options that such a build does not support; the message lists all of them.
+        ConfigError: Options are missing or contradict each other; the message lists all
+            of them.
+        NotAvailableError: Options that such a build does not support; the message lists
+            all of them.
     """
     store = store_of(config, environ)
     raise_problems(ConfigError, build_problems(config) + store_problems(config, store))
@@ -92,7 +113,8 @@ def resolve(config: PipelineConfig, environ: Mapping[str, str] = os.environ) -> 
     num_shards: int | None = None
     if is_text_build:
         sources = tuple(resolve_source(config, dataset) for dataset in config.datasets)
-        num_shards = config.save.num_shards  # of stored rows the number of shards is an option of the export
+        # Of stored rows the number of shards is an option of the export.
+        num_shards = config.save.num_shards
     else:
         parents = config.datasets
         unit_size = unit_size or _STORED_UNIT_SIZE
@@ -122,7 +144,9 @@ def store_of(config: PipelineConfig, environ: Mapping[str, str] = os.environ) ->
 
 
 def resolve_source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSource:
-    """Return a dataset of a configuration with all options that it inherits; nothing is checked."""
+    """Return a dataset of a configuration with all options that it inherits; nothing
+    is checked.
+    """
     stage = config.source
     chat = _chat(dataset)
     max_bad_fraction = dataset.max_bad_fraction
@@ -131,7 +155,8 @@ def resolve_source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSo
     held_out = None
     if dataset.eval:
         held_out = ResolvedHeldOut(split=dataset.eval_split, count=dataset.eval)
-    # Splits and types are sorted: the order in which they are written down must not move a document.
+    # Splits and types are sorted: the order in which they are written down must not
+    # move a document.
     splits = sorted((dataset.splits or stage.splits).items())
     field_types = sorted((dataset.field_types or {}).items())
     return _copied(
@@ -153,7 +178,9 @@ def resolve_source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSo
         tokenizer=_resolved_tokenizer(config, dataset, chat),
         texts=_texts(config, dataset, chat),
         tokens=_tokens(config, dataset),
-        kept=tuple((field, None) for field in dict.fromkeys(dataset.additional_fields or ())),
+        kept=tuple(
+            (field, None) for field in dict.fromkeys(dataset.additional_fields or ())
+        ),
         field_types=tuple((name, parse_field_type(text)) for name, text in field_types),
     )
 
@@ -180,7 +207,9 @@ def _packing(config: PipelineConfig) -> ResolvedPack:
     return _copied(ResolvedPack, pack, width=pack.seq_length, shuffle_seed=shuffle_seed)
 
 
-def _texts(config: PipelineConfig, dataset: DatasetConfig, chat: ResolvedChat | None) -> ResolvedTexts:
+def _texts(
+    config: PipelineConfig, dataset: DatasetConfig, chat: ResolvedChat | None
+) -> ResolvedTexts:
     """Return how the rows of a dataset become texts."""
     prompt = None
     if dataset.prompt is not None and not dataset.prompt.conversation:
@@ -196,7 +225,9 @@ def _texts(config: PipelineConfig, dataset: DatasetConfig, chat: ResolvedChat | 
     left_open: list[str] = []
     if dataset.content_field == DEFAULT_FIELD:
         left_open.append("content_field")
-    special_tokens = dataset.special_tokens_in_text or config.tokenize.special_tokens_in_text
+    special_tokens = (
+        dataset.special_tokens_in_text or config.tokenize.special_tokens_in_text
+    )
     if dataset.special_tokens_in_text is None and special_tokens == "literal":
         left_open.append("special_tokens_in_text")
 
@@ -222,11 +253,15 @@ def _tokens(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedTokens | 
     if section.rows:
         row_length = config.pack.seq_length
     # The plan finds the rest in the files and the tokenizer.
-    return _copied(ResolvedTokens, section, row_length=row_length, mask_fields=(), vocab_size=0)
+    return _copied(
+        ResolvedTokens, section, row_length=row_length, mask_fields=(), vocab_size=0
+    )
 
 
 def _chat(dataset: DatasetConfig) -> ResolvedChat | None:
-    """Return the chat of a dataset: a configured one, a prompt of messages, or a content of messages."""
+    """Return the chat of a dataset: a configured one, a prompt of messages, or a
+    content of messages.
+    """
     chat = _chat_section(dataset)
     if chat is None:
         return None
@@ -243,7 +278,9 @@ def _chat(dataset: DatasetConfig) -> ResolvedChat | None:
 
 
 def _chat_section(dataset: DatasetConfig) -> ChatConfig | None:
-    """Return the section `chat` of a dataset, or the one that its other options stand for."""
+    """Return the section `chat` of a dataset, or the one that its other options
+    stand for.
+    """
     prompt = dataset.prompt
     if prompt is not None and prompt.conversation:
         loss = "assistant" if prompt.mask_input else "all"
@@ -265,12 +302,14 @@ def _resolved_tokenizer(
     if choice is None or isinstance(choice, str):
         choice = TokenizerConfig.model_construct(name_or_path=choice or "")
 
-    # Unpacked rows get the mask if it is set explicitly, or if it separates padding from text.
+    # Unpacked rows get the mask if it is set explicitly, or if it separates padding
+    # from text.
     is_padded = choice.padding in ("max_length", "longest")
     sets_mask = is_padded or "return_attention_mask" in choice.model_fields_set
     has_mask = choice.return_attention_mask and sets_mask and not config.pack.enabled
 
-    # Infilled pieces are those of the policy `split`, so long that a row has room for their marks.
+    # Infilled pieces are those of the policy `split`, so long that a row has room for
+    # their marks.
     infills_pieces = dataset.fim is not None and dataset.fim.level == "context"
     if infills_pieces:
         max_length = config.pack.seq_length - FIM_ROOM
@@ -282,7 +321,8 @@ def _resolved_tokenizer(
     # Ids that are imported have the special tokens that they should have.
     adds_special_tokens = choice.add_special_tokens and dataset.ids is None
 
-    # Special tokens in raw text are text by default. In a conversation they could forge a turn and are refused.
+    # Special tokens in raw text are text by default. In a conversation they could forge
+    # a turn and are refused.
     special_tokens_in_text = stage.special_tokens_in_text
     if special_tokens_in_text == "literal" and (chat or dataset.preference):
         special_tokens_in_text = "fail"
@@ -293,7 +333,9 @@ def _resolved_tokenizer(
         add_special_tokens=adds_special_tokens,
         max_length=max_length,
         long_documents=long_documents,
-        truncation_strategy=dataset.truncation_strategy or stage.truncation_strategy or "simple",
+        truncation_strategy=dataset.truncation_strategy
+        or stage.truncation_strategy
+        or "simple",
         truncation_side=dataset.truncation_side or stage.truncation_side or "right",
         special_tokens_in_text=dataset.special_tokens_in_text or special_tokens_in_text,
         engine=stage.tokenizer_backend,
@@ -313,7 +355,9 @@ def _mixture(config: PipelineConfig) -> MixStageConfig:
         weights = {dataset.name: equal_share for dataset in config.datasets}
     seed = (config.seed or 0) if mix.seed is None else mix.seed
     step_rows = mix.step_rows or mix.batch_size
-    return mix.model_copy(update={"weights": weights, "seed": seed, "step_rows": step_rows})
+    return mix.model_copy(
+        update={"weights": weights, "seed": seed, "step_rows": step_rows}
+    )
 
 
 # The builds of a configuration that mixes text
@@ -325,7 +369,14 @@ TOKENS: Final = "tokens"
 _SPLIT: Final[str] = DatasetConfig.model_fields["split"].get_default()
 """Split of the token datasets that a mixture reads."""
 
-_EXPORTS: Final = ("num_shards", "format", "compression", "push_to_hub", "hub_repo_id", "hub_token")
+_EXPORTS: Final = (
+    "num_shards",
+    "format",
+    "compression",
+    "push_to_hub",
+    "hub_repo_id",
+    "hub_token",
+)
 """Options of `save` about exports, which are made of the last build only."""
 
 _SPEED: Final = ("batch_size", "num_workers")
@@ -333,19 +384,25 @@ _SPEED: Final = ("batch_size", "num_workers")
 
 
 def first_steps(config: PipelineConfig) -> dict[str, PipelineConfig]:
-    """Return source -> the configuration that builds its dataset of tokens, for every source that is text.
+    """Return source -> the configuration that builds its dataset of tokens, for every
+    source that is text.
 
     Args:
-        config: Configuration of any build; the result is empty unless it mixes text or stored text.
+        config: Configuration of any build; the result is empty unless it mixes text or
+            stored text.
 
     Raises:
-        ConfigError: The name of a source cannot be part of a dataset's name, or packing without a mixture names both
-            text and stored tokens.
+        ConfigError: The name of a source cannot be part of a dataset's name, or packing
+            without a mixture names both text and stored tokens.
         NotAvailableError: The configuration says not to keep the tokens.
     """
     if config.is_text_build or config.retokenized is not None:
         return {}
-    texts = [dataset for dataset in config.datasets if dataset.dataset is None or dataset.retokenize]
+    texts = [
+        dataset
+        for dataset in config.datasets
+        if dataset.dataset is None or dataset.retokenize
+    ]
     if not texts:
         return {}
     # Errors that would otherwise appear after the first step.
@@ -365,13 +422,19 @@ def first_steps(config: PipelineConfig) -> dict[str, PipelineConfig]:
 
 
 def _tokens_config(config: PipelineConfig, dataset: DatasetConfig) -> PipelineConfig:
-    """Return the configuration that builds the tokens of one source: this source alone, unpacked, without exports."""
+    """Return the configuration that builds the tokens of one source: this source
+    alone, unpacked, without exports.
+    """
     default_save = SaveStageConfig()
     save = {name: getattr(default_save, name) for name in _EXPORTS}
     tokenize: dict[str, Any] = {}
     for name in _SPEED:
         tokenize[name] = TokenizeStageConfig.model_fields[name].get_default()
-    source: dict[str, Any] = {"save_path": None, "save_format": None, "shard_column": None}
+    source: dict[str, Any] = {
+        "save_path": None,
+        "save_format": None,
+        "shard_column": None,
+    }
     if config.long_documents_of(dataset) == "keep":
         # Packing keeps long documents, and comes later.
         tokenize["long_documents"] = "keep"
@@ -393,7 +456,8 @@ def _tokens_config(config: PipelineConfig, dataset: DatasetConfig) -> PipelineCo
 
 
 def _require_train(config: PipelineConfig, texts: Iterable[DatasetConfig]) -> None:
-    """Check, before tokens are built, that all texts have the split that a mixture reads.
+    """Check, before tokens are built, that all texts have the split that a mixture
+    reads.
 
     Raises:
         ConfigError: A text has other splits only.
@@ -415,7 +479,8 @@ def last_step(config: PipelineConfig, stored: Mapping[str, str]) -> PipelineConf
 
     Args:
         config: Configuration of all steps.
-        stored: Source -> its tokens, as ``mix.code.tokens@v1``. The dataset may have the name of another configuration.
+        stored: Source -> its tokens, as ``mix.code.tokens@v1``. The dataset may have
+            the name of another configuration.
     """
     datasets: list[DatasetConfig] = []
     for dataset in config.datasets:
@@ -423,14 +488,16 @@ def last_step(config: PipelineConfig, stored: Mapping[str, str]) -> PipelineConf
         if tokens is None:
             datasets.append(dataset)
             continue
-        # The option `split` of a text is about the input: it names a split of a dataset of the Hub.
+        # The option `split` of a text is about the input: it names a split of a dataset
+        # of the Hub.
         split = dataset.split if dataset.retokenize else _SPLIT
         datasets.append(DatasetConfig(name=dataset.name, dataset=tokens, split=split))
     return config.model_copy(update={"datasets": tuple(datasets)})
 
 
 def foreseen(config: PipelineConfig) -> ResolvedBuild:
-    """Return the last build before the first steps are done: errors of a mixture must be found before hours of work.
+    """Return the last build before the first steps are done: errors of a mixture must
+    be found before hours of work.
 
     The versions of the tokens are not known yet; they are 1 in the result.
 
@@ -443,9 +510,13 @@ def foreseen(config: PipelineConfig) -> ResolvedBuild:
 
 
 def tokens_name(config: PipelineConfig, dataset: DatasetConfig) -> str:
-    """Return the name of the `tokens` dataset of one source: ``{name}.{source}.tokens``."""
+    """Return the name of the `tokens` dataset of one source:
+    ``{name}.{source}.tokens``.
+    """
     if config.name is None:
-        raise ConfigError("name: missing. A mixture needs a name, from which the names of its parts are made")
+        raise ConfigError(
+            "name: missing. A mixture needs a name, from which the names of its parts are made"
+        )
     name = f"{config.name}.{(dataset.name or '').lower()}.{TOKENS}"
     if not re.fullmatch(DATASET_NAME, name):
         raise ConfigError(
@@ -457,19 +528,24 @@ def tokens_name(config: PipelineConfig, dataset: DatasetConfig) -> str:
 
 
 def is_tokens_of(dataset: str, source: str) -> bool:
-    """Return whether a dataset has the name of the tokens of a source, for a configuration of any name."""
+    """Return whether a dataset has the name of the tokens of a source, for a
+    configuration of any name.
+    """
     return dataset.endswith(f".{source.lower()}.{TOKENS}")
 
 
-# The identity of a build: the options that decide its bytes. It leaves out paths and names of stores, the numbers of
-# workers and threads, the tokenizer backend (its ids equal the reference's or the build fails), names of tokenizers
-# (their files and behaviour are hashed instead), and `max_bad_fraction`, which decides whether a build may be committed
-# but not its bytes. An option that is newer than a stored version appears only if it is set: the identity of older
-# versions must not change.
+# The identity of a build: the options that decide its bytes. It leaves out paths and
+# names of stores, the numbers of workers and threads, the tokenizer backend (its ids
+# equal the reference's or the build fails), names of tokenizers (their files and
+# behaviour are hashed instead), and `max_bad_fraction`, which decides whether a build
+# may be committed but not its bytes. An option that is newer than a stored version
+# appears only if it is set: the identity of older versions must not change.
 
 
 def identity(build: ResolvedBuild) -> dict[str, Any]:
-    """Return the identity of a build without that of its sources, as values of canonical JSON."""
+    """Return the identity of a build without that of its sources, as values of
+    canonical JSON.
+    """
     record: dict[str, Any] = {
         "kind": build.kind,
         "pack": None if build.pack is None else pack_identity(build.pack),
@@ -489,7 +565,9 @@ def identity(build: ResolvedBuild) -> dict[str, Any]:
 
 
 def card_identity(build: ResolvedBuild) -> dict[str, Any]:
-    """Return the part of a version's identity that its units do not have: the entries of its card, if there are any."""
+    """Return the part of a version's identity that its units do not have: the
+    entries of its card, if there are any.
+    """
     if not build.card:
         return {}
     return {"card": dict(build.card)}
@@ -498,7 +576,8 @@ def card_identity(build: ResolvedBuild) -> dict[str, Any]:
 def source_identity(source: ResolvedSource) -> dict[str, Any]:
     """Return the identity of a source, as values of canonical JSON.
 
-    The caller adds the inputs (`data_files` listed and hashed), the content of `exclude` and the tokenizer's files.
+    The caller adds the inputs (`data_files` listed and hashed), the content of
+    `exclude` and the tokenizer's files.
     """
     record: dict[str, Any] = {
         "name": source.name,
@@ -520,7 +599,9 @@ def source_identity(source: ResolvedSource) -> dict[str, Any]:
         "eval": None if source.held_out is None else asdict(source.held_out),
         "tokens": None if source.tokens is None else source.tokens.identity(),
     }
-    record |= {name: value for name, value in later_options.items() if value is not None}
+    record |= {
+        name: value for name, value in later_options.items() if value is not None
+    }
     record["tokenizer"] = _tokenizer_identity(source.tokenizer)
     return record
 
@@ -528,7 +609,8 @@ def source_identity(source: ResolvedSource) -> dict[str, Any]:
 def pack_identity(pack: ResolvedPack) -> dict[str, Any]:
     """Return the identity of packing, as values of canonical JSON.
 
-    `include_segment_ids` is missing: it is about readers, and the column is stored only with `store_segment_ids`.
+    `include_segment_ids` is missing: it is about readers, and the column is stored only
+    with `store_segment_ids`.
     """
     record: dict[str, Any] = {
         "seq_length": pack.width,
@@ -551,7 +633,8 @@ def _tokenizer_identity(tokenizer: ResolvedTokenizer) -> dict[str, Any]:
     """Return the identity of a tokenizer's options."""
     policy = tokenizer.long_documents
     padding = tokenizer.padding
-    # `max_length` has no effect where long documents are kept: it must not make two equal results differ.
+    # `max_length` has no effect where long documents are kept: it must not make two
+    # equal results differ.
     uses_max_length = policy != "keep" or padding == "max_length"
     record: dict[str, Any] = {
         "add_special_tokens": tokenizer.add_special_tokens,
@@ -559,8 +642,12 @@ def _tokenizer_identity(tokenizer: ResolvedTokenizer) -> dict[str, Any]:
         "special_tokens_in_text": tokenizer.special_tokens_in_text,
     }
     if policy == "truncate":
-        # The way of cutting is named: the first releases cut through characters, and gave other ids.
-        record["truncation"] = [tokenizer.truncation_strategy, tokenizer.truncation_side]
+        # The way of cutting is named: the first releases cut through characters, and
+        # gave other ids.
+        record["truncation"] = [
+            tokenizer.truncation_strategy,
+            tokenizer.truncation_side,
+        ]
     elif policy != "keep":
         record["long_documents"] = policy
     if padding != "none":
@@ -574,7 +661,8 @@ def signing_of(clean: CleanConfig, evaluation: str = "") -> Signing:
 
     Args:
         clean: Section `clean` of a configuration.
-        evaluation: sha256 of the evaluation sets' n-grams; empty where there are no sets.
+        evaluation: sha256 of the evaluation sets' n-grams; empty where there are no
+            sets.
     """
     minhash = clean.minhash
     contamination = None

@@ -1,7 +1,8 @@
-"""The record that a build consumes: a configuration with all defaults, inherited options and sizes.
+"""The record that a build consumes: a configuration with all defaults, inherited
+options and sizes.
 
-Plain frozen dataclasses of plain values, without pydantic, so that a worker process imports them in no time. They are
-parts of the jobs of :mod:`tokenlake.etl.job`.
+Plain frozen dataclasses of plain values, without pydantic, so that a worker process
+imports them in no time. They are parts of the jobs of :mod:`tokenlake.etl.job`.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ _GENERATION: Final = re.compile(r"\{%[-+]?\s*generation\b")
 """Mark of a chat template around the text of the assistant."""
 
 _TURNS: Final = 2
-"""Version of the rules that find turns in the text of a template without such marks. The first one put loss on some
-headers, so that units that it made are not used again."""
+"""Version of the rules that find turns in the text of a template without such marks.
+The first one put loss on some headers, so that units that it made are not used again.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +53,16 @@ class ResolvedChat:
     learn_empty_reasoning: bool = False
 
     def identity(self) -> dict[str, Any]:
-        """Return the identity, as values of canonical JSON; newer options are part of it only if they are set."""
+        """Return the identity, as values of canonical JSON; newer options are part
+        of it only if they are set.
+        """
         options = asdict(self)
         for name in ("mask_reasoning", "learn_empty_reasoning"):
             if not options[name]:
                 del options[name]
-        is_marked = self.template is not None and _GENERATION.search(self.template) is not None
+        is_marked = (
+            self.template is not None and _GENERATION.search(self.template) is not None
+        )
         if self.loss == "assistant" and not is_marked:
             options["turns"] = _TURNS
         return options
@@ -64,10 +70,12 @@ class ResolvedChat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedPrompt:
-    """Columns to a prompt and its answer; see :class:`tokenlake.config.texts.PromptConfig`.
+    """Columns to a prompt and its answer; see
+    :class:`tokenlake.config.texts.PromptConfig`.
 
     Attributes:
-        chat_template: for the format ``chat``: the Jinja text; None until the plan took the tokenizer's.
+        chat_template: for the format ``chat``: the Jinja text; None until the plan took
+            the tokenizer's.
     """
 
     format_type: Literal["custom", "chat", "completion"] = "custom"
@@ -86,8 +94,14 @@ class ResolvedPrompt:
 
     @property
     def conversation(self) -> str | None:
-        """The column whose values are whole conversations; None where columns are turns or parts of a text."""
-        chat = self.format_type == "chat" and len(self.input_columns) == 1 and self.label_column is None
+        """The column whose values are whole conversations; None where columns are
+        turns or parts of a text.
+        """
+        chat = (
+            self.format_type == "chat"
+            and len(self.input_columns) == 1
+            and self.label_column is None
+        )
         return self.input_columns[0] if chat else None
 
 
@@ -96,7 +110,8 @@ class ResolvedPreference:
     """Preferences; see :class:`tokenlake.config.texts.PreferenceConfig`.
 
     Attributes:
-        chat_template: for conversations: the Jinja text; None until the plan took the tokenizer's.
+        chat_template: for conversations: the Jinja text; None until the plan took the
+            tokenizer's.
     """
 
     method: Method
@@ -111,8 +126,9 @@ class ResolvedPreference:
 
 
 FIM_ROOM: Final = 17
-"""Room of a row beside an infilled piece of a document, in ids: up to four sentinels, an EOS, and the additional ids of
-a text that is tokenized in parts."""
+"""Room of a row beside an infilled piece of a document, in ids: up to four sentinels,
+an EOS, and the additional ids of a text that is tokenized in parts.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +136,8 @@ class ResolvedFim:
     """Fill-in-the-middle; see :class:`tokenlake.config.dataset.FimConfig`.
 
     Attributes:
-        tokens: Sentinels of prefix, suffix and middle, and perhaps the one that ends the middle; None until the plan
-            read the tokenizer.
+        tokens: Sentinels of prefix, suffix and middle, and perhaps the one that ends
+            the middle; None until the plan read the tokenizer.
         seed: Seed of all draws.
     """
 
@@ -140,11 +156,14 @@ class ResolvedTexts:
         format_callback: Function of a row, as ``module:function``, applied first.
         format_fields: Fields to rename after it, (old, new).
         transforms: Steps after that, in order, each ``{name: arguments}``.
-        callables: Every function among them, (name, sha256 of the file that defines it); empty until the plan.
-        chat, prompt, preference: Form of the text, at most one; without one it is the field `content_field`.
+        callables: Every function among them, (name, sha256 of the file that defines
+            it); empty until the plan.
+        chat, prompt, preference: Form of the text, at most one; without one it is the
+            field `content_field`.
         fim: Fill-in-the-middle of plain texts.
-        left_open: Options of the source at their defaults (``content_field``, ``special_tokens_in_text``), which the
-            plan may choose by the rows that it finds; empty after that.
+        left_open: Options of the source at their defaults (``content_field``,
+            ``special_tokens_in_text``), which the plan may choose by the rows that it
+            finds; empty after that.
     """
 
     format_callback: str | None = None
@@ -185,8 +204,14 @@ class ResolvedTexts:
         return tuple(dict.fromkeys(name for name in names if name is not None))
 
     def identity(self) -> dict[str, Any]:
-        """Return the options that are set, as values of canonical JSON; empty for plain text."""
-        parts = {key: value for key, value in asdict(self).items() if value and key != "left_open"}
+        """Return the options that are set, as values of canonical JSON; empty for
+        plain text.
+        """
+        parts = {
+            key: value
+            for key, value in asdict(self).items()
+            if value and key != "left_open"
+        }
         if self.chat is not None:
             parts["chat"] = self.chat.identity()
         return parts
@@ -198,16 +223,21 @@ class ResolvedTokenizer:
 
     Attributes:
         name_or_path: Hub id, directory or file.
-        max_length: Largest number of tokens of a document, special tokens included; unused if long documents are kept.
+        max_length: Largest number of tokens of a document, special tokens included;
+            unused if long documents are kept.
         long_documents: Policy for documents with more tokens.
         truncation_strategy, truncation_side: Place of the cut, for ``truncate``.
-        special_tokens_in_text: Policy for special tokens in texts: ``literal``, ``encode`` or ``fail``.
-        engine: Tokenizer backend: ``auto``, ``words``, ``segments``, ``gigatoken`` or ``tokenizers``; never changes the
-            ids.
-        padding: Length of padded, unpacked rows: `max_length`, or that of the longest of their row group.
+        special_tokens_in_text: Policy for special tokens in texts: ``literal``,
+            ``encode`` or ``fail``.
+        engine: Tokenizer backend: ``auto``, ``words``, ``segments``, ``gigatoken`` or
+            ``tokenizers``; never changes the ids.
+        padding: Length of padded, unpacked rows: `max_length`, or that of the longest
+            of their row group.
         padding_side: Side of the padding; None until the plan read the tokenizer.
-        attention_mask: True if unpacked rows have a mask of the ids that are not padding.
-        special_tokens: Tokens that replace the tokenizer's own, (name, token); a part of its files, which are identity.
+        attention_mask: True if unpacked rows have a mask of the ids that are not
+            padding.
+        special_tokens: Tokens that replace the tokenizer's own, (name, token); a part
+            of its files, which are identity.
     """
 
     name_or_path: str
@@ -231,14 +261,21 @@ class ResolvedTokens:
 
     Attributes:
         field: Field of the ids.
-        eos: Treatment of EOS: ``keep``, ``split`` or ``none``; None until the plan knows the format of the files.
-        eos_token_id: Id of EOS; None until the plan read the tokenizer, and where it has none.
+        eos: Treatment of EOS: ``keep``, ``split`` or ``none``; None until the plan
+            knows the format of the files.
+        eos_token_id: Id of EOS; None until the plan read the tokenizer, and where it
+            has none.
         length: Ids of a record of a stream of ids; None where EOS ends it.
-        dtype: Type of ids in files that do not state it; None until the plan looked at the first ids.
-        loss_field: Field of the loss mask; None until the plan looked at the first records, and where there is none.
-        mask_fields: Fields that mark padding and segments, in the order of their use; those that the records have.
-        row_length: Ids of a record that is stored as a packed row; None to store documents.
-        vocab_size: Number of ids of the tokenizer; 0 until the plan read it. Its files are identity, not this number.
+        dtype: Type of ids in files that do not state it; None until the plan looked at
+            the first ids.
+        loss_field: Field of the loss mask; None until the plan looked at the first
+            records, and where there is none.
+        mask_fields: Fields that mark padding and segments, in the order of their use;
+            those that the records have.
+        row_length: Ids of a record that is stored as a packed row; None to store
+            documents.
+        vocab_size: Number of ids of the tokenizer; 0 until the plan read it. Its files
+            are identity, not this number.
     """
 
     field: str = "input_ids"
@@ -274,8 +311,9 @@ class ResolvedHeldOut:
     Attributes:
         split: Name of their split.
         count: Number of records to hold out.
-        below: Bound of the draws (:func:`tokenlake.etl.unit.splits.held_out_draws`): a document with a smaller one is
-            held out. None until the plan chose it, once for all versions.
+        below: Bound of the draws (:func:`tokenlake.etl.unit.splits.held_out_draws`): a
+            document with a smaller one is held out. None until the plan chose it, once
+            for all versions.
     """
 
     split: str
@@ -291,25 +329,32 @@ class ResolvedSource:
         data_files: Paths, globs and directories as they were written.
         type: Format of all files; None for the one that the extension of each names.
         max_record_bytes: Size above which a record is a bad record.
-        max_expansion: Largest ratio of the unfolded to the stored bytes of a compressed file; changes no result.
-        splits: Splits, (name, fraction of the documents), sorted by name; the fractions sum to 1.
+        max_expansion: Largest ratio of the unfolded to the stored bytes of a compressed
+            file; changes no result.
+        splits: Splits, (name, fraction of the documents), sorted by name; the fractions
+            sum to 1.
         held_out: Documents that are held out of all of them; None for none.
         exclude: Parquet file of documents to leave out, or None.
-        num_rows: Largest number of records to read, good or bad, in the order of the listing; None for all.
+        num_rows: Largest number of records to read, good or bad, in the order of the
+            listing; None for all.
         where: SQL predicate that records must meet, or None.
-        storage_options: Options of the file system. References to credentials (``{"env": NAME}``) are resolved only
-            when a file is opened.
-        remote_cache_bytes: Size of the cache of remote blocks on the reading machine; None for that of its environment.
+        storage_options: Options of the file system. References to credentials
+            (``{"env": NAME}``) are resolved only when a file is opened.
+        remote_cache_bytes: Size of the cache of remote blocks on the reading machine;
+            None for that of its environment.
         subset, split: Files to read, of a dataset on the Hub or of a folder.
-        split_from: Origin of the split: nothing (``default``), the `option`, or the key of a `mapping` of `data_files`,
-            whose entries `data_files` are.
+        split_from: Origin of the split: nothing (``default``), the `option`, or the key
+            of a `mapping` of `data_files`, whose entries `data_files` are.
         delimiter: Text between the cells of CSV; None for that of the extension.
         texts: Steps from rows to texts.
         tokens: Records that hold token ids; None where they hold text.
-        kept: Fields kept beside the tokens, (name, type), see :mod:`tokenlake.runtime.schema`; the type is None until
-            the plan looked at the inputs.
-        field_types: Kept fields whose types the configuration declares, (name, type), sorted.
-        num_shards: Exact number of files for each split, of this source alone; None for that of the build.
+        kept: Fields kept beside the tokens, (name, type), see
+            :mod:`tokenlake.runtime.schema`; the type is None until the plan looked at
+            the inputs.
+        field_types: Kept fields whose types the configuration declares, (name, type),
+            sorted.
+        num_shards: Exact number of files for each split, of this source alone; None for
+            that of the build.
         cache_enabled: True to reuse equal units of other versions.
     """
 
@@ -326,7 +371,9 @@ class ResolvedSource:
     num_rows: int | None
     tokenizer: ResolvedTokenizer
     where: str | None = None
-    storage_options: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
+    storage_options: Mapping[str, Any] = field(
+        default_factory=dict[str, Any], repr=False
+    )
     remote_cache_bytes: int | None = None
     subset: str | None = None
     split: str = "train"
@@ -343,7 +390,9 @@ class ResolvedSource:
 
     @property
     def is_finished(self) -> bool:
-        """True if documents come with special tokens of their own, so that only those that they lack are added."""
+        """True if documents come with special tokens of their own, so that only
+        those that they lack are added.
+        """
         return self.texts.masked or self.tokens is not None
 
     @property
@@ -371,9 +420,11 @@ class ResolvedPack:
     Attributes:
         width: Number of ids of a row.
         eos_token_id: Token after each document; None for the tokenizer's.
-        pad_token_id: Token of unfilled places; None for the tokenizer's padding, or its EOS if it has none.
+        pad_token_id: Token of unfilled places; None for the tokenizer's padding, or its
+            EOS if it has none.
         strategy: Strategy, one of :data:`tokenlake.etl.packing.packer.STRATEGIES`.
-        window_tokens: Number of tokens inside which documents and rows may be reordered.
+        window_tokens: Number of tokens inside which documents and rows may be
+            reordered.
         store_segment_ids: True to store a column of segment ids.
         include_segment_ids: True if readers yield segment ids.
         num_packers: Number of open rows of the strategy ``pool``.
@@ -401,21 +452,25 @@ class ResolvedBuild:
         name: Name of the dataset in the store.
         store: URL or path of the store.
         seed: Seed of the configuration.
-        sources: Sources of text, in the order of the configuration, which is the order of the units; empty in a build
-            of stored datasets.
+        sources: Sources of text, in the order of the configuration, which is the order
+            of the units; empty in a build of stored datasets.
         pack: Packing; None for one row per document (kind ``tokens``).
-        unit_size: Input bytes of a unit of work; None until the plan of a build of texts has chosen it.
+        unit_size: Input bytes of a unit of work; None until the plan of a build of
+            texts has chosen it.
         max_shard_size: Size in bytes at which an output file ends.
         compression: Compression of the pages.
         hash_threads: Number of threads that hash inputs; changes nothing in the result.
-        parents: Stored datasets that rows are taken from, in the order of the configuration; empty in a build of texts.
-        mixture: Mixture of the parents with its weights, seed and step; None for one parent after the other, in their
-            own order.
-        num_shards: Exact number of files for each split, of all sources together; None for those that units and
-            `max_shard_size` give.
-        store_options: Options of the store's file system; references are resolved as those of a source.
+        parents: Stored datasets that rows are taken from, in the order of the
+            configuration; empty in a build of texts.
+        mixture: Mixture of the parents with its weights, seed and step; None for one
+            parent after the other, in their own order.
+        num_shards: Exact number of files for each split, of all sources together; None
+            for those that units and `max_shard_size` give.
+        store_options: Options of the store's file system; references are resolved as
+            those of a source.
         card: Entries of the dataset card that are set.
-        notes: Notes on options that are set and that the build does not use, because they only concern speed.
+        notes: Notes on options that are set and that the build does not use, because
+            they only concern speed.
     """
 
     name: str
@@ -450,7 +505,9 @@ class ResolvedBuild:
 
     @property
     def preference(self) -> ResolvedPreference | None:
-        """The preference of the first source; all sources have the same method and trainer, or none has one."""
+        """The preference of the first source; all sources have the same method and
+        trainer, or none has one.
+        """
         return self.sources[0].texts.preference if self.sources else None
 
     @property
@@ -461,11 +518,15 @@ class ResolvedBuild:
     @property
     def attention_mask(self) -> bool:
         """True if unpacked rows have a mask of the ids that are not padding."""
-        return self.pack is None and any(source.tokenizer.attention_mask for source in self.sources)
+        return self.pack is None and any(
+            source.tokenizer.attention_mask for source in self.sources
+        )
 
     @property
     def kept(self) -> tuple[tuple[str, ColumnType], ...]:
-        """(name, type) of the columns of kept fields, those of the first source first; the plan knows them."""
+        """(name, type) of the columns of kept fields, those of the first source
+        first; the plan knows them.
+        """
         fields: dict[str, ColumnType | None] = {}
         for source in self.sources:
             fields.update(source.kept)
@@ -473,7 +534,9 @@ class ResolvedBuild:
 
 
 Normal: TypeAlias = Literal["folded", "text"]
-"""Equality of texts: the same words in any case and white space, or the same characters."""
+"""Equality of texts: the same words in any case and white space, or the same
+characters.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -484,7 +547,8 @@ class Signing:
         exact: Normal form of the hash by which equal documents are found.
         ngram, bands, rows, seed: Options of MinHash; 0 bands for none.
         filters: Quality filters.
-        contamination: Length of n-grams, their smallest number and their smallest share; None without evaluation sets.
+        contamination: Length of n-grams, their smallest number and their smallest
+            share; None without evaluation sets.
         evaluation: sha256 (hex) of the evaluation sets' n-grams.
     """
 
@@ -500,7 +564,10 @@ class Signing:
     @property
     def comparable(self) -> Mapping[str, Any]:
         """Options that two signatures must have in common to be compared."""
-        return {name: getattr(self, name) for name in ("exact", "ngram", "bands", "rows", "seed")}
+        return {
+            name: getattr(self, name)
+            for name in ("exact", "ngram", "bands", "rows", "seed")
+        }
 
     def identity(self) -> dict[str, Any]:
         """Return all options, as values of canonical JSON."""

@@ -1,5 +1,7 @@
-"""The sections of a configuration: reading, tokenizing, caching, packing, loading, saving, Ray and reports; and the
-published filters of quality, which `clean` and the transforms of rows name."""
+"""The sections of a configuration: reading, tokenizing, caching, packing, loading,
+saving, Ray and reports; and the published filters of quality, which `clean` and the
+transforms of rows name.
+"""
 
 from __future__ import annotations
 
@@ -41,13 +43,17 @@ from tokenlake.config.formats import SaveFormat
 from tokenlake.config.quality import CONSTANTS, QualityFilters
 
 SpecialTokensInText = Literal["literal", "encode", "fail"]
-"""What the text of a special token inside a document becomes: plain text, the token, or a bad record."""
+"""What the text of a special token inside a document becomes: plain text, the token,
+or a bad record.
+"""
 
 LongDocuments = Literal["keep", "truncate", "split", "drop"]
 """What becomes of a document of more than `max_length` tokens."""
 
 TruncationStrategy = Literal["simple", "word", "sentence", "smart"]
-"""Where a document is cut: at a token, or between words or sentences; smart: the nicest that keeps 80% of the room."""
+"""Where a document is cut: at a token, or between words or sentences; smart: the
+nicest that keeps 80% of the room.
+"""
 
 TruncationSide = Literal["right", "left"]
 """The side of a document that is cut away."""
@@ -57,7 +63,13 @@ Padding = Annotated[
     BeforeValidator(lambda value: "longest" if value is True else value),
 ]
 SpecialTokenName = Literal[
-    "bos_token", "eos_token", "unk_token", "pad_token", "cls_token", "sep_token", "mask_token"
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "pad_token",
+    "cls_token",
+    "sep_token",
+    "mask_token",
 ]
 
 DEFAULT_MAX_LENGTH: Final = 2048
@@ -74,25 +86,33 @@ KWARGS: Final = {"model_max_length": "max_length"} | {
         "trust_remote_code",
     )
 }
-"""Arguments of transformers' tokenizers that act here, to the option of :class:`TokenizerConfig` that they are."""
+"""Arguments of transformers' tokenizers that act here, to the option of
+:class:`TokenizerConfig` that they are.
+"""
 
 
 class TokenizerConfig(Section):
-    """A tokenizer and its options. A plain text instead of this section is its `name_or_path`."""
+    """A tokenizer and its options. A plain text instead of this section is its
+    `name_or_path`.
+    """
 
     name_or_path: Path
     """Hub id, directory, or tokenizer.json file."""
 
     max_length: Length | None = None
-    """Largest number of tokens of a document, special tokens included, unless long documents are kept; null:
-    `tokenize.max_length`."""
+    """Largest number of tokens of a document, special tokens included, unless long
+    documents are kept; null: `tokenize.max_length`.
+    """
 
     truncation: Switch | None = None
-    """Cut documents to `max_length`, which the audit counts; null: yes, unless rows are packed."""
+    """Cut documents to `max_length`, which the audit counts; null: yes, unless rows
+    are packed.
+    """
 
     padding: Padding = False
-    """Pad unpacked rows to `max_length`, or to the longest row of their row group (longest or true). Packed rows are
-    full."""
+    """Pad unpacked rows to `max_length`, or to the longest row of their row group
+    (longest or true). Packed rows are full.
+    """
 
     padding_side: Literal["left", "right"] | None = None
     """Side of the padding; null: the side in tokenizer_config.json, otherwise right."""
@@ -101,14 +121,19 @@ class TokenizerConfig(Section):
     """Add the BOS and EOS tokens of the tokenizer to every document."""
 
     special_tokens: dict[SpecialTokenName, Text] | None = None
-    """Special tokens that replace those of tokenizer_config.json, such as {pad_token: <unk>}; they must be in the
-    vocabulary."""
+    """Special tokens that replace those of tokenizer_config.json, such as {pad_token:
+    <unk>}; they must be in the vocabulary.
+    """
 
     return_attention_mask: Switch = True
-    """Store `attention_mask` (1: document, 0: padding) in unpacked rows, if this is set or rows are padded."""
+    """Store `attention_mask` (1: document, 0: padding) in unpacked rows, if this is
+    set or rows are padded.
+    """
 
     trust_remote_code: Switch = False
-    """Allow code of the tokenizer's repository to run. A build only reads tokenizer.json and never runs code."""
+    """Allow code of the tokenizer's repository to run. A build only reads
+    tokenizer.json and never runs code.
+    """
 
     def to_dict(self) -> dict[str, Any]:
         """Return all options by name: values of JSON."""
@@ -123,7 +148,9 @@ def _tokenizer(value: object, _handler: object) -> str | TokenizerConfig:
     text = as_text(value)
     if isinstance(text, str) and text and "\x00" not in text:
         return text
-    raise problem(f"got {shown(value)}, must be a Hub id, a path, or a mapping with `name_or_path`")
+    raise problem(
+        f"got {shown(value)}, must be a Hub id, a path, or a mapping with `name_or_path`"
+    )
 
 
 TokenizerChoice = Annotated[str | TokenizerConfig, WrapValidator(_tokenizer)]
@@ -134,33 +161,44 @@ BadRecordPolicy = Literal["fail", "quarantine"]
 
 
 class SourceStageConfig(Section):
-    """Section `source`. A dataset can override `on_bad_record`, `max_bad_fraction` and `splits`."""
+    """Section `source`. A dataset can override `on_bad_record`, `max_bad_fraction`
+    and `splits`.
+    """
 
     unit_size: Size | None = None
-    """Input bytes per unit of a build. Units are resumed and reused as a whole. null: 8 to 128 MiB, chosen by the size
-    of the inputs of the first version so that 64 workers have work; later versions keep it."""
+    """Input bytes per unit of a build. Units are resumed and reused as a whole. null: 8
+    to 128 MiB, chosen by the size of the inputs of the first version so that 64 workers
+    have work; later versions keep it.
+    """
 
     max_record_bytes: Size = 256 * MIB
     """Largest size of a record; a longer record is a bad record."""
 
     max_expansion: Positive = 1000.0
-    """Largest compression ratio. A compressed file that exceeds it and has more than 256 MiB when decompressed is
-    treated as damaged."""
+    """Largest compression ratio. A compressed file that exceeds it and has more than
+    256 MiB when decompressed is treated as damaged.
+    """
 
     on_bad_record: BadRecordPolicy = "fail"
-    """fail: the first bad record fails the build. quarantine: bad records are kept separately and counted."""
+    """fail: the first bad record fails the build. quarantine: bad records are kept
+    separately and counted.
+    """
 
     max_bad_fraction: Fraction = 0.001
     """Share of bad records above which the build fails, with quarantine."""
 
     splits: Splits = {"train": 1.0}  # noqa: RUF012 (pydantic copies defaults)
-    """Split name -> fraction of the documents, assigned by a hash of their identity; stable when data is added."""
+    """Split name -> fraction of the documents, assigned by a hash of their identity;
+    stable when data is added.
+    """
 
     hash_threads: Count = 2
     """Number of threads that hash the input files. It does not change the result."""
 
     streaming: Switch = True
-    """false: download files of the Hub before they are read, like `streaming` of the pipeline. Not used by a build."""
+    """false: download files of the Hub before they are read, like `streaming` of the
+    pipeline. Not used by a build.
+    """
 
     cloud_max_retries: Count | None = None
     """Not supported: TOKENLAKE_RETRY_SECONDS limits the retries of requests."""
@@ -176,49 +214,68 @@ class TokenizeStageConfig(Section):
     """Section `tokenize`."""
 
     default_tokenizer: TokenizerChoice | None = None
-    """Tokenizer of datasets without one; takes precedence over `default_tokenizer` of the pipeline."""
+    """Tokenizer of datasets without one; takes precedence over `default_tokenizer`
+    of the pipeline.
+    """
 
     max_length: Length = DEFAULT_MAX_LENGTH
-    """Largest number of tokens of a document, unless long documents are kept; `max_length` of a tokenizer takes
-    precedence."""
+    """Largest number of tokens of a document, unless long documents are kept;
+    `max_length` of a tokenizer takes precedence.
+    """
 
     batch_size: Count = 1000
-    """Number of documents per call in the row-wise API. It only affects speed. A build works on blocks of bytes,
-    accepts any value and notes that it does not use it."""
+    """Number of documents per call in the row-wise API. It only affects speed. A build
+    works on blocks of bytes, accepts any value and notes that it does not use it.
+    """
 
     num_workers: Count = 4
-    """Number of threads that tokenize ahead in the row-wise API; 1 for none. It only affects speed. A build accepts any
-    value and notes that it does not use it: its workers are an option of the run."""
+    """Number of threads that tokenize ahead in the row-wise API; 1 for none. It only
+    affects speed. A build accepts any value and notes that it does not use it: its
+    workers are an option of the run.
+    """
 
     cache_tokenized: Switch | None = None
-    """Store the tokens of each source, in a build as a separate dataset, from which rows are mixed or packed; null:
-    only when mixing."""
+    """Store the tokens of each source, in a build as a separate dataset, from which
+    rows are mixed or packed; null: only when mixing.
+    """
 
     remove_columns: tuple[Text, ...] | None = None
-    """Columns to drop after tokenizing. A build keeps only `additional_fields`, and refuses a column that is in
-    both."""
+    """Columns to drop after tokenizing. A build keeps only `additional_fields`, and
+    refuses a column that is in both.
+    """
 
-    tokenizer_backend: Literal["auto", "words", "segments", "gigatoken", "tokenizers"] = "auto"
-    """Tokenizer implementation. auto: the fastest one that returns the ids of the reference for this tokenizer (words
-    and segments for large inputs), otherwise the reference, tokenizers. It never changes the ids."""
+    tokenizer_backend: Literal[
+        "auto", "words", "segments", "gigatoken", "tokenizers"
+    ] = "auto"
+    """Tokenizer implementation. auto: the fastest one that returns the ids of the
+    reference for this tokenizer (words and segments for large inputs), otherwise the
+    reference, tokenizers. It never changes the ids.
+    """
 
     engine: Annotated[str | None, Field(exclude=True)] = None
-    """Former name of `tokenizer_backend`, which takes precedence. Works in this release only."""
+    """Former name of `tokenizer_backend`, which takes precedence. Works in this
+    release only.
+    """
 
     special_tokens_in_text: SpecialTokensInText = "literal"
-    """Text of a special token inside a document. literal: plain text (in conversations: fail). encode: the special
-    token. fail: a bad record."""
+    """Text of a special token inside a document. literal: plain text (in conversations:
+    fail). encode: the special token. fail: a bad record.
+    """
 
     long_documents: LongDocuments | None = None
-    """Policy for documents above max_length: keep, truncate, split or drop; null: as `truncation` determines (keep when
-    packing)."""
+    """Policy for documents above max_length: keep, truncate, split or drop; null: as
+    `truncation` determines (keep when packing).
+    """
 
     truncation_strategy: TruncationStrategy | None = None
-    """Place of the cut: simple (at a token), word, sentence, or smart (at a sentence or word, if that keeps 80%); null:
-    simple."""
+    """Place of the cut: simple (at a token), word, sentence, or smart (at a sentence or
+    word, if that keeps 80%); null: simple.
+    """
 
     truncation_side: TruncationSide | None = None
-    """Side that truncation removes: right (the end of a document) or left (its beginning); null: right."""
+    """Side that truncation removes: right (the end of a document) or left (its
+    beginning); null: right.
+    """
 
     @model_validator(mode="before")
     @classmethod
@@ -234,18 +291,23 @@ class TokenizeStageConfig(Section):
 
 
 class CacheStageConfig(Section):
-    """Section `cache`: cached tokens of the row-wise API, and cached blocks of remote inputs. A build reuses finished
-    units in its store, and refuses the options for tokens."""
+    """Section `cache`: cached tokens of the row-wise API, and cached blocks of remote
+    inputs. A build reuses finished units in its store, and refuses the options for
+    tokens.
+    """
 
     enabled: Switch = True
-    """Cache tokens in the row-wise API: those of datasets with a `cache_path`, or of all datasets if another option for
-    tokens or `tokenize.cache_tokenized` is set."""
+    """Cache tokens in the row-wise API: those of datasets with a `cache_path`, or of
+    all datasets if another option for tokens or `tokenize.cache_tokenized` is set.
+    """
 
     cache_type: Literal["memory", "disk", "hierarchical"] = "hierarchical"
     """Layers: in memory, on disk, or in memory before disk."""
 
     cache_dir: Path | None = None
-    """Directory of the disk cache; null: the user's cache directory. `cache_path` of a dataset takes precedence."""
+    """Directory of the disk cache; null: the user's cache directory. `cache_path` of
+    a dataset takes precedence.
+    """
 
     memory_cache_size: Count = 100
     """Largest number of entries in memory, of about 4 MiB each."""
@@ -254,18 +316,22 @@ class CacheStageConfig(Section):
     """Seconds after which an entry expires; null: never."""
 
     disk_cache_bytes: Size | None = None
-    """Largest size on disk; the entries used least recently are removed. null: no limit."""
+    """Largest size on disk; the entries used least recently are removed. null: no
+    limit.
+    """
 
     compression: Literal["none", "gzip", "lz4", "zstd"] = "none"
     """Compression of entries on disk."""
 
     hash_fn: Literal["content", "path", "combined"] = "combined"
-    """Identity of an input. content: its sha256, wherever it is stored. path: its path, size and times, without reading
-    it. combined: both."""
+    """Identity of an input. content: its sha256, wherever it is stored. path: its path,
+    size and times, without reading it. combined: both.
+    """
 
     remote_cache_bytes: Size | None = None
-    """Largest size of cached blocks of remote inputs in this machine's cache directory; null: TOKENLAKE_REMOTE_CACHE,
-    otherwise none. It does not change the result."""
+    """Largest size of cached blocks of remote inputs in this machine's cache directory;
+    null: TOKENLAKE_REMOTE_CACHE, otherwise none. It does not change the result.
+    """
 
     @property
     def keeps_tokens(self) -> bool:
@@ -289,39 +355,56 @@ class PackStageConfig(Section):
     """Token that pads rows; null: the padding token of the tokenizer, otherwise EOS."""
 
     strategy: Literal["greedy", "pool", "first_fit", "best_fit"] = "greedy"
-    """greedy: documents in their order; a document continues in the next row; no padding. pool: each document goes into
-    the open row that it fills best, and is cut if it fits into none. first_fit and best_fit never cut a document that
-    fits into a row. A longer one becomes full rows and a remainder, and best_fit may cut a remainder once more to fill
-    gaps. No strategy loses a token."""
+    """greedy: documents in their order; a document continues in the next row; no
+    padding. pool: each document goes into the open row that it fills best, and is cut
+    if it fits into none. first_fit and best_fit never cut a document that fits into a
+    row. A longer one becomes full rows and a remainder, and best_fit may cut a
+    remainder once more to fill gaps. No strategy loses a token.
+    """
 
     num_packers: Count = 4
     """Number of open rows of the strategy `pool`."""
 
     max_segments: Count | None = None
-    """Largest number of pieces of documents per row; the rest of the row is padded. null: no limit."""
+    """Largest number of pieces of documents per row; the rest of the row is padded.
+    null: no limit.
+    """
 
     include_segment_ids: Switch = True
-    """Yield `segment_ids` to readers (1, 2, 3, ... for the documents of a row, 0 for padding)."""
+    """Yield `segment_ids` to readers (1, 2, 3, ... for the documents of a row, 0 for
+    padding).
+    """
 
     shuffle_packed: Switch | None = None
-    """Shuffle the rows of each packing window, by the seed of the pipeline (null: 0). null: yes for strategies that
-    reorder documents, no for `greedy`, whose rows keep the order of the input."""
+    """Shuffle the rows of each packing window, by the seed of the pipeline (null: 0).
+    null: yes for strategies that reorder documents, no for `greedy`, whose rows keep
+    the order of the input.
+    """
 
     shuffle_buffer_factor: Count = 10
-    """In the row-wise API, `shuffle_packed` shuffles `shuffle_buffer_factor * num_packers` rows at a time. Not used by
-    a build, which shuffles whole windows."""
+    """In the row-wise API, `shuffle_packed` shuffles `shuffle_buffer_factor *
+    num_packers` rows at a time. Not used by a build, which shuffles whole windows.
+    """
 
     window_tokens: Count = 2**24
-    """Size of the packing window, in tokens: documents, and shuffled rows, are reordered only inside a window. It
-    changes the rows. If a unit writes several files at a time (`save.num_shards`), they share the window."""
+    """Size of the packing window, in tokens: documents, and shuffled rows, are
+    reordered only inside a window. It changes the rows. If a unit writes several files
+    at a time (`save.num_shards`), they share the window.
+    """
 
     store_segment_ids: Switch = False
-    """Also write `segment_ids` as a column. Readers derive them without it, and the column costs 20% more CPU."""
+    """Also write `segment_ids` as a column. Readers derive them without it, and the
+    column costs 20% more CPU.
+    """
 
     @property
     def shuffles(self) -> bool:
         """True if rows are shuffled."""
-        return self.strategy != "greedy" if self.shuffle_packed is None else self.shuffle_packed
+        return (
+            self.strategy != "greedy"
+            if self.shuffle_packed is None
+            else self.shuffle_packed
+        )
 
     @model_validator(mode="after")
     def _window_holds_a_row(self) -> Self:
@@ -364,39 +447,54 @@ class SaveStageConfig(Section):
     hidden_values = frozenset({"hub_token", "storage_options"})
 
     enabled: Switch = False
-    """Write files in the row-wise API. Not used by a build, which always writes to its store."""
+    """Write files in the row-wise API. Not used by a build, which always writes to
+    its store.
+    """
 
     output_dir: Path | None = None
-    """Store of a build: a path, s3:// or gs://; null: $TOKENLAKE_STORE, otherwise ./artifacts (row-wise API:
-    ./output)."""
+    """Store of a build: a path, s3:// or gs://; null: $TOKENLAKE_STORE, otherwise
+    ./artifacts (row-wise API: ./output).
+    """
 
     storage_options: Options | None = None
-    """Options of the store's file system; credentials as {env: NAME}; null: $TOKENLAKE_STORE_OPTIONS."""
+    """Options of the store's file system; credentials as {env: NAME}; null:
+    $TOKENLAKE_STORE_OPTIONS.
+    """
 
     format: SaveFormat = "parquet"
-    """Format of the files: of rows (parquet, arrow, jsonl), or of a trainer (howto/export_formats.md), which only
-    builds write. The store of a build contains Parquet with zstd; another format or `compression` is exported to
-    output_dir/_exports/NAME/vN."""
+    """Format of the files: of rows (parquet, arrow, jsonl), or of a trainer
+    (howto/export_formats.md), which only builds write. The store of a build contains
+    Parquet with zstd; another format or `compression` is exported to
+    output_dir/_exports/NAME/vN.
+    """
 
     num_shards: Count | None = None
-    """Number of files for each split; takes precedence over `max_shard_size`. null: determined by `max_shard_size`."""
+    """Number of files for each split; takes precedence over `max_shard_size`. null:
+    determined by `max_shard_size`.
+    """
 
     compression: Literal["none", "gzip", "lz4", "zstd"] | None = None
     """Compression of the files; null: zstd for Parquet, otherwise none."""
 
     max_shard_size: Size = 500 * MIB
-    """Largest size of a file; not used with `num_shards`. In the store of a build, a file ends with the first row group
-    that exceeds it."""
+    """Largest size of a file; not used with `num_shards`. In the store of a build, a
+    file ends with the first row group that exceeds it.
+    """
 
     append_eos: Switch = False
-    """End each document with EOS in exports that have a format of a trainer; packed rows have EOS already."""
+    """End each document with EOS in exports that have a format of a trainer; packed
+    rows have EOS already.
+    """
 
     overwrite: Switch = False
-    """Replace existing data files at the output of the row-wise API or at a `save_path`; versions are never
-    overwritten."""
+    """Replace existing data files at the output of the row-wise API or at a
+    `save_path`; versions are never overwritten.
+    """
 
     push_to_hub: Switch = False
-    """Upload the result to the Hugging Face Hub: the version of a build, or the saved files of the row-wise API."""
+    """Upload the result to the Hugging Face Hub: the version of a build, or the
+    saved files of the row-wise API.
+    """
 
     hub_repo_id: Text | None = None
     """Repository on the Hub, org/name; requires `push_to_hub`."""
@@ -405,7 +503,9 @@ class SaveStageConfig(Section):
     """Create a private repository; requires `push_to_hub`."""
 
     hub_token: Secret | None = None
-    """Token for the Hub; requires `push_to_hub`. In files {env: NAME} or {block: NAME}, never the token itself."""
+    """Token for the Hub; requires `push_to_hub`. In files {env: NAME} or {block:
+    NAME}, never the token itself.
+    """
 
 
 class RayConfig(Section):
@@ -424,41 +524,58 @@ class RayConfig(Section):
     """Reserve a GPU for each worker; requires `enabled`."""
 
     object_store_memory: Size | None = None
-    """Size of the object store of a cluster that the build starts, in bytes; null: the default of Ray. Requires
-    `enabled`."""
+    """Size of the object store of a cluster that the build starts, in bytes; null: the
+    default of Ray. Requires `enabled`.
+    """
 
 
 class ObservabilityConfig(Section):
-    """Section `observability`: display, log and metrics of a run. It does not change the result."""
+    """Section `observability`: display, log and metrics of a run. It does not change
+    the result.
+    """
 
     progress_enabled: Switch = True
-    """Show progress. Builds and pipelines that a Python program runs show it only if this section is present."""
+    """Show progress. Builds and pipelines that a Python program runs show it only if
+    this section is present.
+    """
 
     progress_type: Literal["rich", "tqdm", "json", "none"] = "rich"
-    """Form of the progress: bars on a terminal and lines elsewhere (auto), a tqdm bar, one JSON object per line, or
-    messages only."""
+    """Form of the progress: bars on a terminal and lines elsewhere (auto), a tqdm bar,
+    one JSON object per line, or messages only.
+    """
 
     metrics_enabled: Switch = True
     """Export the figures of a run, as `metrics_file` or `opentelemetry` specifies."""
 
     metrics_file: Path | None = None
-    """File to which the figures are written every 15 seconds, in the text format of Prometheus; usually named
-    *.prom."""
+    """File to which the figures are written every 15 seconds, in the text format of
+    Prometheus; usually named *.prom.
+    """
 
     opentelemetry: Switch = False
-    """Report the figures to the meter provider of OpenTelemetry that the program has set up."""
+    """Report the figures to the meter provider of OpenTelemetry that the program has
+    set up.
+    """
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
-    """Lowest level of the messages shown; finished units are DEBUG, retries are WARNING."""
+    """Lowest level of the messages shown; finished units are DEBUG, retries are
+    WARNING.
+    """
 
     log_interval: Count = 100
-    """Number of units, or batches, between two progress lines. A line is also printed every 10 seconds."""
+    """Number of units, or batches, between two progress lines. A line is also
+    printed every 10 seconds.
+    """
 
 
 def _filters(value: object) -> object:
-    """Return (name, constants) of each filter; a text alone is a filter as it was published."""
+    """Return (name, constants) of each filter; a text alone is a filter as it was
+    published.
+    """
     filters: dict[str, tuple[tuple[str, float], ...]] = {}
-    for entry in cast("list[object]", value if isinstance(value, list | tuple) else [value]):
+    for entry in cast(
+        "list[object]", value if isinstance(value, list | tuple) else [value]
+    ):
         # An entry is a name, or {name: constants}.
         constants: object = {}
         if isinstance(entry, str):
@@ -471,16 +588,22 @@ def _filters(value: object) -> object:
             )
         # Names and constants must be known ones, and numbers at least 0.
         if not isinstance(constants, Mapping):
-            raise problem(f"{name}: got {shown(constants)}, must be a mapping of constants to numbers")
+            raise problem(
+                f"{name}: got {shown(constants)}, must be a mapping of constants to numbers"
+            )
         _require_known("unknown filter", name, CONSTANTS)
         for key, number in cast("Mapping[str, Any]", constants).items():
             _require_known(f"{name}: unknown constant", key, CONSTANTS[name])
             if not isinstance(number, int | float) or not 0 <= number < float("inf"):
-                raise problem(f"{name}.{key}: got {shown(number)}, must be a number, at least 0")
+                raise problem(
+                    f"{name}.{key}: got {shown(number)}, must be a number, at least 0"
+                )
         if name in filters:
             raise problem(f"the filter {name!r} is named twice")
         numbers = cast("Mapping[str, float]", constants)
-        filters[name] = tuple(sorted((key, float(number)) for key, number in numbers.items()))
+        filters[name] = tuple(
+            sorted((key, float(number)) for key, number in numbers.items())
+        )
     return tuple(filters.items())
 
 
@@ -493,7 +616,9 @@ def _require_known(message: str, name: str, names: Mapping[str, object]) -> None
         names: Known names.
     """
     if name not in names:
-        raise problem(f"{message} {name!r}{did_you_mean(name, names)} (known here: {', '.join(names)})")
+        raise problem(
+            f"{message} {name!r}{did_you_mean(name, names)} (known here: {', '.join(names)})"
+        )
 
 
 def _written_filters(value: QualityFilters) -> list[str | dict[str, dict[str, float]]]:
@@ -522,7 +647,12 @@ Quality = Annotated[
     BeforeValidator(_filters),
     PlainSerializer(_written_filters),
     WithJsonSchema(
-        {"anyOf": [_FILTER_NAMES, {"type": "array", "items": {"anyOf": [_FILTER_NAMES, _OWN_CONSTANTS]}}]}
+        {
+            "anyOf": [
+                _FILTER_NAMES,
+                {"type": "array", "items": {"anyOf": [_FILTER_NAMES, _OWN_CONSTANTS]}},
+            ]
+        }
     ),
 ]
 """One name of a filter, or a list of names and of {name: {constant: another value}}."""

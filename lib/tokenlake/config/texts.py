@@ -1,7 +1,8 @@
-"""Sections of a dataset about its rows: transforms first, then the form of the text (chat, prompt, preference).
+"""Sections of a dataset about its rows: transforms first, then the form of the text
+(chat, prompt, preference).
 
-A transform is one step of a list: one name with its arguments. A function is named ``package.module:function``, which
-every process can find.
+A transform is one step of a list: one name with its arguments. A function is named
+``package.module:function``, which every process can find.
 """
 
 from __future__ import annotations
@@ -33,18 +34,22 @@ _FUNCTION: Final = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*
 
 
 def is_callable_name(value: object) -> bool:
-    """Return whether a value has the form of a function's name, ``package.module:function``."""
+    """Return whether a value has the form of a function's name,
+    ``package.module:function``.
+    """
     return isinstance(value, str) and re.fullmatch(_FUNCTION, value) is not None
 
 
 def callable_name(function: object) -> str:
-    """Return the ``module:function`` under which another process finds the same function.
+    """Return the ``module:function`` under which another process finds the same
+    function.
 
     Args:
         function: Function, or its name.
 
     Raises:
-        ConfigError: No import finds it: a lambda, a function inside a function, one of ``__main__``, an object.
+        ConfigError: No import finds it: a lambda, a function inside a function, one of
+            ``__main__``, an object.
     """
     if isinstance(function, str):
         return function
@@ -62,7 +67,9 @@ def callable_name(function: object) -> str:
 
 
 def _fault_of_name(function: object, module: str, path: str) -> str:
-    """Return the reason why a name does not lead back to its function; empty if it does."""
+    """Return the reason why a name does not lead back to its function; empty if it
+    does.
+    """
     if "<lambda>" in path:
         return "a lambda has no name to import it by"
     if "<locals>" in path:
@@ -79,7 +86,9 @@ def _fault_of_name(function: object, module: str, path: str) -> str:
 
 
 def _home(function: object) -> tuple[str, str]:
-    """Return the module and the qualified name of a function, empty where it has none."""
+    """Return the module and the qualified name of a function, empty where it has
+    none.
+    """
     owner = getattr(function, "__objclass__", function)
     module = getattr(owner, "__module__", None) or ""
     return str(module), str(getattr(function, "__qualname__", ""))
@@ -89,11 +98,15 @@ def _function(value: object) -> object:
     """Accept a function, or the name of one."""
     if callable(value) or is_callable_name(value):
         return value
-    raise problem(f"got {shown(value)}, must be 'package.module:function', or a function (in Python)")
+    raise problem(
+        f"got {shown(value)}, must be 'package.module:function', or a function (in Python)"
+    )
 
 
 def _json_name(value: object) -> str:
-    """Return the name of a function for a dump; a function without one has a name that is not read back."""
+    """Return the name of a function for a dump; a function without one has a name
+    that is not read back.
+    """
     if isinstance(value, str):
         return value
     module, path = _home(value)
@@ -112,7 +125,9 @@ def _different(value: tuple[str, ...]) -> tuple[str, ...]:
     if not value:
         raise problem("got an empty list, must be a name of a field or a list of them")
     if len(set(value)) < len(value):
-        raise problem("got a list that contains a name twice, must be different names of fields")
+        raise problem(
+            "got a list that contains a name twice, must be different names of fields"
+        )
     return value
 
 
@@ -130,7 +145,14 @@ Names = Annotated[
     tuple[Text, ...],
     AfterValidator(_different),
     BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
-    WithJsonSchema({"anyOf": [_ONE_NAME, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                _ONE_NAME,
+                {"type": "array", "items": {"type": "string"}, "minItems": 1},
+            ]
+        }
+    ),
 ]
 """One name of a field, or several different ones."""
 Renames = Annotated[dict[Text, Text], AfterValidator(_new_names)]
@@ -169,7 +191,9 @@ class ExtractArguments(Section):
 
 
 class CombineArguments(Section):
-    """Several fields as one; `fields` and `output_field` may also be called `source_fields` and `target_field`."""
+    """Several fields as one; `fields` and `output_field` may also be called
+    `source_fields` and `target_field`.
+    """
 
     fields: Names | None = None  # pyright: ignore[reportIncompatibleVariableOverride] - pydantic's is a deprecated one
     """Fields whose texts are joined, in this order."""
@@ -187,7 +211,9 @@ class CombineArguments(Section):
     """Text between two of the joined texts."""
 
     combiner: Function | None = None
-    """Function that combines the list of values, 'package.module:function'; null: texts are joined."""
+    """Function that combines the list of values, 'package.module:function'; null:
+    texts are joined.
+    """
 
     drop_sources: Switch = False
     """Drop the joined fields."""
@@ -195,11 +221,16 @@ class CombineArguments(Section):
     @model_validator(mode="after")
     def _once(self) -> Self:
         """Require each option under one of its two names."""
-        for name, other_name in (("fields", "source_fields"), ("output_field", "target_field")):
+        for name, other_name in (
+            ("fields", "source_fields"),
+            ("output_field", "target_field"),
+        ):
             has_name = getattr(self, name) is not None
             has_other_name = getattr(self, other_name) is not None
             if has_name and has_other_name:
-                raise problem(f"got both {name} and {other_name}, two names of the same option")
+                raise problem(
+                    f"got both {name} and {other_name}, two names of the same option"
+                )
             if not has_name and not has_other_name:
                 raise problem(f"{name} is missing")
         return self
@@ -218,7 +249,9 @@ class FilterByArguments(Section):
     """Allowed values."""
 
     function: Function | None = None
-    """Function of the value that returns true for rows to keep, 'package.module:function'."""
+    """Function of the value that returns true for rows to keep,
+    'package.module:function'.
+    """
 
     @model_validator(mode="after")
     def _once(self) -> Self:
@@ -232,7 +265,9 @@ class FilterByArguments(Section):
             conditions.append("one_of")
         if len(conditions) != 1:
             listed = " and ".join(conditions) or "none of them"
-            raise problem(f"got {listed}, must be exactly one of equals, one_of and function")
+            raise problem(
+                f"got {listed}, must be exactly one of equals, one_of and function"
+            )
         return self
 
 
@@ -279,13 +314,17 @@ class TransformStep(Section):
     """Drop these fields."""
 
     rename: Annotated[Renames, AfterValidator(_filled)] | None = None
-    """Rename fields, {old: new}; a new name that another field already has is an error."""
+    """Rename fields, {old: new}; a new name that another field already has is an
+    error.
+    """
 
     add: Annotated[dict[Text, Json], AfterValidator(_filled)] | None = None
     """Add these fields to every row, {field: value}."""
 
     map: MapArguments | None = None
-    """Apply a function to a field's value, and store the result in this or another field."""
+    """Apply a function to a field's value, and store the result in this or another
+    field.
+    """
 
     extract: ExtractArguments | None = None
     """Copy a nested value into a new field."""
@@ -303,10 +342,14 @@ class TransformStep(Section):
     """Keep rows for which a function of the row is true, 'package.module:function'."""
 
     quality: QualityArguments | None = None
-    """Keep rows whose text passes published filters: gopher_repetition, gopher_quality, c4, fineweb."""
+    """Keep rows whose text passes published filters: gopher_repetition,
+    gopher_quality, c4, fineweb.
+    """
 
     convert_to_chatml: ChatMLArguments | None = None
-    """Convert the conversation of a row into messages with role and content; {} for the usual names of roles."""
+    """Convert the conversation of a row into messages with role and content; {} for
+    the usual names of roles.
+    """
 
     convert_input_output_to_chatml: InputOutputArguments | None = None
     """Convert input and output fields into messages; {} for the usual names."""
@@ -315,25 +358,37 @@ class TransformStep(Section):
     """Keep rows that meet an SQL predicate (DuckDB), such as "lang = 'en'"."""
 
     apply: Function | None = None
-    """Apply a function to every row, 'package.module:function'; it returns a row, a list of rows, or None."""
+    """Apply a function to every row, 'package.module:function'; it returns a row, a
+    list of rows, or None.
+    """
 
     @model_validator(mode="after")
     def _one(self) -> Self:
         """Require exactly one step."""
         steps = [name for name, value in self if value is not None]
         if len(steps) != 1:
-            listed = f"{' and '.join(steps)}, which are {len(steps)} steps" if steps else "no step"
+            listed = (
+                f"{' and '.join(steps)}, which are {len(steps)} steps"
+                if steps
+                else "no step"
+            )
             names = ", ".join(type(self).model_fields)
-            raise problem(f"got {listed}, must be a mapping of exactly one of {names} to its arguments")
+            raise problem(
+                f"got {listed}, must be a mapping of exactly one of {names} to its arguments"
+            )
         return self
 
     @model_serializer(mode="wrap")
     def _given(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Dump the keys that were written: an added `equals: null` would be a condition."""
+        """Dump the keys that were written: an added `equals: null` would be a
+        condition.
+        """
         name, value = self._step
         data = handler(self)[name]
         if isinstance(value, Section):
-            data = {key: item for key, item in data.items() if key in value.model_fields_set}
+            data = {
+                key: item for key, item in data.items() if key in value.model_fields_set
+            }
         return {name: data}
 
     @property
@@ -361,19 +416,27 @@ Transforms = tuple[TransformStep, ...]
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of plain data; a date, which YAML makes of 2025-01-31, is its text."""
+    """Return a value of plain data; a date, which YAML makes of 2025-01-31, is its
+    text.
+    """
     if isinstance(value, date):
         return value.isoformat()
     if value is None or isinstance(value, str | int | float):
         return value
-    raise problem(f"got {shown(value)}, must be plain data: texts, numbers, lists, objects")
+    raise problem(
+        f"got {shown(value)}, must be plain data: texts, numbers, lists, objects"
+    )
 
 
 def _variables(value: dict[str, Any]) -> dict[str, Any]:
     """Refuse variables of a template that the rows or other options set."""
-    reserved = sorted({"messages", "tools", "documents", "add_generation_prompt"} & value.keys())
+    reserved = sorted(
+        {"messages", "tools", "documents", "add_generation_prompt"} & value.keys()
+    )
     if reserved:
-        raise problem(f"{reserved[0]!r} cannot be set here: it comes from the rows or has its own option")
+        raise problem(
+            f"{reserved[0]!r} cannot be set here: it comes from the rows or has its own option"
+        )
     return value
 
 
@@ -386,58 +449,75 @@ Variables = Annotated[
 
 
 class ChatConfig(Section):
-    """Section `chat` of a dataset: its rows hold conversations, which a chat template renders."""
+    """Section `chat` of a dataset: its rows hold conversations, which a chat
+    template renders.
+    """
 
     template: Text | None = None
-    """Jinja template, path of a template file, or name of a template of the tokenizer; null: the default template of
-    the tokenizer."""
+    """Jinja template, path of a template file, or name of a template of the tokenizer;
+    null: the default template of the tokenizer.
+    """
 
     messages_field: Text | None = None
-    """Field of the messages; null: `content_field` if that is set, otherwise messages, conversations or
-    conversation."""
+    """Field of the messages; null: `content_field` if that is set, otherwise messages,
+    conversations or conversation.
+    """
 
     tools_field: Text | None = "tools"
     """Field of the tools that a conversation may call, for rows that have it."""
 
     role_mapping: dict[Text, Text] | None = None
-    """Names of roles to rename, {theirs: user, assistant, system or tool}, in addition to the usual ones."""
+    """Names of roles to rename, {theirs: user, assistant, system or tool}, in
+    addition to the usual ones.
+    """
 
     loss: Literal["assistant", "all"] = "assistant"
-    """Tokens that count toward the loss: those of the assistant's turns, or all. A turn with `weight: 0` or
-    `train: false` has none."""
+    """Tokens that count toward the loss: those of the assistant's turns, or all. A turn
+    with `weight: 0` or `train: false` has none.
+    """
 
     mask_reasoning: Switch = False
-    """Exclude the reasoning of a turn from the loss; its answer and its tool calls still count."""
+    """Exclude the reasoning of a turn from the loss; its answer and its tool calls
+    still count.
+    """
 
     learn_empty_reasoning: Switch = False
-    """Include in the loss the empty reasoning block at the beginning of a turn without reasoning, which the prompt
-    supplies at inference (enable_thinking: false)."""
+    """Include in the loss the empty reasoning block at the beginning of a turn without
+    reasoning, which the prompt supplies at inference (enable_thinking: false).
+    """
 
     template_kwargs: Variables | None = None
-    """Further variables of the template; strftime_now is the date that the function of this name returns."""
+    """Further variables of the template; strftime_now is the date that the function
+    of this name returns.
+    """
 
     add_generation_prompt: Switch = False
     """End with the beginning of the assistant's next turn."""
 
 
 class PromptConfig(Section):
-    """Section `prompt` of a dataset: a template combines columns into a text, of which only the label counts toward the
-    loss.
+    """Section `prompt` of a dataset: a template combines columns into a text, of which
+    only the label counts toward the loss.
 
-    Text is inserted unchanged, numbers and booleans as JSON. A row with any other value, or a null or missing one, is a
-    bad record.
+    Text is inserted unchanged, numbers and booleans as JSON. A row with any other
+    value, or a null or missing one, is a bad record.
     """
 
     format_type: Literal["custom", "chat", "completion"] = "custom"
-    """custom: `template`. chat: input and label are turns of the chat template, or, without a label, the one input
-    column holds the conversation (OpenAI's `messages`, ShareGPT's `conversations`). completion: input, label."""
+    """custom: `template`. chat: input and label are turns of the chat template, or,
+    without a label, the one input column holds the conversation (OpenAI's `messages`,
+    ShareGPT's `conversations`). completion: input, label.
+    """
 
     template: Text | None = None
-    """Text with {column} or {{ column }} where values go, or a program of Jinja, with {% ... %} or expressions; needed
-    by custom. One newline at its end is dropped."""
+    """Text with {column} or {{ column }} where values go, or a program of Jinja, with
+    {% ... %} or expressions; needed by custom. One newline at its end is dropped.
+    """
 
     input_columns: tuple[Text, ...] = ()
-    """Columns of the prompt; for custom, empty means all columns that the template uses except the label."""
+    """Columns of the prompt; for custom, empty means all columns that the template
+    uses except the label.
+    """
 
     label_column: Text | None = None
     """Column of the answer, which counts toward the loss; null: everything counts."""
@@ -446,33 +526,46 @@ class PromptConfig(Section):
     """Input columns that may be null or missing; they are replaced by an empty text."""
 
     separator: str = "\n"
-    """Separator between the input columns that are not empty, for chat and completion; for completion also before the
-    label."""
+    """Separator between the input columns that are not empty, for chat and completion;
+    for completion also before the label.
+    """
 
     mask_input: Switch = True
-    """Only the answer and its EOS count toward the loss; false: the prompt counts too, but examples never do."""
+    """Only the answer and its EOS count toward the loss; false: the prompt counts
+    too, but examples never do.
+    """
 
     add_bos: Switch = True
     """Begin with the BOS token, if the tokenizer adds one to texts."""
 
     add_eos: Switch = True
-    """End with EOS, unless the template contains it. For chat, the chat template ends the answer, and packing ends the
-    document."""
+    """End with EOS, unless the template contains it. For chat, the chat template ends
+    the answer, and packing ends the document.
+    """
 
     system_message: Text | None = None
     """Text before the prompt; in chat, a separate turn."""
 
     examples: tuple[dict[Text, Any], ...] = ()
-    """Few-shot examples: rows that are rendered by the same template before each prompt. They do not count toward the
-    loss."""
+    """Few-shot examples: rows that are rendered by the same template before each
+    prompt. They do not count toward the loss.
+    """
 
     example_separator: str = "\n\n"
-    """Separator between system message, examples and prompt; not for chat, in which they are turns."""
+    """Separator between system message, examples and prompt; not for chat, in which
+    they are turns.
+    """
 
     @property
     def conversation(self) -> str | None:
-        """The column of whole conversations; None where columns are turns or parts of a text."""
-        chat = self.format_type == "chat" and len(self.input_columns) == 1 and self.label_column is None
+        """The column of whole conversations; None where columns are turns or parts
+        of a text.
+        """
+        chat = (
+            self.format_type == "chat"
+            and len(self.input_columns) == 1
+            and self.label_column is None
+        )
         return self.input_columns[0] if chat else None
 
     @model_validator(mode="after")
@@ -509,7 +602,11 @@ class PromptConfig(Section):
         for name in self.optional_columns:
             if inputs and name not in inputs:
                 yield f"optional_columns: {name!r} is not one of input_columns{did_you_mean(name, inputs)}"
-        needed = [name for name in (*inputs, label) if name and name not in self.optional_columns]
+        needed = [
+            name
+            for name in (*inputs, label)
+            if name and name not in self.optional_columns
+        ]
         for index, row in enumerate(self.examples):
             for name in needed:
                 if name not in row and name.partition(".")[0] not in row:
@@ -518,16 +615,22 @@ class PromptConfig(Section):
 
 
 class PreferenceConfig(Section):
-    """Section `preference` of a dataset: rows with a better and a worse answer, as texts or conversations."""
+    """Section `preference` of a dataset: rows with a better and a worse answer, as
+    texts or conversations.
+    """
 
     method: Method
-    """Trainer that the rows are for: pairs (dpo, orpo, cpo, reward), labelled answers (kto, bco) or prompts (grpo)."""
+    """Trainer that the rows are for: pairs (dpo, orpo, cpo, reward), labelled
+    answers (kto, bco) or prompts (grpo).
+    """
 
     trainer: Trainer = "easydel"
     """Naming of the output columns: as in the trainers of EasyDeL or of TRL."""
 
     prompt_field: Text = "prompt"
-    """Field of the prompt; for rows without it, the common beginning of `chosen` and `rejected`."""
+    """Field of the prompt; for rows without it, the common beginning of `chosen` and
+    `rejected`.
+    """
 
     chosen_field: Text = "chosen"
     """Field of the better answer."""

@@ -1,3 +1,5 @@
-"""What a mixture of datasets is described by, under the path that the seed documents import it from."""
+"""What a mixture of datasets is described by, under the path that the seed documents
+import it from.
+"""
 
 from tokenlake.base.lazy_names import public_name as __getattr__  # noqa: F401

@@ -25,7 +25,8 @@ _TYPES: Final = {"int32": torch.int32, "int64": torch.int64}
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collate:
-    """Collate function: ids are padded with `pad_token_id`, masks with 0, labels with -100. Picklable.
+    """Collate function: ids are padded with `pad_token_id`, masks with 0, labels with
+    -100. Picklable.
 
     Attributes:
         pad_token_id: Token that pads ids.
@@ -33,11 +34,13 @@ class Collate:
         padding_side: Side of the padding.
         max_length: Maximum number of ids of an example. None for no limit.
         pad_to_multiple_of: Factor of the width of a batch.
-        labels_from_ids: Whether examples without labels get their ids as labels. Labels are -100 where
-            ``attention_mask`` is 0, because an example is padding there.
+        labels_from_ids: Whether examples without labels get their ids as labels. Labels
+            are -100 where ``attention_mask`` is 0, because an example is padding there.
         labels_apart: Whether labels are separate sequences, padded by themselves.
-        max_target_length: Maximum number of labels, if they are separate sequences. None for no limit.
-        integers: Tensors of a batch, by name, and their types. None for all tensors, as int64.
+        max_target_length: Maximum number of labels, if they are separate sequences.
+            None for no limit.
+        integers: Tensors of a batch, by name, and their types. None for all tensors, as
+            int64.
     """
 
     pad_token_id: int
@@ -61,26 +64,41 @@ class Collate:
             raise ConfigError("max_length: missing; padding 'max_length' needs it")
 
     def __call__(self, examples: Sequence[Mapping[str, Any]]) -> Batch:
-        """Return tensors of shape (n, width) for n examples, whose fields are lists or arrays of one dimension.
+        """Return tensors of shape (n, width) for n examples, whose fields are lists or
+        arrays of one dimension.
 
         Raises:
-            BadRecordError: Examples have different fields, or one is longer than allowed.
+            BadRecordError: Examples have different fields, or one is longer than
+                allowed.
         """
         rows = [_with_arrays(example) for example in examples]
         if self.labels_from_ids:
             rows = [_with_labels(row) for row in rows]
-        labels = [{"labels": row.pop("labels")} for row in rows] if self.labels_apart else []
+        labels = (
+            [{"labels": row.pop("labels")} for row in rows] if self.labels_apart else []
+        )
         batch = self._padded(rows, self.max_length)
         if labels:
             batch |= self._padded(labels, self.max_target_length)
         integers = self.integers or dict.fromkeys(batch, "int64")
-        return {name: torch.as_tensor(batch[name], dtype=_TYPES[kind]) for name, kind in integers.items()}
+        return {
+            name: torch.as_tensor(batch[name], dtype=_TYPES[kind])
+            for name, kind in integers.items()
+        }
 
-    def _padded(self, rows: list[dict[str, Any]], max_values: int | None) -> dict[str, Any]:
-        """Return rows as a batch; BadRecordError if a field has more than `max_values` values."""
+    def _padded(
+        self, rows: list[dict[str, Any]], max_values: int | None
+    ) -> dict[str, Any]:
+        """Return rows as a batch; BadRecordError if a field has more than
+        `max_values` values.
+        """
         for place, row in enumerate(rows):
             for name, value in row.items():
-                if max_values is not None and np.ndim(value) and len(value) > max_values:
+                if (
+                    max_values is not None
+                    and np.ndim(value)
+                    and len(value) > max_values
+                ):
                     raise BadRecordError(
                         f"example {place} of the batch: {name!r} has {len(value)} values, at most {max_values} are "
                         "allowed; truncate it, or raise max_length",
@@ -89,8 +107,15 @@ class Collate:
                         expected=max_values,
                         got=len(value),
                     )
-        width = max_values if self.padding == "max_length" and max_values is not None else 0
-        return batch_of(rows, Filling(self.pad_token_id, self.padding_side, width, self.pad_to_multiple_of))
+        width = (
+            max_values if self.padding == "max_length" and max_values is not None else 0
+        )
+        return batch_of(
+            rows,
+            Filling(
+                self.pad_token_id, self.padding_side, width, self.pad_to_multiple_of
+            ),
+        )
 
 
 def _with_arrays(example: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,9 +127,11 @@ def _with_arrays(example: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_labels(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an example with labels, which are its ids if it has none, and -100 on its own padding.
+    """Return an example with labels, which are its ids if it has none, and -100 on its
+    own padding.
 
-    Only the mask decides which ids are padding: a tokenizer may pad with EOS, which is learned at the end of a text.
+    Only the mask decides which ids are padding: a tokenizer may pad with EOS, which is
+    learned at the end of a text.
     """
     labels = np.array(row.get("labels", row["input_ids"]))
     mask = row.get("attention_mask")
@@ -116,17 +143,20 @@ def _with_labels(row: Mapping[str, Any]) -> dict[str, Any]:
 def create_collate_fn(tokenizer: Any, **options: Any) -> Collate:
     """Return a function that pads the fields of examples to one length.
 
-    The function takes n examples and returns tensors of shape (n, width). Ids are padded with the padding token, masks
-    with 0 and labels with -100.
+    The function takes n examples and returns tensors of shape (n, width). Ids are
+    padded with the padding token, masks with 0 and labels with -100.
 
     Args:
-        tokenizer: Id of the padding token, or a tokenizer (Hub id, path, object) that names one.
-        options: Attributes of ``Collate``: `padding` ("longest" by default, or "max_length"), `padding_side` ("right"),
-            `max_length` (None: no limit), `pad_to_multiple_of` (1), and `integers` (name -> "int32" or "int64"; None:
+        tokenizer: Id of the padding token, or a tokenizer (Hub id, path, object) that
+            names one.
+        options: Attributes of ``Collate``: `padding` ("longest" by default, or
+            "max_length"), `padding_side` ("right"), `max_length` (None: no limit),
+            `pad_to_multiple_of` (1), and `integers` (name -> "int32" or "int64"; None:
             all fields as int64).
 
     Raises:
-        ConfigError: The tokenizer names neither a padding nor an EOS token, or an option is not allowed.
+        ConfigError: The tokenizer names neither a padding nor an EOS token, or an
+            option is not allowed.
 
     Example:
         >>> from tokenlake.data_pipeline import create_collate_fn
@@ -147,15 +177,18 @@ def create_collate_fn(tokenizer: Any, **options: Any) -> Collate:
 def create_causal_lm_collate(tokenizer: Any, **options: Any) -> Collate:
     """Return a collate function for next-token loss.
 
-    In examples without labels, all ids count toward the loss. Padding never counts, both padding that is added and
-    padding of an example itself, where its ``attention_mask`` is 0.
+    In examples without labels, all ids count toward the loss. Padding never counts,
+    both padding that is added and padding of an example itself, where its
+    ``attention_mask`` is 0.
 
     Args:
-        tokenizer: Id of the padding token, or a tokenizer that names one, as for :func:`create_collate_fn`.
+        tokenizer: Id of the padding token, or a tokenizer that names one, as for
+            :func:`create_collate_fn`.
         options: Options of :func:`create_collate_fn`.
 
     Raises:
-        ConfigError: The tokenizer names neither a padding nor an EOS token, or an option is not allowed.
+        ConfigError: The tokenizer names neither a padding nor an EOS token, or an
+            option is not allowed.
 
     Example:
         >>> from tokenlake.data_pipeline import create_causal_lm_collate
@@ -170,12 +203,14 @@ def create_seq2seq_collate(tokenizer: Any, **options: Any) -> Collate:
     """Return a collate function for an encoder and a decoder.
 
     Args:
-        tokenizer: Id of the padding token, or a tokenizer that names one, as for :func:`create_collate_fn`.
-        options: Options of :func:`create_collate_fn`, and `max_target_length`, the maximum number of labels, which are
-            separate sequences (None: no limit).
+        tokenizer: Id of the padding token, or a tokenizer that names one, as for
+            :func:`create_collate_fn`.
+        options: Options of :func:`create_collate_fn`, and `max_target_length`, the
+            maximum number of labels, which are separate sequences (None: no limit).
 
     Raises:
-        ConfigError: The tokenizer names neither a padding nor an EOS token, or an option is not allowed.
+        ConfigError: The tokenizer names neither a padding nor an EOS token, or an
+            option is not allowed.
 
     Example:
         >>> from tokenlake.data_pipeline import create_seq2seq_collate

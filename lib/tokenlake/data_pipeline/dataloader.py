@@ -1,4 +1,5 @@
-"""`DataLoaderBuilder`: a data loader of PyTorch, option by option; its datasets and collate functions.
+"""`DataLoaderBuilder`: a data loader of PyTorch, option by option; its datasets and
+collate functions.
 
 Items of the datasets are rows put through the prompt engine, when they are asked for.
 """
@@ -13,7 +14,13 @@ from typing import Any, Final, Self, cast, final
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, get_worker_info
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    get_worker_info,
+)
 
 from tokenlake.base.checks import require_one_of
 from tokenlake.base.columns import IGNORED
@@ -31,7 +38,8 @@ _STARTS = (None, "fork", "spawn", "forkserver")
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataLoaderBuilder:
-    """Options of a ``torch.utils.data.DataLoader``. Each ``with_`` method returns a builder with one more option.
+    """Options of a ``torch.utils.data.DataLoader``. Each ``with_`` method returns a
+    builder with one more option.
 
     Example:
         >>> from tokenlake.data_pipeline import DataLoaderBuilder
@@ -78,8 +86,10 @@ class DataLoaderBuilder:
         Args:
             num_workers: Number of processes; 0: batches are made in this process.
             persistent: True to keep the processes from epoch to epoch.
-            prefetch_factor: Number of batches that each process makes ahead; None: PyTorch's default.
-            start_method: Start method of the processes, such as "spawn"; None: that of the platform.
+            prefetch_factor: Number of batches that each process makes ahead; None:
+                PyTorch's default.
+            start_method: Start method of the processes, such as "spawn"; None: that of
+                the platform.
         """
         require_one_of("start_method", start_method, _STARTS)
         return self._with(
@@ -98,10 +108,11 @@ class DataLoaderBuilder:
         return self._with(pin_memory=pin_memory)
 
     def with_shuffle(self, shuffle: bool = True, *, seed: int = 0) -> Self:
-        """Shuffle the items in a new order in each epoch. An iterable dataset shuffles itself.
+        """Shuffle the items in a new order in each epoch. An iterable dataset shuffles
+        itself.
 
-        Epochs count from 0, one for each iteration over the loader. ``set_epoch(n)`` of the dataset, or of the sampler
-        of several processes, makes the next one epoch n.
+        Epochs count from 0, one for each iteration over the loader. ``set_epoch(n)`` of
+        the dataset, or of the sampler of several processes, makes the next one epoch n.
 
         Args:
             shuffle: True to shuffle.
@@ -109,11 +120,13 @@ class DataLoaderBuilder:
         """
         return replace(self, _shuffle=shuffle, _seed=seed)
 
-    def with_distributed(self, rank: int | None = None, world_size: int | None = None) -> Self:
+    def with_distributed(
+        self, rank: int | None = None, world_size: int | None = None
+    ) -> Self:
         """Load one process's share of the items, by a ``DistributedSampler``.
 
-        All processes get the same number of items: some items are repeated, or with ``drop_last`` the last ones are
-        left out.
+        All processes get the same number of items: some items are repeated, or with
+        ``drop_last`` the last ones are left out.
 
         Args:
             rank: Index of this process; None: the rank in ``torch.distributed``.
@@ -126,7 +139,8 @@ class DataLoaderBuilder:
         """Pad the items of a batch to one length.
 
         Args:
-            tokenizer: Tokenizer, as for :func:`tokenlake.data_pipeline.create_collate_fn`.
+            tokenizer: Tokenizer, as for
+                :func:`tokenlake.data_pipeline.create_collate_fn`.
             options: Options of that function.
         """
         return self.with_collate(create_collate_fn(tokenizer, **options))
@@ -166,7 +180,10 @@ class DataLoaderBuilder:
                 )
             return {}
         if not self._distributed:
-            return {"shuffle": self._shuffle, "generator": torch.Generator().manual_seed(self._seed)}
+            return {
+                "shuffle": self._shuffle,
+                "generator": torch.Generator().manual_seed(self._seed),
+            }
         rank, world_size = self._place or process_place()
         sampler = EpochSampler(
             self._dataset,
@@ -181,7 +198,9 @@ class DataLoaderBuilder:
 
 @final
 class EpochSampler(DistributedSampler[Any]):
-    """A ``DistributedSampler`` whose every iteration is the next epoch, unless ``set_epoch`` says which."""
+    """A ``DistributedSampler`` whose every iteration is the next epoch, unless
+    ``set_epoch`` says which.
+    """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -202,7 +221,8 @@ class EpochSampler(DistributedSampler[Any]):
 
 @final
 class StreamingDataLoader(DataLoader[Any]):
-    """A ``DataLoader`` of a :class:`StreamingPreprocessedDataset`: each iteration is the dataset's next epoch.
+    """A ``DataLoader`` of a :class:`StreamingPreprocessedDataset`: each iteration is
+    the dataset's next epoch.
 
     At its end a warning says how many rows were left out because they are too long.
     """
@@ -213,12 +233,18 @@ class StreamingDataLoader(DataLoader[Any]):
         dataset.begin_epoch()
         return self._batches(super().__iter__(), dataset)
 
-    def _batches(self, batches: Iterator[Any], dataset: StreamingPreprocessedDataset) -> Iterator[Any]:
+    def _batches(
+        self, batches: Iterator[Any], dataset: StreamingPreprocessedDataset
+    ) -> Iterator[Any]:
         skipped, shortened = dataset.skipped, dataset.shortened
         yield from batches
         if dataset.skips_long:
-            _warn_of_long_prompts(dataset.skipped - skipped, "left out", dataset.max_length)
-        _warn_of_long_prompts(dataset.shortened - shortened, "shortened", dataset.max_length)
+            _warn_of_long_prompts(
+                dataset.skipped - skipped, "left out", dataset.max_length
+            )
+        _warn_of_long_prompts(
+            dataset.shortened - shortened, "shortened", dataset.max_length
+        )
 
 
 def _warn_of_long_prompts(count: int, done: str, max_length: int) -> None:
@@ -236,12 +262,14 @@ Row = Mapping[str, Any]
 
 @final
 class PreprocessedDataset(Dataset[ProcessedExample]):
-    """Map-style dataset of examples; item i is row i as ``input_ids``, ``attention_mask`` and ``labels``, int32[L]
-    each.
+    """Map-style dataset of examples; item i is row i as ``input_ids``,
+    ``attention_mask`` and ``labels``, int32[L] each.
 
     Args:
-        rows: Rows in any object with a length and items, such as a list or a ``datasets.Dataset``.
-        engine: Engine that makes examples of rows; with ``padding=False`` if a collate function pads.
+        rows: Rows in any object with a length and items, such as a list or a
+            ``datasets.Dataset``.
+        engine: Engine that makes examples of rows; with ``padding=False`` if a collate
+            function pads.
 
     Example:
         >>> from tokenlake.data_pipeline import PreprocessedDataset, PromptEngine
@@ -261,19 +289,26 @@ class PreprocessedDataset(Dataset[ProcessedExample]):
         return len(self._rows)
 
     def __getitem__(self, index: int) -> ProcessedExample:
-        """Return the example of a row; BadRecordError (with its number) where none can be made of it."""
+        """Return the example of a row; BadRecordError (with its number) where none
+        can be made of it.
+        """
         example = _unwrapped(self._engine.process(self._rows[index]), index)
-        # Once all rows were asked for, in whatever order, what was cut of them is known.
-        self._engine.cut.judge(is_end=self._engine.cut.count.documents >= len(self._rows))
+        # Once all rows were asked for, in whatever order, what was cut of them is
+        # known.
+        self._engine.cut.judge(
+            is_end=self._engine.cut.count.documents >= len(self._rows)
+        )
         return example
 
 
 @final
 class PackedDataset(Dataset[ProcessedExample]):
-    """Map-style dataset of packed rows; item i is row i, which holds several examples one after the other.
+    """Map-style dataset of packed rows; item i is row i, which holds several examples
+    one after the other.
 
-    Items have ``input_ids``, ``attention_mask``, ``labels``, ``segment_ids`` (1, 2, 3, ... for the examples, 0 for
-    padding) and ``position_ids`` (from 0 in each example), int32[L] each.
+    Items have ``input_ids``, ``attention_mask``, ``labels``, ``segment_ids`` (1, 2, 3,
+    ... for the examples, 0 for padding) and ``position_ids`` (from 0 in each example),
+    int32[L] each.
 
     Args:
         rows: Rows of a :class:`tokenlake.PackedShardedSource` over examples.
@@ -305,7 +340,8 @@ class PackedDataset(Dataset[ProcessedExample]):
 
 def _packed_example(row: Row) -> ProcessedExample:
     ids, segments = row["input_ids"], row["segment_ids"]
-    # An id begins an example where the segment is another than that of the id before it.
+    # An id begins an example where the segment is another than that of the id before
+    # it.
     places = np.arange(len(ids), dtype=np.int32)
     begins = np.concatenate([[True], segments[1:] != segments[:-1]])
     starts = np.maximum.accumulate(np.where(begins, places, 0))
@@ -325,19 +361,22 @@ _SLOTS: Final = 1024
 
 @final
 class StreamingPreprocessedDataset(IterableDataset[ProcessedExample]):
-    """Iterable dataset of examples, made of rows one by one. Each process, and each of its workers, has its share of
-    rows.
+    """Iterable dataset of examples, made of rows one by one. Each process, and each of
+    its workers, has its share of rows.
 
-    Row n belongs to process ``n % world_size``. Processes get equal numbers of rows, and thus of batches: if the rows
-    do not divide evenly, some of the last ones are repeated, or with `drop_last` the last ones are left out. With
-    several processes, a row that is skipped is replaced by a repetition of the row before it.
+    Row n belongs to process ``n % world_size``. Processes get equal numbers of rows,
+    and thus of batches: if the rows do not divide evenly, some of the last ones are
+    repeated, or with `drop_last` the last ones are left out. With several processes, a
+    row that is skipped is replaced by a repetition of the row before it.
 
     Args:
         rows: Source, or any object that can be iterated several times.
         engine: Engine, as for :class:`PreprocessedDataset`.
-        skip_errors: True to leave out rows that make no example, and to count them in :attr:`skipped`.
+        skip_errors: True to leave out rows that make no example, and to count them in
+            :attr:`skipped`.
         skip_long: True to leave out and count rows whose prompt is too long.
-        shuffle_buffer: Number of rows from which the next one is drawn; 0: rows keep their order.
+        shuffle_buffer: Number of rows from which the next one is drawn; 0: rows keep
+            their order.
         seed: Random seed of the draw, together with the epoch.
         rank: Index of this process.
         world_size: Number of processes.
@@ -367,7 +406,9 @@ class StreamingPreprocessedDataset(IterableDataset[ProcessedExample]):
         drop_last: bool = False,
     ) -> None:
         if not 0 <= rank < world_size:
-            raise ConfigError(f"rank: got {rank} of {world_size} processes, must be 0 to {world_size - 1}")
+            raise ConfigError(
+                f"rank: got {rank} of {world_size} processes, must be 0 to {world_size - 1}"
+            )
         self._rows, self._engine = rows, engine
         self._skips: Final = skip_errors
         self.skips_long: Final = skip_long
@@ -375,7 +416,8 @@ class StreamingPreprocessedDataset(IterableDataset[ProcessedExample]):
         self._buffer, self._seed = shuffle_buffer, seed
         self._place: Final = rank, world_size
         self._drops_last = drop_last
-        # In shared memory, so that workers that live on see the next epoch, and what they skip is seen here.
+        # In shared memory, so that workers that live on see the next epoch, and what
+        # they skip is seen here.
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
         self._skipped = torch.zeros(_SLOTS, dtype=torch.int64).share_memory_()
         self._shortened = torch.zeros(_SLOTS, dtype=torch.int64).share_memory_()
@@ -402,7 +444,9 @@ class StreamingPreprocessedDataset(IterableDataset[ProcessedExample]):
         self._is_begun = False
 
     def begin_epoch(self) -> None:
-        """Begin the epoch that was set, or the next one if that was begun already. A loader calls this itself."""
+        """Begin the epoch that was set, or the next one if that was begun already. A
+        loader calls this itself.
+        """
         if self._is_begun:
             self._epoch += 1
         self._is_begun = True
@@ -441,10 +485,14 @@ class StreamingPreprocessedDataset(IterableDataset[ProcessedExample]):
         self._engine.cut.judge(is_end=True)
 
     def _share(self, epoch: int) -> Iterator[tuple[int, Row]]:
-        """Yield the rows of this process with their numbers; every process has as many."""
+        """Yield the rows of this process with their numbers; every process has as
+        many.
+        """
         numbered: Iterator[tuple[int, Row]] = enumerate(self._rows)
         if self._buffer:  # all draw alike, and then take their share
-            numbered = shuffled_by_buffer(numbered, self._buffer, key_of(self._seed, epoch))
+            numbered = shuffled_by_buffer(
+                numbered, self._buffer, key_of(self._seed, epoch)
+            )
         rank, world = self._place
         # A round has a row for each process.
         turn: list[tuple[int, Row]] = []
@@ -476,4 +524,6 @@ def _unwrapped(result: Any, number: int) -> ProcessedExample:
     problem = str(error.details.get("problem", error))
     if is_too_long(error):
         problem += ". dataloader.long_prompts: skip leaves these rows out, and shorten cuts their prompts"
-    raise type(error)(f"row {number}: {problem}", **{**error.details, "row": number}) from error
+    raise type(error)(
+        f"row {number}: {problem}", **{**error.details, "row": number}
+    ) from error

@@ -1,4 +1,6 @@
-"""`DataPipeline`: from one configuration of ``type: data_module`` to data loaders of PyTorch; its tokenizer."""
+"""`DataPipeline`: from one configuration of ``type: data_module`` to data loaders of
+PyTorch; its tokenizer.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +36,16 @@ class TokenizerWrapper:
     """Tokenizer that is loaded and ready to encode.
 
     Args:
-        tokenizer: Hub id, path, `TokenizerConfig`, or object of transformers or tokenizers.
+        tokenizer: Hub id, path, `TokenizerConfig`, or object of transformers or
+            tokenizers.
 
     Attributes:
         pad_token_id: Id of the padding token, or of the EOS token if there is none.
         vocab_size: Largest id plus one, added tokens included.
 
     Raises:
-        TokenizerError: It has neither a padding nor an EOS token; ``TokenizerConfig(special_tokens=...)`` names one.
+        TokenizerError: It has neither a padding nor an EOS token;
+            ``TokenizerConfig(special_tokens=...)`` names one.
 
     Example:
         >>> from tokenlake.data_pipeline import TokenizerWrapper
@@ -58,14 +62,19 @@ class TokenizerWrapper:
         self.vocab_size: Final = self.loaded.files.vocab_size
 
     @classmethod
-    def from_pretrained(cls, name_or_path: Any, **options: Any) -> Result[Self, TokenlakeError]:
+    def from_pretrained(
+        cls, name_or_path: Any, **options: Any
+    ) -> Result[Self, TokenlakeError]:
         """Return the tokenizer of an id or a path, or the error.
 
         Args:
             name_or_path: Hub id or path.
-            options: Options of :class:`tokenlake.TokenizerConfig`: `max_length`, `special_tokens`, `padding_side` ...
+            options: Options of :class:`tokenlake.TokenizerConfig`: `max_length`,
+                `special_tokens`, `padding_side` ...
         """
-        return cls.from_config({"name_or_path": name_or_path, **options} if options else name_or_path)
+        return cls.from_config(
+            {"name_or_path": name_or_path, **options} if options else name_or_path
+        )
 
     @classmethod
     def from_config(cls, config: Any) -> Result[Self, TokenlakeError]:
@@ -77,7 +86,9 @@ class TokenizerWrapper:
 
         def made() -> Self:
             return cls(
-                section(TokenizerConfig, config, "tokenizer") if isinstance(config, Mapping) else config
+                section(TokenizerConfig, config, "tokenizer")
+                if isinstance(config, Mapping)
+                else config
             )
 
         return attempt(made)
@@ -104,14 +115,18 @@ class TokenizerWrapper:
         """
         return self.encode_batch([text]).map(lambda rows: rows[0])
 
-    def encode_batch(self, texts: Sequence[str]) -> Result[list[list[int]], TokenlakeError]:
+    def encode_batch(
+        self, texts: Sequence[str]
+    ) -> Result[list[list[int]], TokenlakeError]:
         """Return the ids of texts, padded as configured.
 
         Args:
             texts: Texts.
         """
         return attempt(
-            lambda: self._manager.tokenize_batch(self.loaded, texts, self.loaded.config)["input_ids"]
+            lambda: self._manager.tokenize_batch(
+                self.loaded, texts, self.loaded.config
+            )["input_ids"]
         )
 
     def decode(self, ids: Sequence[int]) -> Result[str, TokenlakeError]:
@@ -138,31 +153,37 @@ _TORCH: Final = (
     "process_place",
 )
 _of_torch: Final = lazy_names(
-    "tokenlake", {name: f"tokenlake.data_pipeline.dataloader:{name}" for name in _TORCH}, "torch"
+    "tokenlake",
+    {name: f"tokenlake.data_pipeline.dataloader:{name}" for name in _TORCH},
+    "torch",
 )
 """What needs PyTorch, by name: nothing else of a pipeline does."""
 _WHOLE: Final = 1 << 30
 """A limit that no example reaches."""
 _BUFFER: Final = 1000
 """Rows of a stream among which the next is drawn."""
-_EXAMPLE: Final = "{type: data_module, dataset: {name: org/name}, tokenizer: openai-community/gpt2}"
+_EXAMPLE: Final = (
+    "{type: data_module, dataset: {name: org/name}, tokenizer: openai-community/gpt2}"
+)
 
 
 @final
 class DataPipeline:
     """Rows of a dataset as batches of prompts and answers, described by one YAML file.
 
-    Everything is opened on first use. Threads may share a pipeline; each resource is opened once.
+    Everything is opened on first use. Threads may share a pipeline; each resource is
+    opened once.
 
     Args:
         config: Configuration, mapping of its keys, or path of a YAML file.
-        tokenizer: Tokenizer that replaces the configured one: a path, or an object of transformers or tokenizers.
-            None: the configured one.
-        datasets: Name of a split -> its rows (a sequence or a source), which replace the configured dataset. None: the
-            configured one.
+        tokenizer: Tokenizer that replaces the configured one: a path, or an object of
+            transformers or tokenizers. None: the configured one.
+        datasets: Name of a split -> its rows (a sequence or a source), which replace
+            the configured dataset. None: the configured one.
 
     Raises:
-        ConfigError: The configuration is wrong. The message has a line for each problem.
+        ConfigError: The configuration is wrong. The message has a line for each
+            problem.
 
     Example:
         >>> from tokenlake.data_pipeline import DataPipeline
@@ -184,7 +205,8 @@ class DataPipeline:
         config: DataModuleConfig | Mapping[str, Any] | str | os.PathLike[str],
         *,
         tokenizer: Any = None,
-        datasets: Mapping[str, Sequence[Mapping[str, Any]] | ShardedDataSource] | None = None,
+        datasets: Mapping[str, Sequence[Mapping[str, Any]] | ShardedDataSource]
+        | None = None,
     ) -> None:
         self.config: Final = load_section(DataModuleConfig, config, example=_EXAMPLE)[0]
         self._given, self._datasets = tokenizer, dict(datasets or {})
@@ -192,7 +214,9 @@ class DataPipeline:
 
     @classmethod
     def from_config(
-        cls, config: DataModuleConfig | Mapping[str, Any] | str | os.PathLike[str], **objects: Any
+        cls,
+        config: DataModuleConfig | Mapping[str, Any] | str | os.PathLike[str],
+        **objects: Any,
     ) -> Result[Self, TokenlakeError]:
         """Return the pipeline, or the error of its configuration.
 
@@ -204,13 +228,17 @@ class DataPipeline:
 
     @property
     def tokenizer(self) -> TokenizerWrapper:
-        """Tokenizer, loaded on first use. Raises TokenizerError if it cannot be loaded."""
+        """Tokenizer, loaded on first use. Raises TokenizerError if it cannot be
+        loaded.
+        """
         named = self.config.tokenizer_config if self._given is None else self._given
         return self._once("tokenizer", lambda: TokenizerWrapper(named))
 
     @property
     def prompt_engine(self) -> PromptEngine:
-        """Engine that makes examples of rows. It does not pad, because batches do. Packed examples are not cut."""
+        """Engine that makes examples of rows. It does not pad, because batches do.
+        Packed examples are not cut.
+        """
         options = self.config.prompt_template
         files = self.tokenizer.loaded.files
         cuts = self._cuts
@@ -235,7 +263,9 @@ class DataPipeline:
 
     @property
     def _cuts(self) -> bool:
-        """Whether examples that are too long are cut; where they are packed, only if that is asked for."""
+        """Whether examples that are too long are cut; where they are packed, only if
+        that is asked for.
+        """
         truncation = self.config.tokenizer_config.truncation
         return truncation is True if self._packs else truncation is not False
 
@@ -251,7 +281,9 @@ class DataPipeline:
         return tuple(self._datasets) or tuple(configured)
 
     def discover(self) -> Result[DatasetMetadata, TokenlakeError]:
-        """Return subsets, splits and columns of the dataset, found without downloading it; or the error."""
+        """Return subsets, splits and columns of the dataset, found without
+        downloading it; or the error.
+        """
         dataset, first = self.config.dataset, self.config.dataset.splits[0].name
         name = dataset.name.replace("{split}", first)
         return DatasetIntrospector().discover(name, dataset.config_name)
@@ -259,7 +291,8 @@ class DataPipeline:
     def get_dataset(self, split: str = "train") -> Result[Any, TokenlakeError]:
         """Return a split as a `PreprocessedDataset`, or the error.
 
-        The class is `StreamingPreprocessedDataset` for a streamed dataset, and `PackedDataset` for a packed one.
+        The class is `StreamingPreprocessedDataset` for a streamed dataset, and
+        `PackedDataset` for a packed one.
 
         Args:
             split: Name of the split.
@@ -276,14 +309,18 @@ class DataPipeline:
     ) -> Result[Any, TokenlakeError]:
         """Return a ``torch.utils.data.DataLoader`` of a split, or the error.
 
-        Batches are dicts of `input_ids`, `attention_mask` and `labels`, (batch_size, width) each. The width is
-        `tokenizer.max_length`, or with ``padding: longest`` that of the longest row.
+        Batches are dicts of `input_ids`, `attention_mask` and `labels`, (batch_size,
+        width) each. The width is `tokenizer.max_length`, or with ``padding: longest``
+        that of the longest row.
 
         Args:
             split: Name of the split.
-            shuffle: True for another order in each epoch; None: `dataloader.shuffle` of the configuration.
-            distributed: True for this process's share of the rows, as in ``torch.distributed``.
-            batch_size: Rows of a batch; None: `dataloader.batch_size` of the configuration.
+            shuffle: True for another order in each epoch; None: `dataloader.shuffle` of
+                the configuration.
+            distributed: True for this process's share of the rows, as in
+                ``torch.distributed``.
+            batch_size: Rows of a batch; None: `dataloader.batch_size` of the
+                configuration.
         """
         return attempt(lambda: self._loader(split, shuffle, distributed, batch_size))
 
@@ -294,7 +331,9 @@ class DataPipeline:
             return cast("_T", self._opened[name])
 
     def _spec(self, split: str) -> SplitSpec:
-        """Return the settings of a split; ConfigError if the dataset has no such split."""
+        """Return the settings of a split; ConfigError if the dataset has no such
+        split.
+        """
         if split not in self.splits:
             splits = ", ".join(map(repr, self.splits))
             raise ConfigError(
@@ -307,12 +346,16 @@ class DataPipeline:
         return specs.get(split, SplitSpec(name=split))
 
     def _rows(self, spec: SplitSpec) -> Any:
-        """Return the rows of a split, from the configuration or the given datasets, at most `sample_size`.
+        """Return the rows of a split, from the configuration or the given datasets, at
+        most `sample_size`.
 
         They are in their own order, or shuffled by the seed of the split.
         """
         rows: Any = self._datasets.get(spec.name)
-        renames = {column: name for name, column in (self.config.dataset.column_mapping or {}).items()}
+        renames = {
+            column: name
+            for name, column in (self.config.dataset.column_mapping or {}).items()
+        }
         steps: list[Callable[[dict[str, Any]], dict[str, Any]]] = []
         if rows is None:
             config = pipeline_of(self.config, build=False)
@@ -322,20 +365,28 @@ class DataPipeline:
         elif renames:
             steps.append(RenameFields(renames))
         if (columns := self.config.dataset.columns) is not None:
-            steps.append(SelectFields([renames.get(column, column) for column in columns]))
+            steps.append(
+                SelectFields([renames.get(column, column) for column in columns])
+            )
         is_source = isinstance(rows, ShardedDataSource)
         for step in steps:
             rows = rows.map(step) if is_source else [step(dict(row)) for row in rows]
         if self.config.dataset.streaming:
             if spec.sample_size is None:
                 return rows
-            return LimitedShardedSource(rows, spec.sample_size) if is_source else rows[: spec.sample_size]
+            return (
+                LimitedShardedSource(rows, spec.sample_size)
+                if is_source
+                else rows[: spec.sample_size]
+            )
         rows = list(rows)
         if spec.shuffle:
             random.Random(spec.seed).shuffle(rows)
         return rows[: spec.sample_size]
 
-    def _dataset(self, split: str, *, shuffle: bool = False, place: tuple[int, int] = (0, 1)) -> Any:
+    def _dataset(
+        self, split: str, *, shuffle: bool = False, place: tuple[int, int] = (0, 1)
+    ) -> Any:
         self._check_loading()
         spec = self._spec(split)
         rows = self._once(f"rows {split}", lambda: self._rows(spec))
@@ -362,14 +413,21 @@ class DataPipeline:
         )
 
     def _packed(self, rows: Sequence[Mapping[str, Any]]) -> Any:
-        """Return a split as a `PackedDataset`: the rows that a build of the file packs in one unit."""
+        """Return a split as a `PackedDataset`: the rows that a build of the file
+        packs in one unit.
+        """
         examples = _of_torch("PreprocessedDataset")(rows, self.prompt_engine)
         source = IterableShardedSource(examples[place] for place in range(len(rows)))
-        packed = PackedShardedSource(source, seq_length=self._width, tokenizer=self.tokenizer.loaded)
+        packed = PackedShardedSource(
+            source, seq_length=self._width, tokenizer=self.tokenizer.loaded
+        )
         return _of_torch("PackedDataset")(packed)
 
-    def _usable(self, split: str, rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-        """Return the rows of a split without those that are too long, and warn with the number left out or cut.
+    def _usable(
+        self, split: str, rows: Sequence[Mapping[str, Any]]
+    ) -> Sequence[Mapping[str, Any]]:
+        """Return the rows of a split without those that are too long, and warn with the
+        number left out or cut.
 
         With ``long_prompts: fail``, no row is read here.
         """
@@ -381,13 +439,19 @@ class DataPipeline:
         usable: list[Mapping[str, Any]] = []
         for row in rows:
             result = engine.process(row)
-            is_skipped = isinstance(result, Err) and _of_torch("is_too_long")(result.error)
+            is_skipped = isinstance(result, Err) and _of_torch("is_too_long")(
+                result.error
+            )
             if not (is_skipped and policy == "skip"):
                 usable.append(row)
         skipped = len(rows) - len(usable)
         shortened = engine.shortened - shortened_before
         if skipped or shortened:
-            outcome = f"{skipped:,} were left out" if policy == "skip" else f"{shortened:,} were shortened"
+            outcome = (
+                f"{skipped:,} were left out"
+                if policy == "skip"
+                else f"{shortened:,} were shortened"
+            )
             warnings.warn(
                 f"dataset.splits.{split}: of {len(rows):,} rows {outcome}, because their prompts are longer than "
                 f"tokenizer.max_length allows ({engine.max_length:,}); dataloader.long_prompts is {policy}",
@@ -397,7 +461,9 @@ class DataPipeline:
         return usable
 
     def _check_loading(self) -> None:
-        """Raise ConfigError for options of the file that a build acts on and a loader does not."""
+        """Raise ConfigError for options of the file that a build acts on and a
+        loader does not.
+        """
         config, tokenizer = self.config, self.config.tokenizer_config
         problems: list[str] = []
         if self._packs and config.dataset.streaming:
@@ -435,21 +501,36 @@ class DataPipeline:
                 "tokenizer.special_tokens: set, but the given tokenizer (tokenizer=...) has its own; leave one of "
                 "them out"
             )
-        if config.dataloader.long_prompts == "shorten" and config.prompt_template.conversation:
+        if (
+            config.dataloader.long_prompts == "shorten"
+            and config.prompt_template.conversation
+        ):
             problems.append(
                 "dataloader.long_prompts: shorten, but rows are conversations, which cannot be shortened; write skip"
             )
         raise_problems(ConfigError, problems)
 
-    def _loader(self, split: str, shuffle: bool | None, distributed: bool, batch_size: int | None) -> Any:
-        options, spec, tokenizer = self.config.dataloader, self._spec(split), self.config.tokenizer_config
+    def _loader(
+        self,
+        split: str,
+        shuffle: bool | None,
+        distributed: bool,
+        batch_size: int | None,
+    ) -> Any:
+        options, spec, tokenizer = (
+            self.config.dataloader,
+            self._spec(split),
+            self.config.tokenizer_config,
+        )
         mixed = options.shuffle if shuffle is None else shuffle
         streams = self.config.dataset.streaming
         place = _of_torch("process_place")() if distributed else (0, 1)
         builder = (
             _of_torch("DataLoaderBuilder")()
             .with_dataset(self._dataset(split, shuffle=mixed, place=place))
-            .with_batch_size(batch_size or options.batch_size, drop_last=options.drop_last)
+            .with_batch_size(
+                batch_size or options.batch_size, drop_last=options.drop_last
+            )
             .with_pin_memory(options.pin_memory)
             .with_shuffle(mixed and not streams, seed=spec.seed)
             .with_workers(
@@ -459,8 +540,12 @@ class DataPipeline:
             )
             .with_padding(
                 self.tokenizer.pad_token_id,
-                padding="max_length" if tokenizer.padding == "max_length" else "longest",
-                padding_side="left" if self.tokenizer.loaded.pads_left(tokenizer) else "right",
+                padding="max_length"
+                if tokenizer.padding == "max_length"
+                else "longest",
+                padding_side="left"
+                if self.tokenizer.loaded.pads_left(tokenizer)
+                else "right",
                 max_length=tokenizer.max_length,
                 integers=dict(self.config.output_schema),
             )

@@ -1,6 +1,7 @@
 """Building a dataset version: plan, units, workers, session, commit.
 
-Nothing is imported here: a worker process should not pay for what only its parent needs.
+Nothing is imported here: a worker process should not pay for what only its parent
+needs.
 """
 
 from tokenlake.base.lazy_names import lazy_package

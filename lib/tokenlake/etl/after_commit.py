@@ -1,4 +1,6 @@
-"""Hooks that make something beside a version, after its commit. A part registers its hook here by name."""
+"""Hooks that make something beside a version, after its commit. A part registers its
+hook here by name.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,14 @@ from tokenlake.runtime.store.manifest import Manifest
 @final
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """A part that acts after a commit; its modules are imported when a configuration asks for it.
+    """A part that acts after a commit; its modules are imported when a configuration
+    asks for it.
 
     Attributes:
-        check: Function of the configuration, as ``module:name``. It raises before anything is built where `make` cannot
-            succeed.
-        make: Function of the configuration and the committed manifest, as ``module:name``. It returns the paths and
-            URLs of what it made.
+        check: Function of the configuration, as ``module:name``. It raises before
+            anything is built where `make` cannot succeed.
+        make: Function of the configuration and the committed manifest, as
+            ``module:name``. It returns the paths and URLs of what it made.
     """
 
     check: str
@@ -28,7 +31,10 @@ class Hook:
 
 
 HOOKS: Final = (
-    Hook(check="tokenlake.etl.export.plan:check_exports", make="tokenlake.etl.export.plan:make_exports"),
+    Hook(
+        check="tokenlake.etl.export.plan:check_exports",
+        make="tokenlake.etl.export.plan:make_exports",
+    ),
 )
 
 
@@ -42,11 +48,15 @@ def check_hooks(config: PipelineConfig) -> None:
 
 
 def run_hooks(config: PipelineConfig, manifest: Manifest) -> tuple[str, ...]:
-    """Make what a configuration asks for beside its committed version; return the paths and URLs."""
+    """Make what a configuration asks for beside its committed version; return the
+    paths and URLs.
+    """
     if not config.has_exports:
         return ()
     made: list[str] = []
     for hook in HOOKS:
-        make: Callable[[PipelineConfig, Manifest], tuple[str, ...]] = load(hook.make, "an export", "etl")
+        make: Callable[[PipelineConfig, Manifest], tuple[str, ...]] = load(
+            hook.make, "an export", "etl"
+        )
         made.extend(make(config, manifest))
     return tuple(made)

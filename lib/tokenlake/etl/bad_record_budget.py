@@ -1,4 +1,6 @@
-"""The bad records of each source of a build, compared with ``max_bad_fraction`` as early as possible."""
+"""The bad records of each source of a build, compared with ``max_bad_fraction`` as
+early as possible.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from tokenlake.runtime.store.ledger import UnitRecord
 
 @final
 class BadRecordBudget:
-    """Bad records of each source so far, against all records that it has or can still have.
+    """Bad records of each source so far, against all records that it has or can still
+    have.
 
     A build fails as soon as no number of good records can make up for the bad ones::
 
@@ -25,7 +28,8 @@ class BadRecordBudget:
         for source in plan.build.sources:
             if source.on_bad_record == "quarantine":
                 self._allowed_fractions[source.name] = source.max_bad_fraction
-        # Largest number of records of each unit, and of all units of a source that are not counted yet.
+        # Largest number of records of each unit, and of all units of a source that are
+        # not counted yet.
         self._most_records: dict[int, int] = {}
         self._most_unread = Counter[str]()
         self._records_read = Counter[str]()
@@ -47,10 +51,14 @@ class BadRecordBudget:
         if source in self._allowed_fractions:
             self._most_unread[source] -= times * self._most_records.get(record.unit, 0)
             self._records_read[source] += times * record.account.rows_read
-            self._bad_records[source] += times * sum(record.account.quarantined.values())
+            self._bad_records[source] += times * sum(
+                record.account.quarantined.values()
+            )
 
     def check(self) -> None:
-        """Raise TooManyBadRecordsError where the rest of a source cannot dilute its bad records enough."""
+        """Raise TooManyBadRecordsError where the rest of a source cannot dilute its
+        bad records enough.
+        """
         for source, allowed in self._allowed_fractions.items():
             unread = self._most_unread[source]
             bad = self._bad_records[source]

@@ -7,5 +7,7 @@ from tokenlake.runtime.store.address import StoreAddress, absolute_address
 
 
 def address_of_build(build: ResolvedBuild) -> StoreAddress:
-    """Return the address of the store that a build writes to; a path is made absolute."""
+    """Return the address of the store that a build writes to; a path is made
+    absolute.
+    """
     return absolute_address(build.store, build.store_options)

@@ -24,7 +24,8 @@ class Engines:
         watcher: Function that receives each choice.
 
     Attributes:
-        condemned: Backends that differed from the reference once, and are not used any more.
+        condemned: Backends that differed from the reference once, and are not used any
+            more.
     """
 
     def __init__(self, plan: Plan, layout: Layout, watcher: Watcher) -> None:
@@ -36,8 +37,13 @@ class Engines:
         self.condemned: set[str] = set()
 
     def choose(self, unit: PlannedUnit, pool: Pool) -> str:
-        """Return the backend of a unit's source; the first call for a source runs the gate in a worker."""
-        if not isinstance(unit, TextUnit) or self._plan.source(unit.source).tokens is not None:
+        """Return the backend of a unit's source; the first call for a source runs
+        the gate in a worker.
+        """
+        if (
+            not isinstance(unit, TextUnit)
+            or self._plan.source(unit.source).tokens is not None
+        ):
             return NO_ENGINE
         with self._lock:
             if unit.source not in self._chosen:
@@ -48,7 +54,9 @@ class Engines:
             return engine
 
     def _probe(self, unit: TextUnit, pool: Pool) -> str:
-        """Return the engine that the gate chooses in a worker; both take up to two seconds."""
+        """Return the engine that the gate chooses in a worker; both take up to two
+        seconds.
+        """
         worker_count = min(pool.workers, len(self._plan.units))
         if not self._chosen:
             self._emit(Phase(f"starting {numbers.plural(worker_count, 'worker')}"))

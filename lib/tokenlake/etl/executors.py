@@ -1,4 +1,6 @@
-"""The executors: the places where the units of a build run, by name. The bytes are the same in all of them."""
+"""The executors: the places where the units of a build run, by name. The bytes are
+the same in all of them.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,16 @@ if TYPE_CHECKING:
     from tokenlake.config.stages import RayConfig
 
 ExecutorName: TypeAlias = Literal["local", "store", "ray", "dask"]
-"""Processes of this machine; machines that join by the store (``tokenlake work``); a cluster of Ray or Dask."""
+"""Processes of this machine; machines that join by the store (``tokenlake work``); a
+cluster of Ray or Dask.
+"""
 
 EXECUTOR_NAMES: Final[tuple[ExecutorName, ...]] = get_args(ExecutorName)
 
 Executor: TypeAlias = "Callable[[int | None, RayConfig], Pool]"
-"""Function that opens the pool of an executor. Its arguments are the number of workers, None for as many as the
-executor has, and the section `ray` of a configuration."""
+"""Function that opens the pool of an executor. Its arguments are the number of workers,
+None for as many as the executor has, and the section `ray` of a configuration.
+"""
 
 EXECUTORS: Final[Mapping[str, str]] = {
     "local": "tokenlake.etl.executors:open_local_pool",
@@ -30,15 +35,18 @@ EXECUTORS: Final[Mapping[str, str]] = {
     "ray": "tokenlake.etl.cluster_pool.pool:open_ray_pool",
     "dask": "tokenlake.etl.cluster_pool.pool:open_dask_pool",
 }
-"""Name -> its :data:`Executor`, as ``module:name``. A module is imported when its executor is first used: together they
-take as long to import as everything that plans a build."""
+"""Name -> its :data:`Executor`, as ``module:name``. A module is imported when its
+executor is first used: together they take as long to import as everything that plans a
+build.
+"""
 
 
 def local_pool(workers: int | None, *, started: int = 0) -> WorkerPool:
     """Return a pool of worker processes of this machine.
 
     Args:
-        workers: Number of processes; None or 0 for one for each processor, as far as the memory goes.
+        workers: Number of processes; None or 0 for one for each processor, as far as
+            the memory goes.
         started: Number of processes that are started at once.
 
     Raises:
@@ -49,28 +57,38 @@ def local_pool(workers: int | None, *, started: int = 0) -> WorkerPool:
     return WorkerPool(workers or default_workers(), started=started)
 
 
-def open_pool(executor: ExecutorName | None, workers: int | None, ray: RayConfig) -> Pool:
+def open_pool(
+    executor: ExecutorName | None, workers: int | None, ray: RayConfig
+) -> Pool:
     """Return the pool of an executor.
 
     Args:
-        executor: Name of the executor. None: ray if its section is enabled, otherwise local.
-        workers: Number of workers; None for as many as the executor has. On this machine one for each processor, as far
-            as the memory goes. They start when they are needed, or prepared for.
+        executor: Name of the executor. None: ray if its section is enabled, otherwise
+            local.
+        workers: Number of workers; None for as many as the executor has. On this
+            machine one for each processor, as far as the memory goes. They start when
+            they are needed, or prepared for.
         ray: Section `ray` of a configuration.
 
     Raises:
-        ConfigError: No such executor, `workers` of an executor that starts none, or more than memory allows.
+        ConfigError: No such executor, `workers` of an executor that starts none, or
+            more than memory allows.
         MissingExtraError: The executor's package is not installed.
     """
     name = executor or ("ray" if ray.enabled else "local")
     if name not in EXECUTORS:
-        raise ConfigError(f"executor: got {executor!r}, expected one of {', '.join(EXECUTOR_NAMES)}")
+        raise ConfigError(
+            f"executor: got {executor!r}, expected one of {', '.join(EXECUTOR_NAMES)}"
+        )
     open_executor: Executor = load(EXECUTORS[name], f"executor {name!r}", "etl")
     return open_executor(workers, ray)
 
 
-def present_executor(executor: ExecutorName | None, engine: ExecutorName | None) -> ExecutorName | None:
-    """Return the executor that a caller names by the argument `executor`, or by its former name `engine`.
+def present_executor(
+    executor: ExecutorName | None, engine: ExecutorName | None
+) -> ExecutorName | None:
+    """Return the executor that a caller names by the argument `executor`, or by its
+    former name `engine`.
 
     Args:
         executor: Value of the argument; None if it is not given.

@@ -1,12 +1,15 @@
 """Worker processes that start while their build is being planned.
 
-A worker takes about half a second to start. The first one starts when the configuration is resolved and allowed, the
-others when the tokenizers have passed their checks and the listing says how many bytes there are: from then on a plan
-is likely to need them. A worker that has started opens nothing until it gets a job, which only a finished plan gives.
+A worker takes about half a second to start. The first one starts when the configuration
+is resolved and allowed, the others when the tokenizers have passed their checks and the
+listing says how many bytes there are: from then on a plan is likely to need them. A
+worker that has started opens nothing until it gets a job, which only a finished plan
+gives.
 
-No more workers start than the plan will have units, as far as the listing can tell. Those that turn out to be too many
-are ended when the plan is there. Where it is refused, interrupted or has nothing to do, all end with the pool. A build
-whose newest version was asked for in the same words starts none: it is likely to have nothing to do.
+No more workers start than the plan will have units, as far as the listing can tell.
+Those that turn out to be too many are ended when the plan is there. Where it is
+refused, interrupted or has nothing to do, all end with the pool. A build whose newest
+version was asked for in the same words starts none: it is likely to have nothing to do.
 """
 
 from __future__ import annotations
@@ -56,7 +59,9 @@ class HeadStart:
         on_event: Watcher that gets the events.
     """
 
-    def __init__(self, pool: EarlyPool, config: PipelineConfig, on_event: Watcher) -> None:
+    def __init__(
+        self, pool: EarlyPool, config: PipelineConfig, on_event: Watcher
+    ) -> None:
         self._pool, self._on_event = pool, on_event
         self._lock = threading.Lock()
         self._found: dict[str, _Listing] = {}
@@ -82,13 +87,17 @@ class HeadStart:
             Catalog(open_store(address_of_build(build))).latest(build.name)
         except NotFoundError:
             self._is_new = True
-        # The newest version was asked for in the same words: most likely it is still the newest.
+        # The newest version was asked for in the same words: most likely it is still
+        # the newest.
         if not self._is_new and asked_before(config):
             return
         self._unit_size = build.unit_size
         for source in build.sources:
-            self._splittable[source.name] = source.num_rows is None and _can_split(source.data_files)
-        # Of a dataset that has versions, most units are probably reused. One worker chooses the backend meanwhile.
+            self._splittable[source.name] = source.num_rows is None and _can_split(
+                source.data_files
+            )
+        # Of a dataset that has versions, most units are probably reused. One worker
+        # chooses the backend meanwhile.
         self._pool.prepare(1)
 
     def _least_units(self) -> int:
@@ -105,5 +114,7 @@ class HeadStart:
 
 
 def _can_split(entries: Sequence[str]) -> bool:
-    """Say whether all files of a source can be split, going by the names in its configuration."""
+    """Say whether all files of a source can be split, going by the names in its
+    configuration.
+    """
     return all(entry.lower().endswith(_SPLITTABLE) for entry in entries)

@@ -1,16 +1,22 @@
-"""How much memory the worker processes of this machine may use, and how many of them it has room for.
+"""How much memory the worker processes of this machine may use, and how many of them it
+has room for.
 
-A worker holds the tokenizer, the tables of its tokenizer engine, and the documents, ids and row group of the unit that
-it builds. Peaks of one worker that builds 200 MB of text: 320 MiB for GPT-2, 460 MiB for Llama 3.1, 470 MiB for
-Llama 2, 510 MiB for DeepSeek V4, 880 MiB for Gemma 3 (580 MiB of it the tokenizer as its library holds it).
+A worker holds the tokenizer, the tables of its tokenizer engine, and the documents, ids
+and row group of the unit that it builds. Peaks of one worker that builds 200 MB of
+text: 320 MiB for GPT-2, 460 MiB for Llama 3.1, 470 MiB for Llama 2, 510 MiB for
+DeepSeek V4, 880 MiB for Gemma 3 (580 MiB of it the tokenizer as its library holds it).
 
-Three numbers follow, all functions of the memory that is available when the workers are started and of their number:
+Three numbers follow, all functions of the memory that is available when the workers are
+started and of their number:
 
-- The default number of workers is one for each processor, but no more than have :data:`WORKER_BYTES` each.
-- A number of workers that would leave less than :data:`LEAST_BYTES` for each of all the machine's memory is refused.
-- A worker that holds more than its share is replaced after its job, because engines never shrink their caches. It is
-  kept as long as it has grown by less than :data:`GROWTH_BYTES` since its first job: the tokenizer alone may be larger
-  than a share, and a new worker would be as large at once.
+- The default number of workers is one for each processor, but no more than have
+  :data:`WORKER_BYTES` each.
+- A number of workers that would leave less than :data:`LEAST_BYTES` for each of all the
+  machine's memory is refused.
+- A worker that holds more than its share is replaced after its job, because engines
+  never shrink their caches. It is kept as long as it has grown by less than
+  :data:`GROWTH_BYTES` since its first job: the tokenizer alone may be larger than a
+  share, and a new worker would be as large at once.
 """
 
 from __future__ import annotations
@@ -27,19 +33,27 @@ from tokenlake.errors import ConfigError
 MIB: Final = 1 << 20
 
 WORKER_BYTES: Final = 768 * MIB
-"""Memory that each worker should have: most tokenizers need less, the largest vocabularies a little more."""
+"""Memory that each worker should have: most tokenizers need less, the largest
+vocabularies a little more.
+"""
 
 LEAST_BYTES: Final = 256 * MIB
-"""Memory below which no worker can build anything: its imports and a small tokenizer take as much."""
+"""Memory below which no worker can build anything: its imports and a small tokenizer
+take as much.
+"""
 
 LARGEST_SHARE: Final = 2048 * MIB
 """Resident bytes after which a worker is replaced however much memory there is."""
 
 GROWTH_BYTES: Final = 512 * MIB
-"""Resident bytes by which a worker may grow after its first job before it is replaced."""
+"""Resident bytes by which a worker may grow after its first job before it is
+replaced.
+"""
 
 _USED: Final = (
-    0.8  # of the available memory for workers; the rest is for the page cache and the process that plans
+    # Of the available memory for workers; the rest is for the page cache and the
+    # process that plans.
+    0.8
 )
 
 _CGROUPS: Final = Path("/sys/fs/cgroup")
@@ -47,7 +61,8 @@ _UNLIMITED: Final = 1 << 60  # a limit of version 1 above this says that there i
 
 
 def total_memory(root: Path = Path("/")) -> int | None:
-    """Return the bytes of memory of this machine, or of its container where that is limited.
+    """Return the bytes of memory of this machine, or of its container where that is
+    limited.
 
     Args:
         root: Folder in which ``proc`` and ``sys`` are.
@@ -63,7 +78,8 @@ def total_memory(root: Path = Path("/")) -> int | None:
 
 
 def available_memory(root: Path = Path("/")) -> int | None:
-    """Return the bytes of memory that nobody uses now, within the limit of the container.
+    """Return the bytes of memory that nobody uses now, within the limit of the
+    container.
 
     The page cache of a container counts as used where it cannot be told apart.
 
@@ -81,7 +97,9 @@ def available_memory(root: Path = Path("/")) -> int | None:
 
 
 def default_workers() -> int:
-    """Return the number of workers where none is asked for: one for each processor, as far as the memory goes."""
+    """Return the number of workers where none is asked for: one for each processor,
+    as far as the memory goes.
+    """
     available = available_memory()
     processors = available_cpus()
     if available is None:
@@ -93,7 +111,8 @@ def require_memory(workers: int) -> None:
     """Require that a machine has the memory for a number of workers.
 
     Raises:
-        ConfigError: All the memory that this process may use is less than :data:`LEAST_BYTES` for each.
+        ConfigError: All the memory that this process may use is less than
+            :data:`LEAST_BYTES` for each.
     """
     total = total_memory()
     if total is None or workers * LEAST_BYTES <= total:
@@ -112,8 +131,8 @@ def require_memory(workers: int) -> None:
 def share_of(workers: int) -> int:
     """Return the resident bytes after which one of so many workers is replaced.
 
-    Other pools may have the other processors of the machine, as the slots of a cluster do. So a share is never that of
-    fewer workers than there are processors.
+    Other pools may have the other processors of the machine, as the slots of a cluster
+    do. So a share is never that of fewer workers than there are processors.
     """
     available = available_memory()
     if available is None:
@@ -123,7 +142,9 @@ def share_of(workers: int) -> int:
 
 
 def _meminfo(root: Path) -> dict[str, int]:
-    """Return the fields of ``/proc/meminfo`` in bytes; none where there is no such file."""
+    """Return the fields of ``/proc/meminfo`` in bytes; none where there is no such
+    file.
+    """
     try:
         lines = (root / "proc/meminfo").read_text().splitlines()
     except OSError:
@@ -146,11 +167,13 @@ def _physical() -> int | None:
 
 
 def _cgroup_limits(root: Path) -> Iterator[tuple[int, int]]:
-    """Yield (limit, bytes in use) of each control group above this process that limits memory.
+    """Yield (limit, bytes in use) of each control group above this process that limits
+    memory.
 
-    In version 2 ``/proc/self/cgroup`` has one line ``0::/path``, and the limits of all folders above hold. In version 1
-    the line of the memory controller names a folder below ``memory``. Inside a container the path may be one of the
-    machine's, which is not there: the root of the file system is the container's own group then.
+    In version 2 ``/proc/self/cgroup`` has one line ``0::/path``, and the limits of all
+    folders above hold. In version 1 the line of the memory controller names a folder
+    below ``memory``. Inside a container the path may be one of the machine's, which is
+    not there: the root of the file system is the container's own group then.
     """
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
@@ -161,9 +184,15 @@ def _cgroup_limits(root: Path) -> Iterator[tuple[int, int]]:
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if number == "0" and not controllers:
-            yield from _limits(base, path, "memory.max", "memory.current", "inactive_file")
+            yield from _limits(
+                base, path, "memory.max", "memory.current", "inactive_file"
+            )
         elif "memory" in controllers.split(","):
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            names = (
+                "memory.limit_in_bytes",
+                "memory.usage_in_bytes",
+                "total_inactive_file",
+            )
             yield from _limits(base / "memory", path, *names)
 
 
@@ -175,7 +204,8 @@ def _limits(
         limit = _number(folder / limit_name)
         if limit is not None and limit < _UNLIMITED:
             used = _number(folder / used_name) or 0
-            # Pages of files that were not used lately are given up as soon as memory is needed.
+            # Pages of files that were not used lately are given up as soon as memory is
+            # needed.
             yield limit, max(0, used - _cached(folder / "memory.stat", cached_name))
         if folder == base:
             return

@@ -1,14 +1,16 @@
 """A pool of worker processes that survives the death of its workers.
 
-Each worker is ``python -m tokenlake.etl.worker``: a fresh interpreter that takes jobs as JSON and answers with JSON.
-Values of secret blocks go before a job, in a message of their own that is not answered. Nothing is pickled, nothing is
-forked, and the parent's ``__main__`` is not imported again. A thread that calls :meth:`WorkerPool.run` borrows one
-worker for one job. When that worker dies, this thread gets :class:`~tokenlake.errors.WorkerDiedError`, and the pool
-starts another worker.
+Each worker is ``python -m tokenlake.etl.worker``: a fresh interpreter that takes jobs
+as JSON and answers with JSON. Values of secret blocks go before a job, in a message of
+their own that is not answered. Nothing is pickled, nothing is forked, and the parent's
+``__main__`` is not imported again. A thread that calls :meth:`WorkerPool.run` borrows
+one worker for one job. When that worker dies, this thread gets
+:class:`~tokenlake.errors.WorkerDiedError`, and the pool starts another worker.
 
-A worker that neither answers nor begins another activity for a long time is stuck, in a function of the user or in a
-regular expression that never ends. It is killed, and its job fails for good with an error that names the activity. The
-time is half an hour, or the seconds of the environment variable ``TOKENLAKE_WORKER_SECONDS``.
+A worker that neither answers nor begins another activity for a long time is stuck, in a
+function of the user or in a regular expression that never ends. It is killed, and its
+job fails for good with an error that names the activity. The time is half an hour, or
+the seconds of the environment variable ``TOKENLAKE_WORKER_SECONDS``.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ Jobs: TypeAlias = Callable[[], Iterable[Job]]
 
 
 class Pool(Protocol):
-    """The workers of a build: processes of this machine, of a cluster, or those that join by the store.
+    """The workers of a build: processes of this machine, of a cluster, or those that
+    join by the store.
 
     Attributes:
         workers: Number of jobs that should run at a time.
@@ -58,7 +61,9 @@ class Pool(Protocol):
         ...
 
     def run(self, job: Job, on_progress: Progress | None = None, /) -> Any:
-        """Run one job and return its result, see :meth:`WorkerPool.run`; blocks the calling thread."""
+        """Run one job and return its result, see :meth:`WorkerPool.run`; blocks the
+        calling thread.
+        """
         ...
 
     def cancel(self) -> None:
@@ -85,7 +90,8 @@ class EarlyPool(Protocol):
     """A pool whose workers can prepare before there are jobs for them."""
 
     def prepare(self, count: int, /) -> None:
-        """Start workers for a build that is still planned; `expect` ends those in excess.
+        """Start workers for a build that is still planned; `expect` ends those in
+        excess.
 
         Args:
             count: Approximate number of jobs.
@@ -93,7 +99,9 @@ class EarlyPool(Protocol):
         ...
 
     def warm(self, job: WarmJob, /) -> None:
-        """Load everything that units need in all idle workers but one, which will choose the backend meanwhile."""
+        """Load everything that units need in all idle workers but one, which will
+        choose the backend meanwhile.
+        """
         ...
 
 
@@ -104,11 +112,15 @@ def worth_a_retry(error: BaseException) -> bool:
     return isinstance(error, WorkerDiedError | StoreError)
 
 
-def run_threads(work: Callable[[], None], pool: Pool, count: int, over: threading.Event) -> None:
-    """Run a function in several threads; the first error ends all, cancels the pool and is raised.
+def run_threads(
+    work: Callable[[], None], pool: Pool, count: int, over: threading.Event
+) -> None:
+    """Run a function in several threads; the first error ends all, cancels the pool and
+    is raised.
 
     Args:
-        work: Function that takes and runs unit after unit, until none is left or `over` is set.
+        work: Function that takes and runs unit after unit, until none is left or `over`
+            is set.
         pool: Pool on which the units run.
         count: Number of threads.
         over: Event that is set after an error.
@@ -116,7 +128,10 @@ def run_threads(work: Callable[[], None], pool: Pool, count: int, over: threadin
     with ThreadPoolExecutor(count, thread_name_prefix="tokenlake-unit") as threads:
         try:
             # This wakes up once, and not for each of thousands of units.
-            done, _ = wait([threads.submit(work) for _ in range(count)], return_when=FIRST_EXCEPTION)
+            done, _ = wait(
+                [threads.submit(work) for _ in range(count)],
+                return_when=FIRST_EXCEPTION,
+            )
             for future in done:
                 future.result()
         except BaseException:
@@ -126,12 +141,16 @@ def run_threads(work: Callable[[], None], pool: Pool, count: int, over: threadin
 
 
 VARIABLE: Final = "TOKENLAKE_WORKER_SECONDS"
-"""Environment variable: number of seconds without a sign of life after which a worker is stuck."""
+"""Environment variable: number of seconds without a sign of life after which a
+worker is stuck.
+"""
 
 _SECONDS: Final = 1800.0
 
 _UNREAD_BYTES: Final = 1 << 15
-"""Bytes that a pipe takes before they are read: nobody must wait for a worker that is starting."""
+"""Bytes that a pipe takes before they are read: nobody must wait for a worker that
+is starting.
+"""
 
 
 def patience() -> float:
@@ -169,14 +188,15 @@ def seconds_from(variable: str, default: float) -> float:
 
 @final
 class WorkerPool(Pool):
-    """Worker processes of this machine, started in the background: each takes half a CPU second to start.
+    """Worker processes of this machine, started in the background: each takes half a
+    CPU second to start.
 
     Args:
         workers: Largest number of processes, at least 1.
-        rss_limit: Resident bytes after which a worker is replaced; None for a share of the machine's memory, see
-            :mod:`tokenlake.etl.memory`.
-        seconds: Number of seconds without a sign of life after which a worker is stuck; None for that of
-            :func:`patience`.
+        rss_limit: Resident bytes after which a worker is replaced; None for a share of
+            the machine's memory, see :mod:`tokenlake.etl.memory`.
+        seconds: Number of seconds without a sign of life after which a worker is stuck;
+            None for that of :func:`patience`.
         started: Number of processes that are started at once.
     """
 
@@ -189,7 +209,9 @@ class WorkerPool(Pool):
         started: int = 1,
     ) -> None:
         if workers < 1:
-            raise WorkerError(f"a pool needs at least one worker, got {workers}", workers=workers)
+            raise WorkerError(
+                f"a pool needs at least one worker, got {workers}", workers=workers
+            )
         self.workers = workers
         self._rss_limit = share_of(workers) if rss_limit is None else rss_limit
         self._may_grow = rss_limit is None
@@ -210,9 +232,11 @@ class WorkerPool(Pool):
             self._has_prepared = self._has_prepared or len(self._all) > before
 
     def expect(self, count: int, jobs: Jobs = tuple) -> None:
-        """Start, in the background, the workers that a number of jobs needs; more start when a job finds none idle.
+        """Start, in the background, the workers that a number of jobs needs; more start
+        when a job finds none idle.
 
-        Workers that :meth:`prepare` started in excess of that number are ended, if they have done nothing yet.
+        Workers that :meth:`prepare` started in excess of that number are ended, if they
+        have done nothing yet.
         """
         surplus: list[WorkerProcess] = []
         with self._changed:
@@ -228,7 +252,8 @@ class WorkerPool(Pool):
         line = to_line(job)
         if len(line) > _UNREAD_BYTES:
             return
-        # Without the lock, another thread could borrow one of them and write into its pipe at the same time.
+        # Without the lock, another thread could borrow one of them and write into its
+        # pipe at the same time.
         with self._changed:
             # The last idle worker gets the next job, which chooses the backend.
             for worker in self._idle[:-1]:
@@ -243,7 +268,8 @@ class WorkerPool(Pool):
             on_progress: Function that receives the progress of the job.
 
         Raises:
-            WorkerDiedError: The worker ended without an answer; the job may be tried again.
+            WorkerDiedError: The worker ended without an answer; the job may be tried
+                again.
             CancelledError: :meth:`cancel` was called.
             WorkerError: The worker was stuck.
             TokenlakeError: The job itself raised this error.
@@ -257,9 +283,13 @@ class WorkerPool(Pool):
             step = worker.step()  # before its note is closed
             self._replace(worker)
             if self._cancelled:
-                raise CancelledError("the build was cancelled; run it again to resume") from None
+                raise CancelledError(
+                    "the build was cancelled; run it again to resume"
+                ) from None
             raise WorkerDiedError(
-                f"worker process {worker.pid} {worker.ending()}", pid=worker.pid, step=step
+                f"worker process {worker.pid} {worker.ending()}",
+                pid=worker.pid,
+                step=step,
             ) from cause
         except BaseException:
             self._replace(worker)
@@ -273,7 +303,9 @@ class WorkerPool(Pool):
         return answer.result
 
     def cancel(self) -> None:
-        """Kill all workers; running and later calls of :meth:`run` raise CancelledError."""
+        """Kill all workers; running and later calls of :meth:`run` raise
+        CancelledError.
+        """
         with self._changed:
             self._cancelled = True
             for worker in self._all:
@@ -293,8 +325,8 @@ class WorkerPool(Pool):
             worker.kill()
         for worker in workers:
             worker.wait()
-        # The thread that waits for a busy worker closes its pipe: a descriptor that is closed twice may be that of
-        # another file by then.
+        # The thread that waits for a busy worker closes its pipe: a descriptor that is
+        # closed twice may be that of another file by then.
         for worker in idle:
             worker.reap()
         self._group.end()
@@ -305,7 +337,9 @@ class WorkerPool(Pool):
             return sorted(worker.pid for worker in self._all)
 
     def _is_too_large(self, worker: WorkerProcess, rss: int) -> bool:
-        """Return whether a worker holds so many bytes that a new one should replace it."""
+        """Return whether a worker holds so many bytes that a new one should replace
+        it.
+        """
         limit = self._rss_limit
         if self._may_grow:
             limit = max(limit, worker.first_rss + GROWTH_BYTES)
@@ -319,7 +353,9 @@ class WorkerPool(Pool):
             self._start_one()
 
     def _take_surplus(self, count: int) -> list[WorkerProcess]:
-        """Remove workers that have done nothing yet from the pool, until it has no more than `count`; return them."""
+        """Remove workers that have done nothing yet from the pool, until it has no
+        more than `count`; return them.
+        """
         fresh = [worker for worker in self._idle if worker.is_fresh]
         surplus = fresh[: max(0, len(self._all) - count)]
         for worker in surplus:

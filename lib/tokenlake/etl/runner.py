@@ -37,13 +37,15 @@ class BuildResult:
         dataset: Name of the dataset.
         version: Number of the committed version.
         path: Folder of the version.
-        status: ``built``, ``resumed`` (some units had been finished before) or ``exists`` (nothing was left to do).
+        status: ``built``, ``resumed`` (some units had been finished before) or
+            ``exists`` (nothing was left to do).
         manifest: Committed manifest.
         units_built: Number of units that this build built.
         units_resumed: Number of units that an earlier run of this version had finished.
         units_reused: Number of units that were taken over from another version.
         seconds: Wall time of the build.
-        notes: Notes on splits that were not read or mixed, and on entries of `exclude` that matched no document.
+        notes: Notes on splits that were not read or mixed, and on entries of `exclude`
+            that matched no document.
         exports: Paths and URLs of the exports that the configuration asks for.
 
     Example:
@@ -92,7 +94,9 @@ class BuildResult:
             "exports": ", ".join(self.exports),
         }
         notes = [(note,) for note in self.notes]
-        return named_facts(f"Build of {self.dataset}@v{self.version}", facts, ("note",), notes)
+        return named_facts(
+            f"Build of {self.dataset}@v{self.version}", facts, ("note",), notes
+        )
 
 
 def build_dataset(
@@ -104,44 +108,54 @@ def build_dataset(
     pool: Pool | None = None,
     executor: ExecutorName | None = None,
 ) -> BuildResult:
-    """Build a dataset version; a configuration that mixes text is several builds, one for each source's tokens first.
+    """Build a dataset version; a configuration that mixes text is several builds, one
+    for each source's tokens first.
 
     Args:
         config: A configuration, a mapping of one, or the path of a YAML file.
-        workers: Number of worker processes. By default one for each processor that this process may use, as far as the
-            memory goes, or as many as the executor has.
+        workers: Number of worker processes. By default one for each processor that this
+            process may use, as far as the memory goes, or as many as the executor has.
         on_event: Function that receives all events, from several threads.
-        retries: Number of times that a unit is tried again after an error that may pass.
+        retries: Number of times that a unit is tried again after an error that may
+            pass.
         pool: Running workers to use instead of `workers` new ones; it stays open.
-        executor: Place where units run: ``local``, ``store``, ``ray`` or ``dask``. By default processes of this
-            machine, or Ray if the configuration enables it.
+        executor: Place where units run: ``local``, ``store``, ``ray`` or ``dask``. By
+            default processes of this machine, or Ray if the configuration enables it.
 
     Returns:
         The committed version; where an equal one existed, that one.
 
     Raises:
-        TokenlakeError: See :mod:`tokenlake.errors`; finished units stay and a rerun resumes.
+        TokenlakeError: See :mod:`tokenlake.errors`; finished units stay and a rerun
+            resumes.
     """
     pipeline = load_config(config)
     steps = BuildSteps(pipeline, on_event)
     steps.check()
-    with nullcontext(pool) if pool else open_pool(executor, workers, pipeline.ray) as open_workers:
+    with (
+        nullcontext(pool)
+        if pool
+        else open_pool(executor, workers, pipeline.ray) as open_workers
+    ):
         result = steps.run(lambda step: _build(step, open_workers, on_event, retries))
     if pipeline.has_exports:
         on_event(Phase("writing the exports"))
     return replace(result, exports=run_hooks(pipeline, result.manifest))
 
 
-def finished_build(config: Configuration, on_event: Watcher = ignore) -> BuildResult | None:
+def finished_build(
+    config: Configuration, on_event: Watcher = ignore
+) -> BuildResult | None:
     """Return the result of :func:`build_dataset` where everything is built already.
 
     Args:
         config: A configuration, a mapping of one, or the path of a YAML file.
-        on_event: Function that receives all events, once it is known that everything is built.
+        on_event: Function that receives all events, once it is known that everything is
+            built.
 
     Returns:
-        The result; None where something is left to do, or wrong. Exports count as left to do: only making them shows
-        whether they exist.
+        The result; None where something is left to do, or wrong. Exports count as left
+        to do: only making them shows whether they exist.
     """
     events: list[Event] = []
     with suppress(errors.TokenlakeError):
@@ -157,10 +171,15 @@ def finished_build(config: Configuration, on_event: Watcher = ignore) -> BuildRe
 
 
 def _finished(step: PipelineConfig, on_event: Watcher) -> BuildResult:
-    """Return the result of a build that is committed; raise NotFoundError where it is not."""
+    """Return the result of a build that is committed; raise NotFoundError where it
+    is not.
+    """
     began = time.monotonic()
     plan = planner.plan(step, on_event)
-    if Catalog(open_store(plan.store)).committed(plan.dataset, plan.fingerprint) is None:
+    if (
+        Catalog(open_store(plan.store)).committed(plan.dataset, plan.fingerprint)
+        is None
+    ):
         raise errors.NotFoundError(
             f"{plan.dataset}: its inputs or its tokenizer changed", dataset=plan.dataset
         )
@@ -170,25 +189,30 @@ def _finished(step: PipelineConfig, on_event: Watcher) -> BuildResult:
 
 @final
 class BuildSteps:
-    """The builds of one configuration, in order: the tokens of each source of text, then the mixture or packed rows.
+    """The builds of one configuration, in order: the tokens of each source of text,
+    then the mixture or packed rows.
 
-    A configuration of a single build has only that one. Iterate over the configurations of the builds, and pass the
-    result of each to :meth:`done` before the next.
+    A configuration of a single build has only that one. Iterate over the configurations
+    of the builds, and pass the result of each to :meth:`done` before the next.
 
     Args:
         whole: The configuration.
-        on_event: Function that receives an event at the beginning of each of several builds.
+        on_event: Function that receives an event at the beginning of each of several
+            builds.
     """
 
     def __init__(self, whole: PipelineConfig, on_event: Watcher = ignore) -> None:
         self._config = whole
         self._on_event = on_event
-        # Builds of the tokens of a source, by its name; empty for a configuration of a single build.
+        # Builds of the tokens of a source, by its name; empty for a configuration of a
+        # single build.
         self._token_builds = first_steps(whole)
         self._results: list[BuildResult] = []
 
     def check(self) -> None:
-        """Raise ConfigError for an error in the last build or the exports, before hours of tokenizing."""
+        """Raise ConfigError for an error in the last build or the exports, before
+        hours of tokenizing.
+        """
         if self._token_builds:
             # A build of texts is checked without importing all that mixes.
             from tokenlake.etl.plan.stored import foresee
@@ -212,7 +236,9 @@ class BuildSteps:
                 name = "the mixture"
             self._on_event(BuildStep(count, count, name))
         references = [f"{result.dataset}@v{result.version}" for result in self._results]
-        yield last_step(self._config, dict(zip(self._token_builds, references, strict=True)))
+        yield last_step(
+            self._config, dict(zip(self._token_builds, references, strict=True))
+        )
 
     def run(self, build: Callable[[PipelineConfig], BuildResult]) -> BuildResult:
         """Run all builds in turn, and return the last result.
@@ -227,7 +253,8 @@ class BuildSteps:
         return result
 
     def done(self, result: BuildResult) -> BuildResult:
-        """Record the result of the current build, and return it with the notes of the builds before.
+        """Record the result of the current build, and return it with the notes of the
+        builds before.
 
         Builds of one configuration may repeat a note, which is kept once.
         """
@@ -238,7 +265,9 @@ class BuildSteps:
         return replace(result, notes=tuple(notes))
 
 
-def _build(config: PipelineConfig, pool: Pool, on_event: Watcher, retries: int) -> BuildResult:
+def _build(
+    config: PipelineConfig, pool: Pool, on_event: Watcher, retries: int
+) -> BuildResult:
     began = time.monotonic()
     session = BuildSession.open(config, on_event=on_event, pool=pool)
     try:
@@ -250,8 +279,11 @@ def _build(config: PipelineConfig, pool: Pool, on_event: Watcher, retries: int) 
     return result_of(session, manifest, time.monotonic() - began)
 
 
-def run_pending(session: BuildSession, pool: Pool, *, on_event: Watcher = ignore, retries: int = 2) -> None:
-    """Run a session's pending units until none is left; the first error that retries do not cure ends it.
+def run_pending(
+    session: BuildSession, pool: Pool, *, on_event: Watcher = ignore, retries: int = 2
+) -> None:
+    """Run a session's pending units until none is left; the first error that retries do
+    not cure ends it.
 
     Args:
         session: Session of the build.
@@ -262,13 +294,21 @@ def run_pending(session: BuildSession, pool: Pool, *, on_event: Watcher = ignore
     units = session.plan.units
 
     def report_retry(index: int, error: errors.TokenlakeError) -> None:
-        on_event(UnitRetried(index, units[index].source, str(error), session.reported(index)))
+        on_event(
+            UnitRetried(index, units[index].source, str(error), session.reported(index))
+        )
 
     # A condemned backend makes finished units pending again.
     while session.pending:
         session.announce(pool)
         sizes = {index: units[index].bytes for index in session.pending}
-        run_each(sizes, lambda index: session.run_unit(index, pool), pool, retries, report_retry)
+        run_each(
+            sizes,
+            lambda index: session.run_unit(index, pool),
+            pool,
+            retries,
+            report_retry,
+        )
 
 
 def run_each(
@@ -278,14 +318,16 @@ def run_each(
     retries: int,
     on_retry: Callable[[int, errors.TokenlakeError], object] = lambda unit, error: None,
 ) -> None:
-    """Run units in as many threads as a pool has workers; the first error that retries do not cure cancels the pool.
+    """Run units in as many threads as a pool has workers; the first error that retries
+    do not cure cancels the pool.
 
     Args:
         sizes: Input bytes of each unit, in plan order.
         run: Function that runs a unit, and returns when it is done.
         pool: Pool on which the units run.
         retries: Number of times that a unit is tried again.
-        on_retry: Function that receives each unit that will be tried again, and its error.
+        on_retry: Function that receives each unit that will be tried again, and its
+            error.
     """
     schedule = Schedule(sizes, retries)
     is_over = threading.Event()
@@ -301,7 +343,9 @@ def run_each(
             try:
                 run(unit)
             except errors.TokenlakeError as error:
-                if not worth_a_retry(error) or not schedule.failed(unit, time.monotonic()):
+                if not worth_a_retry(error) or not schedule.failed(
+                    unit, time.monotonic()
+                ):
                     raise
                 on_retry(unit, error)
 
@@ -333,5 +377,9 @@ def result_of(session: BuildSession, manifest: Manifest, seconds: float) -> Buil
         units_resumed=resumed,
         units_reused=how.count("reused"),
         seconds=seconds,
-        notes=(*session.plan.build.notes, *session.plan.left_out, *session.plan.missed(manifest.accounts)),
+        notes=(
+            *session.plan.build.notes,
+            *session.plan.left_out,
+            *session.plan.missed(manifest.accounts),
+        ),
     )

@@ -1,8 +1,11 @@
-"""Tokens that another configuration made of the same text: found by content, not by the name of their dataset.
+"""Tokens that another configuration made of the same text: found by content, not by the
+name of their dataset.
 
-The tokens of a source are kept as ``{name}.{source}.tokens``, where `name` is that of the configuration or of its file.
-A configuration that was renamed, or a second one of the same sources, would look for them under its own name and
-tokenize again. Their fingerprint does not depend on the name: what was read, by which options and which tokenizer.
+The tokens of a source are kept as ``{name}.{source}.tokens``, where `name` is that of
+the configuration or of its file. A configuration that was renamed, or a second one of
+the same sources, would look for them under its own name and tokenize again. Their
+fingerprint does not depend on the name: what was read, by which options and which
+tokenizer.
 """
 
 from __future__ import annotations
@@ -20,10 +23,12 @@ from tokenlake.runtime.store.catalog import Catalog
 
 
 def under_their_name(step: PipelineConfig, source: str) -> PipelineConfig:
-    """Return the build of a source's tokens under the name of the dataset that has them; itself where none has.
+    """Return the build of a source's tokens under the name of the dataset that has
+    them; itself where none has.
 
-    Planning is needed to know the fingerprint. So nothing is planned where no other dataset has tokens of a source of
-    this name, or where this one's own are there and were asked for in the same words.
+    Planning is needed to know the fingerprint. So nothing is planned where no other
+    dataset has tokens of a source of this name, or where this one's own are there and
+    were asked for in the same words.
 
     Args:
         step: The build, a first step of a mixture.
@@ -31,7 +36,11 @@ def under_their_name(step: PipelineConfig, source: str) -> PipelineConfig:
     """
     with suppress(TokenlakeError):
         catalog = Catalog(open_store(address_of_build(resolve(step))))
-        others = [name for name in catalog.datasets() if is_tokens_of(name, source) and name != step.name]
+        others = [
+            name
+            for name in catalog.datasets()
+            if is_tokens_of(name, source) and name != step.name
+        ]
         if not others or _is_asked_again(step):
             return step
         plan = planner.plan(step)
@@ -47,7 +56,9 @@ def under_their_name(step: PipelineConfig, source: str) -> PipelineConfig:
 
 
 def _is_asked_again(step: PipelineConfig) -> bool:
-    """Whether the newest tokens under the build's own name were asked for in these words."""
+    """Whether the newest tokens under the build's own name were asked for in these
+    words.
+    """
     with suppress(TokenlakeError):
         return asked_before(step)
     return False

@@ -1,8 +1,10 @@
-"""One build, from its plan to its commit; its driver decides on threads, retries and order.
+"""One build, from its plan to its commit; its driver decides on threads, retries and
+order.
 
-A session claims a version, finds out which units are done already, chooses the tokenizer backend of each source, runs
-single units through a worker pool, and commits. It can end at any moment: finished units have a ledger record, and the
-next session with the same configuration and inputs continues from there.
+A session claims a version, finds out which units are done already, chooses the
+tokenizer backend of each source, runs single units through a worker pool, and commits.
+It can end at any moment: finished units have a ledger record, and the next session with
+the same configuration and inputs continues from there.
 """
 
 from __future__ import annotations
@@ -34,8 +36,19 @@ from tokenlake.etl.commit import (
     require_held,
 )
 from tokenlake.etl.engine_choices import Engines
-from tokenlake.etl.events.of_builds import BuildPlanned, Committed, EngineCondemned, Phase
-from tokenlake.etl.events.of_units import Done, UnitFailed, UnitFinished, UnitProgress, UnitStarted
+from tokenlake.etl.events.of_builds import (
+    BuildPlanned,
+    Committed,
+    EngineCondemned,
+    Phase,
+)
+from tokenlake.etl.events.of_units import (
+    Done,
+    UnitFailed,
+    UnitFinished,
+    UnitProgress,
+    UnitStarted,
+)
 from tokenlake.etl.events.watcher import Watcher, ignore
 from tokenlake.etl.head_start import HeadStart
 from tokenlake.etl.job.messages import REFERENCE, Job
@@ -55,13 +68,17 @@ from tokenlake.runtime.store.manifest import Manifest
 from tokenlake.runtime.store.outputs import require_no_version_above
 
 How: TypeAlias = Literal["built", "resumed", "reused"]
-"""Origin of a finished unit: built by this session, by an earlier one of this version, or for another version."""
+"""Origin of a finished unit: built by this session, by an earlier one of this
+version, or for another version.
+"""
 
 Status: TypeAlias = Literal["new", "resumed", "committed"]
 """State of the claim: made by this session, found unfinished, or found committed."""
 
 _COUNTED: Final = ("bytes", "documents", "tokens")
-"""Fields of a worker's progress that events have, in the order of :data:`~tokenlake.etl.events.Done`."""
+"""Fields of a worker's progress that events have, in the order of
+:data:`~tokenlake.etl.events.Done`.
+"""
 
 _SECONDS_HELD: Final = 1.0
 """Number of seconds for which a look at the claim is good."""
@@ -75,12 +92,15 @@ class BuildSession:
         plan: Plan of the build.
         dataset: Name of the dataset.
         version: Number of the version.
-        status: ``new``, ``resumed`` (an unfinished claim was found) or ``committed`` (nothing is left to do).
+        status: ``new``, ``resumed`` (an unfinished claim was found) or ``committed``
+            (nothing is left to do).
         engines: Tokenizer backend of each source.
         found_committed: Whether the version was committed before this session.
     """
 
-    def __init__(self, plan: Plan, store: Store, version: int, status: Status, watcher: Watcher) -> None:
+    def __init__(
+        self, plan: Plan, store: Store, version: int, status: Status, watcher: Watcher
+    ) -> None:
         self.plan = plan
         self.dataset = plan.dataset
         self.version = version
@@ -116,18 +136,21 @@ class BuildSession:
         after: int = 0,
         pool: Pool | None = None,
     ) -> Self:
-        """Plan a build, claim a version, find its finished units, and take over units of other versions.
+        """Plan a build, claim a version, find its finished units, and take over units
+        of other versions.
 
         Args:
             config: A configuration, a dict of one, or the path of a YAML file.
             on_event: Function that receives all events.
             plan: Plan that was made from `config` before; None makes it here.
-            after: Number of a version; an equal version up to this number is not found, and the claim is above it.
-            pool: Pool that will build the units; its workers are started while the plan is made.
+            after: Number of a version; an equal version up to this number is not found,
+                and the claim is above it.
+            pool: Pool that will build the units; its workers are started while the plan
+                is made.
 
         Raises:
-            ConfigError, SourceError, TokenizerError: The build cannot be planned, or its store lies in a version of
-                another store.
+            ConfigError, SourceError, TokenizerError: The build cannot be planned, or
+                its store lies in a version of another store.
             IntegrityError: The version is committed, but not whole.
         """
         pipeline: PipelineConfig | None = None
@@ -138,7 +161,9 @@ class BuildSession:
                 watcher = HeadStart(pool, pipeline, on_event)
             plan = planner.plan(pipeline, watcher)
         store = open_store(plan.store)
-        require_no_version_above(store.url, "save.output_dir", storage_options=plan.store.options)
+        require_no_version_above(
+            store.url, "save.output_dir", storage_options=plan.store.options
+        )
         claim = Catalog(store).claim(plan.dataset, plan.fingerprint, {}, after=after)
         session = cls(plan, store, claim.version, claim.status, on_event)
         if claim.status == "committed":
@@ -150,13 +175,16 @@ class BuildSession:
 
     def _find_manifest(self) -> None:
         """Read the manifest of a version that is committed already."""
-        # A run that was killed right after its commit leaves a temporary name; a read-only store keeps it.
+        # A run that was killed right after its commit leaves a temporary name; a
+        # read-only store keeps it.
         with contextlib.suppress(errors.StoreError):
             self._store.sweep_temp(self._layout.prefix)
         self._manifest = committed_manifest(self._catalog, self._layout)
 
     def _begin(self, config: PipelineConfig | None) -> None:
-        """Publish the files that workers read, and collect finished and reusable units."""
+        """Publish the files that workers read, and collect finished and reusable
+        units.
+        """
         try:
             if config is not None:
                 self._log.asked(Asked.of(config, self.plan.fingerprint))
@@ -165,20 +193,29 @@ class BuildSession:
                 self._log.resumed()
             publish_preamble(self._store, self.plan, self._layout)
             self._store.sweep_temp(self._layout.prefix)
-            for record in finished_records(self._catalog, self.plan.units, self.dataset, self.version):
+            for record in finished_records(
+                self._catalog, self.plan.units, self.dataset, self.version
+            ):
                 self._add_record(record, "resumed")
-            for record in adopted_records(self._catalog, self._reusable_units(), self.dataset, self.version):
+            for record in adopted_records(
+                self._catalog, self._reusable_units(), self.dataset, self.version
+            ):
                 self._add_record(record, "reused")
         except BaseException as error:
             if isinstance(error, errors.TokenlakeError):
-                # A file that gc deleted is missed in many ways; that the version was swept says more.
+                # A file that gc deleted is missed in many ways; that the version was
+                # swept says more.
                 self._require_held()
             self.failed(error)
             raise
 
     def _reusable_units(self) -> list[PlannedUnit]:
         """Return the pending units that may be taken over from another version."""
-        sources_built_anew = {source.name for source in self.plan.build.sources if not source.cache_enabled}
+        sources_built_anew = {
+            source.name
+            for source in self.plan.build.sources
+            if not source.cache_enabled
+        }
         pending_units = [self.plan.units[index] for index in self.pending]
         return [unit for unit in pending_units if unit.source not in sources_built_anew]
 
@@ -196,7 +233,9 @@ class BuildSession:
         )
         for index, record in sorted(self._records.items()):
             unit = plan.units[index]
-            self._emit(UnitFinished(index, unit.source, unit.bytes, record, self._how[index]))
+            self._emit(
+                UnitFinished(index, unit.source, unit.bytes, record, self._how[index])
+            )
 
     @property
     def pending(self) -> list[int]:
@@ -204,7 +243,11 @@ class BuildSession:
         if self.status == "committed":
             return []
         with self._lock:
-            return [unit.index for unit in self.plan.units if unit.index not in self._records]
+            return [
+                unit.index
+                for unit in self.plan.units
+                if unit.index not in self._records
+            ]
 
     @property
     def how(self) -> dict[int, How]:
@@ -233,17 +276,23 @@ class BuildSession:
             pool.warm(self.plan.warm_job(text_unit, self._layout))
 
     def _first_text_unit(self, indices: Sequence[int]) -> TextUnit | None:
-        """Return the first unit among some units whose texts are tokenized; None where there is none."""
+        """Return the first unit among some units whose texts are tokenized; None
+        where there is none.
+        """
         for index in indices:
             unit = self.plan.units[index]
-            if isinstance(unit, TextUnit) and self.plan.source(unit.source).tokens is None:
+            if (
+                isinstance(unit, TextUnit)
+                and self.plan.source(unit.source).tokens is None
+            ):
                 return unit
         return None
 
     def run_unit(self, index: int, pool: Pool) -> UnitRecord:
         """Build one unit in one of the pool's workers; thread-safe, and idempotent.
 
-        Where the backend turns out to differ from the reference, the unit is built again with the reference.
+        Where the backend turns out to differ from the reference, the unit is built
+        again with the reference.
 
         Raises:
             WorkerDiedError, StoreError: The unit may succeed when it is tried again.
@@ -263,7 +312,8 @@ class BuildSession:
                 if isinstance(error, errors.EngineMismatchError):
                     self._condemn(engine, error)
                     continue
-                # A file that gc deleted is missed in many ways; that the version was swept says more.
+                # A file that gc deleted is missed in many ways; that the version was
+                # swept says more.
                 self._require_held()
                 raise
             record = UnitRecord.from_bytes(sealed, f"the record of unit {index}")
@@ -271,7 +321,9 @@ class BuildSession:
                 return record
             self._failed_progress[index].update(progress)
 
-    def _run_job(self, unit: PlannedUnit, engine: str, pool: Pool, progress: Counter[str]) -> bytes:
+    def _run_job(
+        self, unit: PlannedUnit, engine: str, pool: Pool, progress: Counter[str]
+    ) -> bytes:
         """Run the job of a unit and return its sealed record.
 
         Args:
@@ -291,29 +343,37 @@ class BuildSession:
         return pool.run(job, on_progress).encode()
 
     def _engine_of(self, unit: PlannedUnit, pool: Pool) -> str:
-        """Return the backend of a unit's source, which a worker chooses by the files of the version."""
+        """Return the backend of a unit's source, which a worker chooses by the files
+        of the version.
+        """
         try:
             return self.engines.choose(unit, pool)
         except errors.TokenlakeError:
             self._require_held()
             raise
 
-    def reported(self, index: int, told: Mapping[str, int] = MappingProxyType({})) -> Done:
-        """Return the sums of the progress that was reported of a unit, and forget those of failed attempts.
+    def reported(
+        self, index: int, told: Mapping[str, int] = MappingProxyType({})
+    ) -> Done:
+        """Return the sums of the progress that was reported of a unit, and forget those
+        of failed attempts.
 
         Args:
             index: Index of the unit.
             told: Sums of the progress of a further attempt.
         """
         failed = self._failed_progress.pop(index, Counter[str]())
-        bytes_, documents, tokens = (failed[name] + told.get(name, 0) for name in _COUNTED)
+        bytes_, documents, tokens = (
+            failed[name] + told.get(name, 0) for name in _COUNTED
+        )
         return bytes_, documents, tokens
 
     def commit(self, run: Mapping[str, str] | None = None) -> Manifest:
         """Check the whole build and make the version visible.
 
         Args:
-            run: Facts about the run, such as the id and the URL of a flow run; they are kept in ``runs/``.
+            run: Facts about the run, such as the id and the URL of a flow run; they are
+                kept in ``runs/``.
 
         Raises:
             StoreError: Units are missing.
@@ -333,7 +393,9 @@ class BuildSession:
         self._budget.check()
         if self.engines.condemned:
             self._require_parts(records)
-        manifest = commit_version(self._store, self.plan, self._layout, records, self._record_files)
+        manifest = commit_version(
+            self._store, self.plan, self._layout, records, self._record_files
+        )
         input_files = [file for file in self.plan.inputs if isinstance(file, InputFile)]
         self._log.finish(self.how, hub_commits(input_files), run or {})
         self.status = "committed"
@@ -345,25 +407,30 @@ class BuildSession:
     def _require_parts(self, records: Sequence[UnitRecord]) -> None:
         """Require that all parts are as their records say.
 
-        Once a unit has a record, nobody replaces its parts. Before that, a slow worker may have put parts that a
-        condemned backend made in the place of those that were built again.
+        Once a unit has a record, nobody replaces its parts. Before that, a slow worker
+        may have put parts that a condemned backend made in the place of those that were
+        built again.
         """
         for record in records:
             for part in record.parts:
                 require_digest(self._store, self._layout.key(part.path), part)
 
     def failed(self, error: BaseException) -> None:
-        """Record why this run ends, for listings of the store; the first reason counts, later ones follow from it.
+        """Record why this run ends, for listings of the store; the first reason counts,
+        later ones follow from it.
 
         Args:
-            error: Error that ends the run. It was cancelled if that is no :class:`Exception`, as after Ctrl-C.
+            error: Error that ends the run. It was cancelled if that is no
+                :class:`Exception`, as after Ctrl-C.
         """
         with self._lock:
             if self.status == "committed" or self._has_ended:
                 return
             self._has_ended = True
         with contextlib.suppress(errors.StoreError):
-            if isinstance(error, errors.CancelledError) or not isinstance(error, Exception):
+            if isinstance(error, errors.CancelledError) or not isinstance(
+                error, Exception
+            ):
                 self._log.cancelled()
             else:
                 self._log.failed(error)
@@ -376,7 +443,8 @@ class BuildSession:
         seconds: float,
         progress: Mapping[str, int],
     ) -> bool:
-        """Publish the record of a unit; return False where its backend was condemned meanwhile.
+        """Publish the record of a unit; return False where its backend was condemned
+        meanwhile.
 
         Args:
             unit: Unit that was built.
@@ -385,7 +453,8 @@ class BuildSession:
             seconds: Wall time of the unit.
             progress: Sums of the worker's progress.
         """
-        # The commit looks again. This look only ends a build early that lost its version while it slept.
+        # The commit looks again. This look only ends a build early that lost its
+        # version while it slept.
         if time.monotonic() - self._held_at > _SECONDS_HELD:
             self._require_held()
         with self._lock:
@@ -396,7 +465,9 @@ class BuildSession:
             self._store.put_new(self._layout.ledger(record.unit), sealed)
             self._record_files[record.unit] = FileEntry.of(sealed)
             self._add_record(record, "built")
-        stages = {stage: progress[stage] / 1e6 for stage in STAGES if progress.get(stage)}
+        stages = {
+            stage: progress[stage] / 1e6 for stage in STAGES if progress.get(stage)
+        }
         self._log.finished(unit.index, seconds, stages)
         self._emit(
             UnitFinished(
@@ -420,13 +491,19 @@ class BuildSession:
         self._held_at = time.monotonic()
 
     def _condemn(self, engine: str, error: errors.EngineMismatchError) -> None:
-        """Stop using a backend that differed from the reference, and take back all units that it built."""
+        """Stop using a backend that differed from the reference, and take back all
+        units that it built.
+        """
         with self._lock:
             if engine == REFERENCE or engine in self.engines.condemned:
                 return
             self.engines.condemned.add(engine)
             self._log.condemned(engine, error)
-            units_of_engine = [index for index, record in self._records.items() if record.engine == engine]
+            units_of_engine = [
+                index
+                for index, record in self._records.items()
+                if record.engine == engine
+            ]
             undone: list[UnitFinished] = []
             for index in units_of_engine:
                 remove_record(self._store, self._layout, index)
@@ -445,7 +522,9 @@ class BuildSession:
         self._how[record.unit] = how
 
 
-def _failed_event(unit: PlannedUnit, error: errors.TokenlakeError, progress: Mapping[str, int]) -> UnitFailed:
+def _failed_event(
+    unit: PlannedUnit, error: errors.TokenlakeError, progress: Mapping[str, int]
+) -> UnitFailed:
     """Return the event of an attempt at a unit that ended with an error.
 
     Args:
@@ -456,7 +535,8 @@ def _failed_event(unit: PlannedUnit, error: errors.TokenlakeError, progress: Map
     steps = step_times(progress)
     last_step = error.details.get("step")
     if last_step is not None:
-        # The worker process is gone, and reported no times itself. The store's note of another process may be damaged.
+        # The worker process is gone, and reported no times itself. The store's note of
+        # another process may be damaged.
         with contextlib.suppress(msgspec.ValidationError):
             steps = (msgspec.convert(last_step, StepTime),)
     return UnitFailed(unit.index, unit.source, str(error), steps)

@@ -1,4 +1,6 @@
-"""Import of token ids that other tools made: the configuration of such a build, and the build itself."""
+"""Import of token ids that other tools made: the configuration of such a build, and
+the build itself.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,15 @@ from tokenlake.etl.runner import BuildResult, build_dataset
 from tokenlake.runtime.store.schemes import default_store
 
 ImportFormat: TypeAlias = Literal[
-    "megatron", "numpy", "mds", "litdata", "array_record", "datasets", "parquet", "arrow", "jsonl"
+    "megatron",
+    "numpy",
+    "mds",
+    "litdata",
+    "array_record",
+    "datasets",
+    "parquet",
+    "arrow",
+    "jsonl",
 ]
 """Format of files of token ids."""
 
@@ -60,8 +70,9 @@ def import_tokens(
 ) -> BuildResult:
     """Import token ids that another tool made as a dataset version, unchanged.
 
-    Every id is compared with the vocabulary of the tokenizer. Units are imported in parallel, and an interrupted import
-    is resumed by calling it again. The version records the files with their hashes.
+    Every id is compared with the vocabulary of the tokenizer. Units are imported in
+    parallel, and an interrupted import is resumed by calling it again. The version
+    records the files with their hashes.
 
     Args:
         data: Path, glob, folder or URL of the files, or a list of them.
@@ -70,17 +81,22 @@ def import_tokens(
         name: Name of the dataset; None for that of the folder or file.
         store: Path or URL of the store; None for the default one.
         split: Split to read of a folder whose names say splits; None for `train`.
-        eos: ``keep``: a record is a document. ``split``: a document ends after each EOS. ``none``: like ``split``, and
-            EOS is left out. None for ``split`` of arrays of ids (numpy), otherwise ``keep``.
+        eos: ``keep``: a record is a document. ``split``: a document ends after each
+            EOS. ``none``: like ``split``, and EOS is left out. None for ``split`` of
+            arrays of ids (numpy), otherwise ``keep``.
         eos_token_id: Id of EOS; None for the tokenizer's.
         field: Field of the ids; None for ``input_ids``.
-        loss_field: Field of the loss mask; None for ``loss_mask`` or ``labels``, where records have one.
+        loss_field: Field of the loss mask; None for ``loss_mask`` or ``labels``, where
+            records have one.
         dtype: Type of ids in files that do not state it; None to find it.
         length: Ids of a record of an array of ids that EOS does not divide.
-        packed: Ids of a packed row, if records are packed rows, which are stored as they are; None to store documents.
-        on_bad_record: ``fail``: the first bad record ends the import. ``quarantine``: it is set aside and counted.
+        packed: Ids of a packed row, if records are packed rows, which are stored as
+            they are; None to store documents.
+        on_bad_record: ``fail``: the first bad record ends the import. ``quarantine``:
+            it is set aside and counted.
         workers: Number of worker processes; None for one for each processor.
-        executor: Place where units run: ``local``, ``store``, ``ray`` or ``dask``; None for this machine.
+        executor: Place where units run: ``local``, ``store``, ``ray`` or ``dask``; None
+            for this machine.
         on_event: Function that receives all events, from several threads.
 
     Returns:
@@ -88,7 +104,8 @@ def import_tokens(
 
     Raises:
         ConfigError: An option is wrong, or does not fit the files.
-        BadRecordError: An id is not in the vocabulary, or a record holds no ids; the message names file and record.
+        BadRecordError: An id is not in the vocabulary, or a record holds no ids; the
+            message names file and record.
         SourceError: A file is missing or damaged.
 
     Example:
@@ -131,7 +148,8 @@ def import_configuration(
     on_bad_record: Literal["fail", "quarantine"] = "fail",
     **tokens: str | int | None,
 ) -> dict[str, Any]:
-    """Return the configuration of an import; see :func:`import_tokens` for the arguments.
+    """Return the configuration of an import; see :func:`import_tokens` for the
+    arguments.
 
     Args:
         data: Path, glob, folder or URL of the files, or a list of them.
@@ -151,7 +169,9 @@ def import_configuration(
     entries = [data] if isinstance(data, str | os.PathLike) else list(data)
     paths = [os.fspath(entry) for entry in entries]
     if not paths:
-        raise ConfigError("data: got no path, expected the files or the folder of the token ids")
+        raise ConfigError(
+            "data: got no path, expected the files or the folder of the token ids"
+        )
     name = name or _name_of(paths[0])
     section = {option: value for option, value in tokens.items() if value is not None}
     pack: dict[str, Any] = {"enabled": False}
@@ -174,21 +194,29 @@ def import_configuration(
         "default_tokenizer": os.fspath(tokenizer),
         "source": {"on_bad_record": on_bad_record},
         "pack": pack,
-        "save": {"output_dir": os.fspath(store) if store is not None else default_store()},
+        "save": {
+            "output_dir": os.fspath(store) if store is not None else default_store()
+        },
     }
 
 
 def _name_of(path: str) -> str:
-    """Return the name of a dataset: that of the folder or file of its data, in the letters that names may have.
+    """Return the name of a dataset: that of the folder or file of its data, in the
+    letters that names may have.
 
     Raises:
         ConfigError: The path has no such letters.
     """
-    parts = [part for part in PurePosixPath(path).parts if not re.search(r"[*?\[{]|^[./]*$", part)]
+    parts = [
+        part
+        for part in PurePosixPath(path).parts
+        if not re.search(r"[*?\[{]|^[./]*$", part)
+    ]
     stem = parts[-1].partition(".")[0] if parts else ""
     name = re.sub(r"[^a-z0-9._-]+", "-", stem.lower()).strip("-._")[:_MOST_NAME]
     if not name:
         raise ConfigError(
-            f"name: missing, and none can be made of {path!r}; give the dataset a name", got=path
+            f"name: missing, and none can be made of {path!r}; give the dataset a name",
+            got=path,
         )
     return name

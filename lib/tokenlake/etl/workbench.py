@@ -37,30 +37,36 @@ from tokenlake.runtime.store.layout import Layout
 from tokenlake.runtime.store.ledger import UnitRecord
 
 if TYPE_CHECKING:
-    # Most jobs do without it, so that it is imported where it is used: a worker begins sooner.
+    # Most jobs do without it, so that it is imported where it is used: a worker begins
+    # sooner.
     from tokenlake.etl.unit.opened_parents import OpenedParents
 
 _MOST_PROBES_BYTES: Final = 16 << 20
 """Bytes of verdicts of the gate that are kept on disk."""
 
-# The gate's probe takes documents from the start of a source, until it has enough of them. The reference encodes
-# 4 MB/s, so that this takes a tenth of a second.
+# The gate's probe takes documents from the start of a source, until it has enough of
+# them. The reference encodes 4 MB/s, so that this takes a tenth of a second.
 _PROBE_DOCUMENTS: Final = 200
 _PROBE_BYTES: Final = 1 << 18
 _PROBE_BYTES_OF_DOCUMENT: Final = 1 << 14
 _PROBE_BLOCK_BYTES: Final = 1 << 20
 
-JOBS_OF_PARTS: Final[Mapping[str, str]] = {"sign": "tokenlake.etl.clean.sign_unit:run_sign_job"}
+JOBS_OF_PARTS: Final[Mapping[str, str]] = {
+    "sign": "tokenlake.etl.clean.sign_unit:run_sign_job"
+}
 """Kind of a job of an optional part to the function that runs it, as ``module:name``.
 
-The module is imported by the first job of its kind. The arguments of the function are the job, its store, a dictionary
-in which it may keep things between jobs, and a function that receives the progress.
+The module is imported by the first job of its kind. The arguments of the function are
+the job, its store, a dictionary in which it may keep things between jobs, and a
+function that receives the progress.
 """
 
 
 @final
 class Workbench:
-    """Runs jobs, and keeps stores, tokenizers (slow to load) and manifests of parents between them."""
+    """Runs jobs, and keeps stores, tokenizers (slow to load) and manifests of
+    parents between them.
+    """
 
     def __init__(self) -> None:
         self._stores: dict[str, Store] = {}
@@ -68,10 +74,13 @@ class Workbench:
         self._encoders: dict[tuple[Any, ...], Encoder] = {}
         self._kept: dict[Any, Any] = {}
         self._parents: OpenedParents | None = None
-        self._probes = DiskCache(default_folder() / "probes", max_bytes=_MOST_PROBES_BYTES)
+        self._probes = DiskCache(
+            default_folder() / "probes", max_bytes=_MOST_PROBES_BYTES
+        )
 
     def run(self, job: Job, progress: Progress) -> dict[str, Any] | str:
-        """Run a job and return its result: the ledger record of a unit, sealed, or the verdict on a backend.
+        """Run a job and return its result: the ledger record of a unit, sealed, or the
+        verdict on a backend.
 
         Args:
             job: The job.
@@ -93,24 +102,34 @@ class Workbench:
     def warm(self, job: WarmJob) -> None:
         """Load the tokenizer and the backend that the gate will probably choose.
 
-        An error is ignored: the job that needs them fails with it again, and reports it.
+        An error is ignored: the job that needs them fails with it again, and reports
+        it.
         """
         with contextlib.suppress(Exception):
             files = self._tokenizer(job)
             settings = job.source.tokenizer
             mode = Recipe(job.source, files).special_tokens_in_text
             encoder = likely_encoder(
-                files, settings.engine, mode, job.size, add_special_tokens=settings.add_special_tokens
+                files,
+                settings.engine,
+                mode,
+                job.size,
+                add_special_tokens=settings.add_special_tokens,
             )
-            self._encoders[_encoder_key(files, encoder.engine, mode, settings)] = encoder
-            # pyarrow imports pandas, where it is installed, for the first array that it makes of Python's values, and
-            # gigatoken's backend awkward for the first text.
+            self._encoders[_encoder_key(files, encoder.engine, mode, settings)] = (
+                encoder
+            )
+            # pyarrow imports pandas, where it is installed, for the first array that it
+            # makes of Python's values, and gigatoken's backend awkward for the first
+            # text.
             text = text_of_strings([""])
             if encoder.engine == "gigatoken":
                 encoder.encode(text)
 
     def _build_unit(self, job: UnitJob, progress: Progress) -> UnitRecord:
-        """Build one unit of texts and publish its parts; the caller publishes the record."""
+        """Build one unit of texts and publish its parts; the caller publishes the
+        record.
+        """
         store = self._store(job.store)
         files = self._tokenizer(job)
         settings = job.source.tokenizer
@@ -130,8 +149,12 @@ class Workbench:
             )
         return TextBuild(job, store, self._encoders[key], recipe, progress).build()
 
-    def _build_from_parents(self, job: MixJob | RepackJob, progress: Progress) -> UnitRecord:
-        """Build one unit of stored rows and publish its parts; the caller publishes the record."""
+    def _build_from_parents(
+        self, job: MixJob | RepackJob, progress: Progress
+    ) -> UnitRecord:
+        """Build one unit of stored rows and publish its parts; the caller publishes
+        the record.
+        """
         # A worker of texts does not import all that mixes.
         from tokenlake.etl.unit.mix import mix_unit
         from tokenlake.etl.unit.opened_parents import OpenedParents
@@ -165,7 +188,9 @@ class Workbench:
         return {"engine": choice.engine, "reason": choice.reason}
 
     def _check_machine(self, job: PreflightJob) -> None:
-        """Raise ConfigError where this machine would write other bytes, or cannot reach everything that it needs."""
+        """Raise ConfigError where this machine would write other bytes, or cannot
+        reach everything that it needs.
+        """
         layout = Layout(job.dataset, job.version)
         problem = f"this machine ({socket.gethostname()}) cannot build {job.dataset}@v{job.version}"
         differences = other_versions(job.versions)
@@ -202,10 +227,14 @@ class Workbench:
         return self._stores[key]
 
     def _tokenizer(self, job: UnitJob | EngineJob | WarmJob) -> TokenizerFiles:
-        """Return a tokenizer's files, which are read from the store once and have the hashes of the plan."""
+        """Return a tokenizer's files, which are read from the store once and have
+        the hashes of the plan.
+        """
         key = tuple(sorted(job.tokenizer_files.items()))
         if key not in self._files:
-            contents = read_files(self._store(job.store), job.tokenizer, job.tokenizer_files)
+            contents = read_files(
+                self._store(job.store), job.tokenizer, job.tokenizer_files
+            )
             self._files[key] = TokenizerFiles(name=job.tokenizer, files=contents)
         return self._files[key]
 
@@ -217,7 +246,9 @@ def _encoder_key(
 
 
 def _first_documents(job: EngineJob, recipe: Recipe) -> Iterator[str]:
-    """Yield the beginnings of a source's first documents; bad records are left to the build."""
+    """Yield the beginnings of a source's first documents; bad records are left to
+    the build.
+    """
     size = 0
     documents = 0
     for part in job.ranges[:1]:

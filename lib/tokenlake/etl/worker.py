@@ -1,8 +1,10 @@
-"""The worker process: it receives jobs and sends answers, as :mod:`tokenlake.etl.job` writes them.
+"""The worker process: it receives jobs and sends answers, as :mod:`tokenlake.etl.job`
+writes them.
 
-Its arguments are the file descriptors of the connection and of the note (:mod:`tokenlake.etl.worker_process`), and
-folders of the user's own modules. An unexpected exception becomes an error of type ``WorkerError`` whose message ends
-with the traceback: a bug should be seen, and the pool should live.
+Its arguments are the file descriptors of the connection and of the note
+(:mod:`tokenlake.etl.worker_process`), and folders of the user's own modules. An
+unexpected exception becomes an error of type ``WorkerError`` whose message ends with
+the traceback: a bug should be seen, and the pool should live.
 """
 
 from __future__ import annotations
@@ -37,11 +39,14 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # `nohup` ignores this signal, which ends a group that its parent left behind.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    # In the background of a terminal, a library that writes to it must not stop the process.
+    # In the background of a terminal, a library that writes to it must not stop the
+    # process.
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-    # Last, so that functions of the user are found, and none of their modules hides one of ours or of Python.
+    # Last, so that functions of the user are found, and none of their modules hides one
+    # of ours or of Python.
     sys.path += sys.argv[3:]
-    # Parsed JSON is millions of objects without cycles: the search for cycles takes 15% of a build of chats.
+    # Parsed JSON is millions of objects without cycles: the search for cycles takes 15%
+    # of a build of chats.
     gc.set_threshold(200_000, 50, 50)
     parent = Connection(int(sys.argv[1]))
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -60,7 +65,9 @@ def main() -> None:
 
 
 def _receive(parent: Connection, lines: queue.SimpleQueue[bytes]) -> None:
-    """Queue incoming lines; end the process after the last one: the parent is gone, or needs no worker any more."""
+    """Queue incoming lines; end the process after the last one: the parent is gone,
+    or needs no worker any more.
+    """
     with contextlib.suppress(EOFError, OSError):
         while True:
             lines.put(parent.recv_bytes())
@@ -68,7 +75,8 @@ def _receive(parent: Connection, lines: queue.SimpleQueue[bytes]) -> None:
 
 
 def _write_note(descriptor: int, number: int, text: str) -> None:
-    """Write the next activity where the parent finds it, even when this process is stuck in C code.
+    """Write the next activity where the parent finds it, even when this process is
+    stuck in C code.
 
     Args:
         descriptor: Descriptor of the note.
@@ -80,12 +88,16 @@ def _write_note(descriptor: int, number: int, text: str) -> None:
 
 
 _SECONDS_BETWEEN_REPORTS: Final = 0.1
-"""Smallest number of seconds before a message that only has progress: each message costs both sides time."""
+"""Smallest number of seconds before a message that only has progress: each message
+costs both sides time.
+"""
 
 
 @final
 class _Sender:
-    """Sends answers and progress; progress waits for the next message where one has just been sent."""
+    """Sends answers and progress; progress waits for the next message where one has
+    just been sent.
+    """
 
     def __init__(self, parent: Connection) -> None:
         self._parent = parent
@@ -96,7 +108,8 @@ class _Sender:
         """Send a message, with the progress that waits.
 
         Args:
-            answer: Fields of :class:`~tokenlake.etl.job.lines.WorkerAnswer` except `progress`.
+            answer: Fields of :class:`~tokenlake.etl.job.lines.WorkerAnswer` except
+                `progress`.
         """
         message = WorkerAnswer(progress=dict(self._waiting_progress) or None, **answer)
         self._waiting_progress.clear()
@@ -115,7 +128,9 @@ class _Sender:
 
 
 def _answer(workbench: Workbench, line: bytes, sender: _Sender) -> None:
-    """Run the job of a line and send its answer; secrets and warm-ups are not answered."""
+    """Run the job of a line and send its answer; secrets and warm-ups are not
+    answered.
+    """
     result: Any = None
     error: dict[str, Any] | None = None
     try:
@@ -141,7 +156,9 @@ def _answer(workbench: Workbench, line: bytes, sender: _Sender) -> None:
         )
         error = _without_secrets(to_json(memory_error))
     except BaseException:
-        message = scrub(f"unexpected error in a worker process; this is a bug:\n{traceback.format_exc()}")
+        message = scrub(
+            f"unexpected error in a worker process; this is a bug:\n{traceback.format_exc()}"
+        )
         error = _without_secrets(to_json(WorkerError(message)))
     if error is not None:
         CLOCK.fail()
@@ -150,7 +167,9 @@ def _answer(workbench: Workbench, line: bytes, sender: _Sender) -> None:
 
 
 def _without_secrets(error: dict[str, Any]) -> dict[str, Any]:
-    """Return an error without secrets: its message may quote that of another library, and is logged and stored."""
+    """Return an error without secrets: its message may quote that of another
+    library, and is logged and stored.
+    """
     details = dict(error["details"])
     for key, value in details.items():
         if isinstance(value, str):

@@ -1,14 +1,18 @@
-"""One worker process and the connection to it, and the process group that ends with this process.
+"""One worker process and the connection to it, and the process group that ends with
+this process.
 
-No worker outlives its parent, however the parent ends. The workers of a pool are one process group, and a small process
-in it reads a pipe from the parent and kills the group at the pipe's end. It needs nothing of a worker, which may be
-stopped, or inside C code that holds the interpreter. Where the small process is stopped too, the kernel sends SIGHUP to
-the group, which has become an orphaned one. Both are POSIX: Linux and macOS.
+No worker outlives its parent, however the parent ends. The workers of a pool are one
+process group, and a small process in it reads a pipe from the parent and kills the
+group at the pipe's end. It needs nothing of a worker, which may be stopped, or inside C
+code that holds the interpreter. Where the small process is stopped too, the kernel
+sends SIGHUP to the group, which has become an orphaned one. Both are POSIX: Linux and
+macOS.
 
-A worker writes its current activity into a file without a name. The parent reads it only after it has heard nothing
-for a while: messages about it would cost both sides as much as a small unit's files do. The file has the number of the
-activity (which rises), a space, its description and a zero and, at byte :data:`NOTE_BYTES`, the mark of the current
-step of a unit.
+A worker writes its current activity into a file without a name. The parent reads it
+only after it has heard nothing for a while: messages about it would cost both sides as
+much as a small unit's files do. The file has the number of the activity (which rises),
+a space, its description and a zero and, at byte :data:`NOTE_BYTES`, the mark of the
+current step of a unit.
 """
 
 from __future__ import annotations
@@ -32,7 +36,9 @@ from tokenlake.etl.job.messages import Job, SecretBlocks
 from tokenlake.etl.step_clock.reported_steps import MARK_BYTES, step_of_mark
 
 _GROUP_PROGRAM: Final = "import os; os.read(0, 1); os.killpg(0, 9)"
-"""Program that ends its whole process group, itself included, at the end of its input."""
+"""Program that ends its whole process group, itself included, at the end of its
+input.
+"""
 
 _LOOKS_PER_SILENCE: Final = 8
 """Number of looks at a worker's note in the time after which it is stuck."""
@@ -96,8 +102,16 @@ class WorkerProcess:
         self._note = _open_note()
         descriptors = (worker_end.fileno(), self._note)
         self._process = subprocess.Popen(
-            # With -P, and folders by name, a json.py in the current folder does not run.
-            [sys.executable, "-P", "-m", "tokenlake.etl.worker", *map(str, descriptors), *_folders_of_user()],
+            # With -P, and folders by name, a json.py in the current folder does not
+            # run.
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "tokenlake.etl.worker",
+                *map(str, descriptors),
+                *_folders_of_user(),
+            ],
             pass_fds=descriptors,
             stdin=subprocess.DEVNULL,
             # Output of a library must not land in the output of a command.
@@ -119,18 +133,23 @@ class WorkerProcess:
         self._op = ""
 
     def tell(self, line: bytes) -> None:
-        """Send a message that is not answered; a worker that is gone is noticed when it gets a job."""
+        """Send a message that is not answered; a worker that is gone is noticed when
+        it gets a job.
+        """
         with suppress(OSError):
             self._send_blocks()
             self._pipe.send_bytes(line)
 
-    def ask(self, job: Job, on_progress: Progress | None, seconds: float) -> WorkerAnswer:
+    def ask(
+        self, job: Job, on_progress: Progress | None, seconds: float
+    ) -> WorkerAnswer:
         """Send a job, and return its answer.
 
         Args:
             job: The job.
             on_progress: Function that receives the progress of the job.
-            seconds: Number of seconds without a sign of life after which the worker is stuck.
+            seconds: Number of seconds without a sign of life after which the worker is
+                stuck.
 
         Raises:
             OSError, EOFError, ValueError: The process is gone.
@@ -165,7 +184,8 @@ class WorkerProcess:
         """Send the values of secret blocks, where the worker has others."""
         blocks = provided_blocks()
         if blocks != self._sent_blocks:
-            # The environment is no place for them: other programs of this user can read it.
+            # The environment is no place for them: other programs of this user can read
+            # it.
             self._pipe.send_bytes(to_line(SecretBlocks(values=blocks)))
             self._sent_blocks = blocks
 
@@ -176,7 +196,9 @@ class WorkerProcess:
         return text.decode(errors="replace") or f"beginning a job ({self._op})"
 
     def step(self) -> dict[str, Any] | None:
-        """Return the step of a unit in which the worker ends now, as JSON; None where it has begun none."""
+        """Return the step of a unit in which the worker ends now, as JSON; None
+        where it has begun none.
+        """
         mark = os.pread(self._note, MARK_BYTES, NOTE_BYTES)
         step = step_of_mark(mark, time.time())
         if step is None:
@@ -204,7 +226,9 @@ class WorkerProcess:
 
 
 def _open_note() -> int:
-    """Return the descriptor of a file without a name, in memory where the system has such files."""
+    """Return the descriptor of a file without a name, in memory where the system has
+    such files.
+    """
     if sys.platform == "linux":
         return os.memfd_create("tokenlake")
     with tempfile.TemporaryFile() as file:
@@ -212,11 +236,15 @@ def _open_note() -> int:
 
 
 def _folders_of_user() -> list[str]:
-    """Return the folders that this process imports from, except those of every interpreter of this environment.
+    """Return the folders that this process imports from, except those of every
+    interpreter of this environment.
 
-    Functions of the user are found in them: beside a script or, in a notebook, in the current folder.
+    Functions of the user are found in them: beside a script or, in a notebook, in the
+    current folder.
     """
-    homes = {Path(home).resolve() for home in (sys.prefix, sys.base_prefix, sys.exec_prefix)}
+    homes = {
+        Path(home).resolve() for home in (sys.prefix, sys.base_prefix, sys.exec_prefix)
+    }
     python_path = {Path(folder).resolve() for folder in _python_path()}
     folders = dict.fromkeys(Path(folder).resolve() for folder in sys.path)
 
@@ -238,10 +266,13 @@ def _python_path() -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment of a worker: that of this process, and settings of native libraries."""
+    """Return the environment of a worker: that of this process, and settings of
+    native libraries.
+    """
     return {
-        # glibc returns every freed block of 16 MB to the kernel and faults it in again: 3% of a build's CPU.
-        # Larger blocks are still returned at once, so that a long document leaves no mark.
+        # glibc returns every freed block of 16 MB to the kernel and faults it in again:
+        # 3% of a build's CPU. Larger blocks are still returned at once, so that a long
+        # document leaves no mark.
         "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
         "MALLOC_TRIM_THRESHOLD_": str(128 << 20),
         **os.environ,

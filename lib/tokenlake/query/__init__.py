@@ -4,12 +4,13 @@
 
     tl.sql("artifacts", 'select source, sum(length) from "demo/documents" group by all')
 
-What can be asked (:func:`relations` lists it): a view for each dataset (``demo``: its newest version) and
-version (``"demo@v1"``), with the columns of the shards and ``split, shard, row``; ``"demo/documents"``, the
-provenance with a row for each piece of a document; ``"demo/quarantine"``, bad records; and the tables
-``datasets``, ``splits``, ``shards``, ``inputs``, ``accounts`` (a row per unit and source), ``mixture`` (a row
-per source of a mixture) and ``documents`` (all datasets).
-``decode(input_ids, 'demo')`` gives text.
+What can be asked (:func:`relations` lists it): a view for each dataset (``demo``: its
+newest version) and version (``"demo@v1"``), with the columns of the shards and ``split,
+shard, row``; ``"demo/documents"``, the provenance with a row for each piece of a
+document; ``"demo/quarantine"``, bad records; and the tables ``datasets``, ``splits``,
+``shards``, ``inputs``, ``accounts`` (a row per unit and source), ``mixture`` (a row per
+source of a mixture) and ``documents`` (all datasets). ``decode(input_ids, 'demo')``
+gives text.
 """
 
 from tokenlake.base.lazy_names import lazy_package

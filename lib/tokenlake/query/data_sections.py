@@ -1,6 +1,8 @@
-"""The sections of a report that come from a version's data: lengths, rows, bad records, texts and loading.
+"""The sections of a report that come from a version's data: lengths, rows, bad records,
+texts and loading.
 
-A section says if it describes a sample. The amount that is read is limited, however large the version is.
+A section says if it describes a sample. The amount that is read is limited, however
+large the version is.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ from tokenlake.runtime.store.manifest import Manifest
 _DECODED_ROWS: Final = 24
 _SHOWN_DOCUMENTS: Final = 40  # of a row
 _SHOWN_RUNS: Final = (
-    40  # of a document: neighbouring ids that are alike in whether they count toward the loss
+    # Of a document: neighbouring ids that are alike in whether they count toward the
+    # loss.
+    40
 )
 
 _BAD_RECORD_FILES: Final = 8
@@ -63,8 +67,11 @@ _SPLIT_BYTES: Final = (
 _FILL_LEVELS: Final = (0, 50, 75, 90, 95, 99, 100)  # in percent of the sequence length
 
 
-def data_sections(catalog: Catalog, manifest: Manifest, *, with_texts: bool = True) -> Sections:
-    """Return the sections lengths, rows, bad records, texts and loading, as far as the version has them.
+def data_sections(
+    catalog: Catalog, manifest: Manifest, *, with_texts: bool = True
+) -> Sections:
+    """Return the sections lengths, rows, bad records, texts and loading, as far as the
+    version has them.
 
     Args:
         catalog: Catalog of the store that holds the version.
@@ -98,8 +105,12 @@ def data_sections(catalog: Catalog, manifest: Manifest, *, with_texts: bool = Tr
 def _sample_note(sample: RowSample) -> Html:
     """Return the sentence that says which rows were measured."""
     if sample.is_exact:
-        return tag("p", f"Counted in all {numbers.plural(sample.rows, 'row')}.", class_="dim")
-    groups = f"{numbers.count(sample.groups)} of {numbers.plural(sample.of, 'row group')}"
+        return tag(
+            "p", f"Counted in all {numbers.plural(sample.rows, 'row')}.", class_="dim"
+        )
+    groups = (
+        f"{numbers.count(sample.groups)} of {numbers.plural(sample.of, 'row group')}"
+    )
     note = (
         f"{_basis(sample).capitalize()}, in {groups} at equal distances. "
         "A document that continues beyond them counts up to its last piece in the sample."
@@ -108,24 +119,34 @@ def _sample_note(sample: RowSample) -> Html:
 
 
 def _basis(sample: RowSample) -> str:
-    """Return the rows that an estimate is from, such as ``estimated from 7,881 of 29,085 rows``."""
+    """Return the rows that an estimate is from, such as ``estimated from 7,881 of
+    29,085 rows``.
+    """
     return f"estimated from {numbers.count(sample.rows)} of {numbers.plural(sample.all_rows, 'row')}"
 
 
 def _lengths(sample: RowSample) -> Html:
-    """Draw the lengths of the documents of each source, and list the longest and the shortest documents."""
+    """Draw the lengths of the documents of each source, and list the longest and the
+    shortest documents.
+    """
     histograms: list[Html] = []
     for name, ids in sample.lengths.items():
-        low, median, high = (numbers.count(int(length)) for length in np.quantile(ids, [0.05, 0.5, 0.95]))
+        low, median, high = (
+            numbers.count(int(length)) for length in np.quantile(ids, [0.05, 0.5, 0.95])
+        )
         documents = numbers.plural(len(ids), "document")
         summary = f"{documents}: median {median}; 90% between {low} and {high}"
         if not sample.is_exact:
             summary += f"; {_basis(sample)}"
         bars_of_source = bars(doubling(_counts(ids)))
-        histograms.append(tag("div", tag("h3", name), tag("p", summary, class_="dim"), bars_of_source))
+        histograms.append(
+            tag("div", tag("h3", name), tag("p", summary, class_="dim"), bars_of_source)
+        )
 
     # A sample has its own longest documents, which are not those of the version.
-    which = "" if sample.is_exact else f" of {numbers.plural(sample.rows, 'sampled row')}"
+    which = (
+        "" if sample.is_exact else f" of {numbers.plural(sample.rows, 'sampled row')}"
+    )
     lists = [
         tag("div", _document_table(f"Longest documents{which}", sample.longest)),
         tag("div", _document_table(f"Shortest documents{which}", sample.shortest)),
@@ -136,8 +157,16 @@ def _lengths(sample: RowSample) -> Html:
 
 
 def _document_table(title: str, documents: tuple[DocumentLength, ...]) -> Html:
-    columns = (number("ids", "tokens"), label("source"), label("path", "file"), number("position"))
-    rows = tuple((document.ids, document.source, document.path, document.position) for document in documents)
+    columns = (
+        number("ids", "tokens"),
+        label("source"),
+        label("path", "file"),
+        number("position"),
+    )
+    rows = tuple(
+        (document.ids, document.source, document.path, document.position)
+        for document in documents
+    )
     return to_html(Table(columns, rows, title))
 
 
@@ -152,7 +181,9 @@ def _fullness(sample: RowSample, sequence_length: int) -> Html:
     level_of_row = np.searchsorted(_FILL_LEVELS, percent, side="right") - 1
     names = [f"{low}% to {high}%" for low, high in pairwise(_FILL_LEVELS)]
     names.append("100%")
-    rows_by_level = [(name, int((level_of_row == level).sum())) for level, name in enumerate(names)]
+    rows_by_level = [
+        (name, int((level_of_row == level).sum())) for level, name in enumerate(names)
+    ]
     parts = [
         tag("div", tag("h3", "Fill"), bars(rows_by_level)),
         tag(
@@ -168,7 +199,9 @@ def _fullness(sample: RowSample, sequence_length: int) -> Html:
 
 
 def _bad_records(store: ReadStore, manifest: Manifest) -> Html:
-    """Return the number of bad records by source and reason, and some records of each reason."""
+    """Return the number of bad records by source and reason, and some records of
+    each reason.
+    """
     rows: list[dict[str, Any]] = []
     for name, account in manifest.accounts.items():
         for reason, records in account.quarantined.items():
@@ -192,7 +225,9 @@ def _bad_record(record: Mapping[str, Any]) -> Html:
     return tag("div", heading, raw, class_="document b5")
 
 
-def _quarantined_records(store: ReadStore, manifest: Manifest) -> Iterator[dict[str, Any]]:
+def _quarantined_records(
+    store: ReadStore, manifest: Manifest
+) -> Iterator[dict[str, Any]]:
     """Yield the first records of some files; a copy without these files has none."""
     small_files: list[tuple[str, str]] = []
     for path, entry in sorted(manifest.other_files.items()):
@@ -206,7 +241,9 @@ def _quarantined_records(store: ReadStore, manifest: Manifest) -> Iterator[dict[
             data = verified_bytes(store, layout, path, sha256)
         except NotFoundError:
             return
-        with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
+        with pq.ParquetFile(
+            pa.BufferReader(data), page_checksum_verification=True
+        ) as file:
             yield from next(file.iter_batches(_READ_BAD_RECORDS)).to_pylist()
 
 
@@ -221,7 +258,9 @@ def _shortened_text(text: str) -> str:
 # -- Decoded rows
 
 
-def _decoded_rows(store: ReadStore, manifest: Manifest, names: Mapping[Place, str]) -> Html:
+def _decoded_rows(
+    store: ReadStore, manifest: Manifest, names: Mapping[Place, str]
+) -> Html:
     """Return some rows of each split as text, the first one open."""
     try:
         decoders = decoders_of(store, manifest)
@@ -241,7 +280,11 @@ def _decoded_rows(store: ReadStore, manifest: Manifest, names: Mapping[Place, st
 
 
 def _decoded_row(
-    row: Sequence, decoders: Mapping[str, Decoder], names: Mapping[Place, str], *, is_open: bool
+    row: Sequence,
+    decoders: Mapping[str, Decoder],
+    names: Mapping[Place, str],
+    *,
+    is_open: bool,
 ) -> Html:
     """Return a row as text: its documents, then its additional fields."""
     parts: list[Part] = []
@@ -252,20 +295,32 @@ def _decoded_row(
             name = f"{segment.part}  {name}"
         heading = tag("p", tag("b", name), f"  {segment.place(begin)}", class_="dim")
         text = tag("pre", *_decoded_runs(segment, decoders[segment.source]))
-        parts.append(tag("div", heading, text, class_=f"document b{index % (COLOURS - 1)}"))
+        parts.append(
+            tag("div", heading, text, class_=f"document b{index % (COLOURS - 1)}")
+        )
         begin += len(segment.ids)
     hidden_documents = len(row.segments) - _SHOWN_DOCUMENTS
     if hidden_documents > 0:
-        parts.append(tag("p", f"{numbers.count(hidden_documents)} more in this row", class_="dim"))
+        parts.append(
+            tag(
+                "p", f"{numbers.count(hidden_documents)} more in this row", class_="dim"
+            )
+        )
 
     for name, value in row.kept.items():
         text = _shortened_text(orjson.dumps(value, default=str).decode())
         parts.append(tag("p", tag("b", name), " ", text))
-    return folded(f"{row.split} row {numbers.count(row.row)}: {row.content()}", *parts, is_open=is_open)
+    return folded(
+        f"{row.split} row {numbers.count(row.row)}: {row.content()}",
+        *parts,
+        is_open=is_open,
+    )
 
 
 def _decoded_runs(segment: Segment, decoder: Decoder) -> list[Part]:
-    """Return the text of a segment; with a loss mask, runs of tokens that count toward the loss are marked."""
+    """Return the text of a segment; with a loss mask, runs of tokens that count
+    toward the loss are marked.
+    """
     runs = list(segment.runs())
     texts: list[Part] = []
     for is_learned, ids in runs[:_SHOWN_RUNS]:
@@ -294,18 +349,29 @@ _LOADING_COLUMNS: Final = (
 
 
 def _loading(store: ReadStore, manifest: Manifest) -> Html:
-    """Return the cost of one epoch by the loader's own plan, shuffled with its defaults."""
+    """Return the cost of one epoch by the loader's own plan, shuffled with its
+    defaults.
+    """
     rows: list[dict[str, Any]] = []
     for split in manifest.splits:
         rows += _host_loads(store, manifest, split)
     note = f"One epoch in batches of {_BATCH_SIZE} rows, shuffled with seed 0; each host decodes a row group once."
-    return together([tag("p", note, class_="dim"), to_html(Table.of(_LOADING_COLUMNS, rows))])
+    return together(
+        [tag("p", note, class_="dim"), to_html(Table.of(_LOADING_COLUMNS, rows))]
+    )
 
 
-def _host_loads(store: ReadStore, manifest: Manifest, split: str) -> list[dict[str, Any]]:
+def _host_loads(
+    store: ReadStore, manifest: Manifest, split: str
+) -> list[dict[str, Any]]:
     """Return a row for each number of hosts."""
     if manifest.kind != "packed" and manifest.splits[split].bytes > _SPLIT_BYTES:
-        return [{"split": split, "note": "not estimated: a loader first reads the lengths of all rows"}]
+        return [
+            {
+                "split": split,
+                "note": "not estimated: a loader first reads the lengths of all rows",
+            }
+        ]
     rows: list[dict[str, Any]] = []
     with Dataset(store, manifest, split) as data:
         plan = BatchPlan(data, LoaderOptions(batch_size=_BATCH_SIZE))

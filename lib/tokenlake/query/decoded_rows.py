@@ -1,8 +1,8 @@
 """A sample of a version's rows as text, for its browser of rows.
 
-The sample has blocks of neighbouring rows at even distances, because reading one row costs as much as reading the row
-group around it. A version with 1,000 rows and a sample of 3 blocks of 8 rows gives rows 0 to 7, 496 to 503 and 992 to
-999.
+The sample has blocks of neighbouring rows at even distances, because reading one row
+costs as much as reading the row group around it. A version with 1,000 rows and a sample
+of 3 blocks of 8 rows gives rows 0 to 7, 496 to 503 and 992 to 999.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ _MOST_CHARACTERS: Final = 12_000
 _MOST_DOCUMENTS: Final = 60
 """Limit of the documents of a row."""
 _MOST_RUNS: Final = 200
-"""Limit of the runs of a document that are alike in whether they count toward the loss."""
+"""Limit of the runs of a document that are alike in whether they count toward the
+loss.
+"""
 
 
 def decode_sample(
@@ -45,7 +47,8 @@ def decode_sample(
         store: Store that holds the version.
         manifest: Manifest of the version.
         decoders: Source -> decoder of its tokens.
-        names: Mixture's source name of each input file; a file that is missing has its own source's name.
+        names: Mixture's source name of each input file; a file that is missing has its
+            own source's name.
         sample_rows: Number of rows, about; each split has one block at least.
 
     Raises:
@@ -56,7 +59,9 @@ def decode_sample(
     for split, totals in manifest.splits.items():
         block_count = -(-totals.rows // BLOCK_ROWS)
         for block in spread(block_count, blocks_of_split):
-            sequences = read_sequences(store, manifest, split, block * BLOCK_ROWS, BLOCK_ROWS)
+            sequences = read_sequences(
+                store, manifest, split, block * BLOCK_ROWS, BLOCK_ROWS
+            )
             rows += [_decoded_row(sequence, decoders, names) for sequence in sequences]
     return rows
 
@@ -69,7 +74,9 @@ def _decoded_row(
     remaining = _MOST_CHARACTERS
     begin = 0
     for segment in sequence.segments[:_MOST_DOCUMENTS]:
-        document = _decoded_document(segment, decoders[segment.source], names, begin, remaining)
+        document = _decoded_document(
+            segment, decoders[segment.source], names, begin, remaining
+        )
         documents.append(document)
         remaining -= sum(len(text) for text, _ in document.runs)
         begin += len(segment.ids)
@@ -97,7 +104,11 @@ def _decoded_row(
 
 
 def _decoded_document(
-    segment: Segment, decoder: Decoder, names: Mapping[Place, str], begin: int, most_characters: int
+    segment: Segment,
+    decoder: Decoder,
+    names: Mapping[Place, str],
+    begin: int,
+    most_characters: int,
 ) -> DecodedDocument:
     """Return a segment as text, with at most `most_characters` characters.
 
@@ -115,7 +126,8 @@ def _decoded_document(
         if remaining <= 0 or len(runs) >= _MOST_RUNS:
             is_cut = True
             break
-        # Nearly every token has a character or more: ids beyond the limit need not be decoded.
+        # Nearly every token has a character or more: ids beyond the limit need not be
+        # decoded.
         decoded_ids = ids[:remaining]
         text = printable(decoder.text(decoded_ids))
         mark: bool | None = None

@@ -1,4 +1,6 @@
-"""The row groups of a version that its report reads: all of them as long as that takes a few seconds."""
+"""The row groups of a version that its report reads: all of them as long as that
+takes a few seconds.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +13,32 @@ from tokenlake.runtime.store.manifest import Manifest
 from tokenlake.runtime.store.schemes import is_local
 
 EXACT_GROUPS: Final = 8192
-"""Row groups up to which all are read, of a store on this machine: some 2 billion tokens, in about 3 seconds."""
+"""Row groups up to which all are read, of a store on this machine: some 2 billion
+tokens, in about 3 seconds.
+"""
 
 EXACT_DOCUMENTS: Final = 5_000_000
-"""Rows and documents up to which all are read: each piece of a document takes some 100 bytes of memory."""
+"""Rows and documents up to which all are read: each piece of a document takes some
+100 bytes of memory.
+"""
 
 SAMPLED_GROUPS: Final = 64
 """Row groups that are read of a larger version, or of one in a bucket."""
 
 
 def most_groups_of(store: ReadStore, manifest: Manifest) -> int:
-    """Return how many row groups of a version are read: all of them, or as many as a sample has."""
+    """Return how many row groups of a version are read: all of them, or as many as a
+    sample has.
+    """
     group_count = sum(len(shard.row_groups) for shard in manifest.files)
     pieces = manifest.totals.documents + manifest.totals.rows
-    if is_local(store.url) and group_count <= EXACT_GROUPS and pieces <= EXACT_DOCUMENTS:
-        # Each split gets an equal share of the limit, and one of them may have all of the row groups.
+    if (
+        is_local(store.url)
+        and group_count <= EXACT_GROUPS
+        and pieces <= EXACT_DOCUMENTS
+    ):
+        # Each split gets an equal share of the limit, and one of them may have all of
+        # the row groups.
         return max(1, group_count * len(manifest.splits))
     return SAMPLED_GROUPS
 
@@ -36,4 +49,6 @@ def spread(number: int, most: int) -> list[int]:
     >>> spread(3, 5), spread(100, 3)
     ([0, 1, 2], [0, 50, 99])
     """
-    return np.unique(np.linspace(0, number - 1, min(number, most)).round().astype(np.int64)).tolist()
+    return np.unique(
+        np.linspace(0, number - 1, min(number, most)).round().astype(np.int64)
+    ).tolist()

@@ -1,7 +1,9 @@
-"""The share of a version's tokens that counts toward the loss, from its stored loss masks.
+"""The share of a version's tokens that counts toward the loss, from its stored loss
+masks.
 
-The masks take a bit per token and little time: a row group of 256 k tokens takes a millisecond. They are counted in all
-row groups, or in evenly spaced ones of a large version (:mod:`tokenlake.query.group_choice`).
+The masks take a bit per token and little time: a row group of 256 k tokens takes a
+millisecond. They are counted in all row groups, or in evenly spaced ones of a large
+version (:mod:`tokenlake.query.group_choice`).
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ class LossShare:
     all_rows: int
 
     def in_words(self) -> str:
-        """Return ``57.87% of the tokens count toward the loss``, and how many rows an estimate is from."""
+        """Return ``57.87% of the tokens count toward the loss``, and how many rows
+        an estimate is from.
+        """
         share = numbers.percent(self.loss_tokens, self.tokens)
         if self.rows == self.all_rows:
             return f"{share} of the tokens count toward the loss"
@@ -46,14 +50,17 @@ class LossShare:
         return f"~{share} of the tokens count toward the loss, estimated from {rows}"
 
 
-def loss_share(store: ReadStore, manifest: Manifest, *, most_groups: int | None = None) -> LossShare | None:
-    """Return the share of the tokens that counts toward the loss; None for a version without loss masks.
+def loss_share(
+    store: ReadStore, manifest: Manifest, *, most_groups: int | None = None
+) -> LossShare | None:
+    """Return the share of the tokens that counts toward the loss; None for a version
+    without loss masks.
 
     Args:
         store: Store that holds the version.
         manifest: Manifest of the version.
-        most_groups: Largest number of row groups to read; at least one of each split is read. None: as many as
-            the report of the version reads.
+        most_groups: Largest number of row groups to read; at least one of each split is
+            read. None: as many as the report of the version reads.
 
     Raises:
         IntegrityError: A file is missing or damaged.
@@ -66,7 +73,9 @@ def loss_share(store: ReadStore, manifest: Manifest, *, most_groups: int | None 
     row_count = 0
     for split in manifest.splits:
         with StoredRows(store, manifest, split) as rows:
-            for group in spread(len(rows.group_rows), max(1, limit // len(manifest.splits))):
+            for group in spread(
+                len(rows.group_rows), max(1, limit // len(manifest.splits))
+            ):
                 group_loss, group_tokens = _count(rows, group)
                 loss_tokens += group_loss
                 tokens += group_tokens
@@ -75,7 +84,9 @@ def loss_share(store: ReadStore, manifest: Manifest, *, most_groups: int | None 
 
 
 def _count(rows: StoredRows, group: int) -> tuple[int, int]:
-    """Return the number of tokens of a row group that count toward the loss, and of all its tokens."""
+    """Return the number of tokens of a row group that count toward the loss, and of
+    all its tokens.
+    """
     shard, _ = rows.shard_of(group)
     lengths = "segment_lengths"
     if rows.manifest.kind != "packed":
@@ -91,5 +102,7 @@ def _count(rows: StoredRows, group: int) -> tuple[int, int]:
 
 
 def _sum(lists: Any) -> int:
-    """Return the sum of the numbers, or of the true values, in all lists of a column."""
+    """Return the sum of the numbers, or of the true values, in all lists of a
+    column.
+    """
     return pc.sum(lists.flatten()).as_py() or 0

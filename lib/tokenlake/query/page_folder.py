@@ -1,7 +1,8 @@
-"""The folder of a store's pages: whether it may be written to, its files, and the record of the pages in it.
+"""The folder of a store's pages: whether it may be written to, its files, and the
+record of the pages in it.
 
-The record (``.tokenlake-pages.json``) names the store, and the identity of the pages of each version. A folder without
-it is not ours, and nothing in it is replaced.
+The record (``.tokenlake-pages.json``) names the store, and the identity of the pages of
+each version. A folder without it is not ours, and nothing in it is replaced.
 """
 
 from __future__ import annotations
@@ -35,14 +36,17 @@ def check_folder(folder: Path, store_url: str) -> Identities:
     """Return the identities of the pages in a folder; none for a new folder.
 
     Raises:
-        ConfigError: The folder holds other files or the pages of another store, is a file, or cannot be read.
+        ConfigError: The folder holds other files or the pages of another store, is a
+            file, or cannot be read.
     """
     try:
         names = os.listdir(folder)  # noqa: PTH208 - only the names
     except FileNotFoundError:
         return {}
     except OSError as error:
-        raise ConfigError(f"output: {folder} cannot be read: {error.strerror or error}") from error
+        raise ConfigError(
+            f"output: {folder} cannot be read: {error.strerror or error}"
+        ) from error
     if all(fnmatch(name, _TEMPORARY) for name in names):
         return {}
     if RECORD not in names:
@@ -67,10 +71,13 @@ def check_folder(folder: Path, store_url: str) -> Identities:
     return dict(_named_identities(entries))
 
 
-def _named_identities(entries: Mapping[str, object]) -> Iterator[tuple[VersionName, str]]:
+def _named_identities(
+    entries: Mapping[str, object],
+) -> Iterator[tuple[VersionName, str]]:
     """Yield versions and identities of a record.
 
-    A name of another form is left out, because it could lead out of the folder when its pages are removed.
+    A name of another form is left out, because it could lead out of the folder when its
+    pages are removed.
     """
     for text, identity in entries.items():
         dataset, _, number = text.rpartition("@v")
@@ -85,7 +92,8 @@ def write_record(folder: Path, store_url: str, identities: Identities) -> None:
     Args:
         folder: Folder of the pages.
         store_url: URL of their store.
-        identities: Identity of the pages of each version; "" for pages that the next call shall write again.
+        identities: Identity of the pages of each version; "" for pages that the next
+            call shall write again.
 
     Raises:
         ConfigError: The file cannot be written.
@@ -102,17 +110,24 @@ def write_page(folder: Path, path: str, text: str) -> None:
         ConfigError: The file cannot be written.
     """
     target = folder / path
-    temporary = folder / f".tokenlake-{hashlib.sha256(path.encode()).hexdigest()[:16]}-{os.getpid()}.tmp"
+    temporary = (
+        folder
+        / f".tokenlake-{hashlib.sha256(path.encode()).hexdigest()[:16]}-{os.getpid()}.tmp"
+    )
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_text(text, encoding="utf-8")
         temporary.replace(target)
     except OSError as error:
-        raise ConfigError(f"output: {target} cannot be written: {error.strerror or error}") from error
+        raise ConfigError(
+            f"output: {target} cannot be written: {error.strerror or error}"
+        ) from error
 
 
 def remove_pages(folder: Path, name: VersionName) -> None:
-    """Remove the pages of a version, and the folder of its dataset if it is empty now."""
+    """Remove the pages of a version, and the folder of its dataset if it is empty
+    now.
+    """
     for path in (version_page(name), rows_page(name)):
         with suppress(OSError):
             (folder / path).unlink()

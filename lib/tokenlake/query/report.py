@@ -4,7 +4,8 @@
 
     tl.report("artifacts/demo", "demo.html")
 
-Figures come from the manifest and are exact, except in sections that say that they describe a sample.
+Figures come from the manifest and are exact, except in sections that say that they
+describe a sample.
 """
 
 from __future__ import annotations
@@ -51,9 +52,11 @@ def report(
     """Write the report of a version as one HTML file.
 
     Args:
-        where: Version, as for :func:`tokenlake.open`; an opened dataset, for a report of its whole version; or a
-            manifest, for a report without the sections that need data or other versions.
-        output: Path of the file; an existing file is replaced. None: ``NAME-vN.html`` in this folder.
+        where: Version, as for :func:`tokenlake.open`; an opened dataset, for a report
+            of its whole version; or a manifest, for a report without the sections that
+            need data or other versions.
+        output: Path of the file; an existing file is replaced. None: ``NAME-vN.html``
+            in this folder.
         name: Name of the dataset in the store `where`.
         storage_options: Options of the store, as for :func:`tokenlake.open`.
 
@@ -85,12 +88,15 @@ def report(
     try:
         target.write_text(render_report(manifest, store), encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"{target}: the report cannot be written: {error.strerror or error}") from error
+        raise ConfigError(
+            f"{target}: the report cannot be written: {error.strerror or error}"
+        ) from error
     return target
 
 
 def store_report(store: Store, manifest: Manifest) -> str:
-    """Store the report of a version beside the records of its runs, where it is no part of the version.
+    """Store the report of a version beside the records of its runs, where it is no part
+    of the version.
 
     An existing report is not replaced: it was made together with the version.
 
@@ -132,7 +138,9 @@ def render_report(manifest: Manifest, store: ReadStore | None = None) -> str:
 
 
 def ancestors_table(catalog: Catalog | None, manifest: Manifest) -> Table:
-    """Return a table of the versions that a version was made from, and of their parents, nearest first."""
+    """Return a table of the versions that a version was made from, and of their
+    parents, nearest first.
+    """
     pending = [(manifest, parent) for parent in manifest.parents]
     rows: list[dict[str, Any]] = []
     while pending and len(rows) < _MOST_ANCESTORS:
@@ -148,20 +156,31 @@ def ancestors_table(catalog: Catalog | None, manifest: Manifest) -> Table:
             row["tokens"] = ancestor.totals.tokens
             pending += [(ancestor, grandparent) for grandparent in ancestor.parents]
         rows.append(row)
-    columns = (label("name", "version"), label("of", "parent of"), number("rows"), number("tokens"))
+    columns = (
+        label("name", "version"),
+        label("of", "parent of"),
+        number("rows"),
+        number("tokens"),
+    )
     return Table.of((*columns, label("sha256", "manifest")), rows, "Made from")
 
 
 def _versions(catalog: Catalog, manifest: Manifest) -> Html:
-    """Return the versions of the dataset, and the difference between each and the one before it."""
-    committed = [info.version for info in catalog.versions(manifest.dataset) if info.committed]
+    """Return the versions of the dataset, and the difference between each and the
+    one before it.
+    """
+    committed = [
+        info.version for info in catalog.versions(manifest.dataset) if info.committed
+    ]
     listed = committed[-_MOST_VERSIONS:]
 
     # A version that cannot be read is named with its error.
     errors: dict[Layout, IntegrityError] = {}
     manifests: list[Manifest] = []
     for version in listed:
-        readable = catalog.readable_manifest(Layout(manifest.dataset, version), errors.setdefault)
+        readable = catalog.readable_manifest(
+            Layout(manifest.dataset, version), errors.setdefault
+        )
         if readable is not None:
             manifests.append(readable)
 
@@ -172,16 +191,32 @@ def _versions(catalog: Catalog, manifest: Manifest) -> Html:
         number("documents"),
         number("bytes", "size", numbers.size),
     )
-    rows = [{"version": f"v{readable.version}", **asdict(readable.totals)} for readable in manifests]
+    rows = [
+        {"version": f"v{readable.version}", **asdict(readable.totals)}
+        for readable in manifests
+    ]
     parts = [to_html(Table.of(columns, rows))]
-    parts += [tag("p", f"v{layout.version} cannot be read: {error}") for layout, error in errors.items()]
+    parts += [
+        tag("p", f"v{layout.version} cannot be read: {error}")
+        for layout, error in errors.items()
+    ]
     unlisted = len(committed) - len(listed)
     if unlisted:
-        parts.append(tag("p", f"{numbers.plural(unlisted, 'older version')} not listed.", class_="dim"))
+        parts.append(
+            tag(
+                "p",
+                f"{numbers.plural(unlisted, 'older version')} not listed.",
+                class_="dim",
+            )
+        )
 
     # Differences, the newest first.
     newest_pairs = list(pairwise(manifests))[-_MOST_DIFFERENCES:]
     for older, newer in reversed(newest_pairs):
         difference = compare(older, newer)
-        parts.append(folded(sentence_of(difference), *map(to_html, difference_tables(difference))))
+        parts.append(
+            folded(
+                sentence_of(difference), *map(to_html, difference_tables(difference))
+            )
+        )
     return together(parts)

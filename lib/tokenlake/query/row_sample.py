@@ -1,13 +1,18 @@
-"""Lengths of documents and fullness of rows, measured in all row groups of a version, or in evenly spaced ones.
+"""Lengths of documents and fullness of rows, measured in all row groups of a version,
+or in evenly spaced ones.
 
-All are read as long as that takes a few seconds (:mod:`tokenlake.query.group_choice`); of a larger version the same
-row groups each time. Of packed rows only the columns that say where ids come from are read, less than a hundredth of a
-file: 0.4 milliseconds for 256 k tokens.
+All are read as long as that takes a few seconds (:mod:`tokenlake.query.group_choice`);
+of a larger version the same row groups each time. Of packed rows only the columns that
+say where ids come from are read, less than a hundredth of a file: 0.4 milliseconds for
+256 k tokens.
 
-1. Read (file, position, start, length) of every piece of a document in the chosen row groups.
-2. Sort the pieces by file and position, so that the pieces of one document are neighbours.
-3. A document's length is where its last piece ends: ``max(start + length)``. Pieces (start 0, length 5) and
-   (start 5, length 3) of one document give 8. A mixture may repeat a document, which does not add to its length.
+1. Read (file, position, start, length) of every piece of a document in the chosen row
+   groups.
+2. Sort the pieces by file and position, so that the pieces of one document are
+   neighbours.
+3. A document's length is where its last piece ends: ``max(start + length)``. Pieces
+   (start 0, length 5) and (start 5, length 3) of one document give 8. A mixture may
+   repeat a document, which does not add to its length.
 """
 
 from __future__ import annotations
@@ -59,7 +64,8 @@ class RowSample:
         all_rows: Number of rows of the version.
         filled: Number of ids of each row without padding, int64[rows].
         segments: Number of pieces of documents in each row, int64[rows].
-        lengths: Source -> number of ids of each of its documents within the sample, int64[n].
+        lengths: Source -> number of ids of each of its documents within the sample,
+            int64[n].
         longest: Longest documents, the longest first.
         shortest: Shortest documents, the shortest first.
     """
@@ -97,16 +103,21 @@ class _Documents:
 
 
 def sample_rows(
-    store: ReadStore, manifest: Manifest, names: Mapping[Place, str], *, most_groups: int | None = None
+    store: ReadStore,
+    manifest: Manifest,
+    names: Mapping[Place, str],
+    *,
+    most_groups: int | None = None,
 ) -> RowSample:
     """Measure row groups of every split.
 
     Args:
         store: Store that holds the version.
         manifest: Manifest of the version.
-        names: Mixture's source name of each input file; a file that is missing has its own source's name.
-        most_groups: Largest number of row groups to read; at least one of each split is read. None: all, as long as
-            that takes a few seconds.
+        names: Mixture's source name of each input file; a file that is missing has its
+            own source's name.
+        most_groups: Largest number of row groups to read; at least one of each split is
+            read. None: all, as long as that takes a few seconds.
 
     Raises:
         IntegrityError: A file is missing or damaged.
@@ -135,7 +146,9 @@ def sample_rows(
             files_by_source.setdefault(source, []).append(entry.file_id)
     lengths: dict[str, Int64] = {}
     for source in sorted(files_by_source):
-        lengths[source] = documents.ids[np.isin(documents.file, files_by_source[source])]
+        lengths[source] = documents.ids[
+            np.isin(documents.file, files_by_source[source])
+        ]
 
     return RowSample(
         groups=len(group_pieces),
@@ -145,15 +158,21 @@ def sample_rows(
         filled=np.diff(offsets_of(pieces.length)[pieces.offsets]),
         segments=np.diff(pieces.offsets),
         lengths=lengths,
-        longest=_first_documents(documents, np.argsort(-documents.ids, kind="stable"), places),
-        shortest=_first_documents(documents, np.argsort(documents.ids, kind="stable"), places),
+        longest=_first_documents(
+            documents, np.argsort(-documents.ids, kind="stable"), places
+        ),
+        shortest=_first_documents(
+            documents, np.argsort(documents.ids, kind="stable"), places
+        ),
     )
 
 
 def _joined(group_pieces: Iterable[Provenance]) -> Provenance:
     """Return the pieces of several row groups, one after the other."""
     pieces_per_row = [_EMPTY]
-    columns: dict[str, list[Int64]] = {name: [_EMPTY] for name in ("length", "file", "position", "start")}
+    columns: dict[str, list[Int64]] = {
+        name: [_EMPTY] for name in ("length", "file", "position", "start")
+    }
     for pieces in group_pieces:
         pieces_per_row.append(np.diff(pieces.offsets))
         for name, arrays in columns.items():
@@ -165,7 +184,9 @@ def _joined(group_pieces: Iterable[Provenance]) -> Provenance:
 
 
 def _documents_of(pieces: Provenance) -> _Documents:
-    """Return the documents that pieces belong to, each once, up to where its last piece ends."""
+    """Return the documents that pieces belong to, each once, up to where its last
+    piece ends.
+    """
     order = np.lexsort((pieces.position, pieces.file))
     file = pieces.file[order]
     position = pieces.position[order]
@@ -199,7 +220,8 @@ def _read_pieces(rows: StoredRows, group: int) -> Provenance:
     if manifest.kind == "packed":
         return Provenance.of(rows.read(group, ["segment_lengths", "documents"]))
 
-    # Without packing, a document's length is the sum of its mask, or of its columns of ids.
+    # Without packing, a document's length is the sum of its mask, or of its columns of
+    # ids.
     if manifest.config.get("build", {}).get("attention_mask"):
         batch: Any = rows.read(group, ["file", "position", "attention_mask"])
         lists = batch.column("attention_mask")

@@ -1,7 +1,8 @@
 """A few rows of a version with their segments, read with page checksums.
 
-Rows name the input file of a text with the source's name at the time of tokenizing. A mixture may give the same tokens
-another source name; the inputs of its parents say which of its sources a document belongs to.
+Rows name the input file of a text with the source's name at the time of tokenizing. A
+mixture may give the same tokens another source name; the inputs of its parents say
+which of its sources a document belongs to.
 """
 
 from __future__ import annotations
@@ -43,8 +44,10 @@ class Segment:
         position: Row number or byte offset of the document in that file.
         start: Index of the run's first id within the document.
         ids: Ids of the run.
-        part: Part of a preference: prompt, chosen, rejected or completion; None for other datasets.
-        learned: True for each id that counts toward the loss; None for a dataset without a loss mask, in which all do.
+        part: Part of a preference: prompt, chosen, rejected or completion; None for
+            other datasets.
+        learned: True for each id that counts toward the loss; None for a dataset
+            without a loss mask, in which all do.
     """
 
     source: str
@@ -56,26 +59,35 @@ class Segment:
     learned: tuple[bool, ...] | None = None
 
     def origin(self, names: Mapping[Place, str]) -> str:
-        """``web  a.jsonl:17``; in a mixture that calls the source otherwise, ``web (books)  a.jsonl:17``."""
+        """``web  a.jsonl:17``; in a mixture that calls the source otherwise, ``web
+        (books)  a.jsonl:17``.
+        """
         source = names.get((self.source, self.path), self.source)
         if source != self.source:
             source = f"{source} ({self.source})"
         return f"{source}  {self.path}:{self.position}"
 
     def place(self, begin: int) -> str:
-        """``ids 0-511, from token 17 of its document, 40 in the loss``; of a preference's part, ``12 tokens``.
+        """``ids 0-511, from token 17 of its document, 40 in the loss``; of a
+        preference's part, ``12 tokens``.
 
         Args:
             begin: Index of the run's first id within its row.
         """
         if self.part:
             return plural(len(self.ids), "token")
-        start = f", from token {count(self.start)} of its document" if self.start else ""
-        learned = "" if self.learned is None else f", {count(sum(self.learned))} in the loss"
+        start = (
+            f", from token {count(self.start)} of its document" if self.start else ""
+        )
+        learned = (
+            "" if self.learned is None else f", {count(sum(self.learned))} in the loss"
+        )
         return f"ids {begin}-{begin + len(self.ids) - 1}{start}{learned}"
 
     def runs(self) -> Iterator[tuple[bool, tuple[int, ...]]]:
-        """Yield pairs (True if the ids count toward the loss, neighbouring ids); without a mask all ids count."""
+        """Yield pairs (True if the ids count toward the loss, neighbouring ids);
+        without a mask all ids count.
+        """
         if self.learned is None:
             yield True, self.ids
             return
@@ -97,7 +109,8 @@ class Sequence:
         segments: Segments in the order of the row.
         padding: Number of padding ids.
         kept: Values of the additional fields, by name.
-        label: True for a good answer of a judged dataset, False for a bad one; None for other datasets.
+        label: True for a good answer of a judged dataset, False for a bad one; None for
+            other datasets.
     """
 
     split: str
@@ -113,20 +126,26 @@ class Sequence:
         """``2,048 tokens in 3 segments, 17 padding``."""
         tokens = plural(sum(len(segment.ids) for segment in self.segments), "token")
         padding = f", {count(self.padding)} padding" if self.padding else ""
-        labelled = "" if self.label is None else f", labelled {'good' if self.label else 'bad'}"
+        labelled = (
+            ""
+            if self.label is None
+            else f", labelled {'good' if self.label else 'bad'}"
+        )
         return f"{tokens} in {plural(len(self.segments), 'segment')}{padding}{labelled}"
 
 
 def read_sequences(
     store: ReadStore, manifest: Manifest, split: str | None, first: int, number: int
 ) -> Iterator[Sequence]:
-    """Yield rows ``first .. first + number`` of a split, fewer where it ends; reads only their row groups.
+    """Yield rows ``first .. first + number`` of a split, fewer where it ends; reads
+    only their row groups.
 
     Args:
         store: Store that holds the version.
         manifest: Manifest of the version.
         split: Name of the split; None: ``train``, or else the first split.
-        first: Index of the first row, in the order of the manifest's shards; a negative one counts from the end.
+        first: Index of the first row, in the order of the manifest's shards; a negative
+            one counts from the end.
         number: Number of rows.
 
     Raises:
@@ -141,7 +160,9 @@ def read_sequences(
     if name is None:
         name = "train" if "train" in names else names[0]
     if name not in names:
-        raise ConfigError(f"{version} has no split {name!r}; expected one of {', '.join(names)}")
+        raise ConfigError(
+            f"{version} has no split {name!r}; expected one of {', '.join(names)}"
+        )
 
     total = manifest.splits[name].rows
     start = first if first >= 0 else max(0, total + first)
@@ -167,7 +188,9 @@ def read_sequences(
 
 
 def _values_of(row: pa.RecordBatch) -> dict[str, Any]:
-    """Return the values of one row; those for which Python has no type, such as the year 33658, as text."""
+    """Return the values of one row; those for which Python has no type, such as the
+    year 33658, as text.
+    """
     cells: dict[str, Any] = {}
     for name, column in zip(row.schema.names, row.columns, strict=True):
         try:
@@ -195,11 +218,17 @@ class _RowPlace:
 
 def _additional_fields(manifest: Manifest, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of the fields that are kept beside the ids, by name."""
-    return {name: values[name] for name, _ in manifest.config.get("build", {}).get("kept", ())}
+    return {
+        name: values[name]
+        for name, _ in manifest.config.get("build", {}).get("kept", ())
+    }
 
 
 def _preference_sequence(
-    manifest: Manifest, place: _RowPlace, values: dict[str, Any], inputs: dict[int, InputFileEntry]
+    manifest: Manifest,
+    place: _RowPlace,
+    values: dict[str, Any],
+    inputs: dict[int, InputFileEntry],
 ) -> Sequence:
     """Return a row of a preference dataset, with one segment for each part."""
     assert manifest.preference is not None
@@ -211,10 +240,13 @@ def _preference_sequence(
     entry = inputs[values["file"]]
     segments: list[Segment] = []
     for parts, run in runs.items():
-        # The column of an answer may begin with the prompt, which has a column of its own.
+        # The column of an answer may begin with the prompt, which has a column of its
+        # own.
         prompt = runs.get(parts[:-1], ())
         answer = tuple(run[len(prompt) :])
-        segments.append(Segment(entry.source, entry.path, values["position"], 0, answer, parts[-1]))
+        segments.append(
+            Segment(entry.source, entry.path, values["position"], 0, answer, parts[-1])
+        )
     return Sequence(
         split=place.shard.split,
         row=place.row,
@@ -228,9 +260,14 @@ def _preference_sequence(
 
 
 def _token_sequence(
-    manifest: Manifest, place: _RowPlace, values: dict[str, Any], inputs: dict[int, InputFileEntry]
+    manifest: Manifest,
+    place: _RowPlace,
+    values: dict[str, Any],
+    inputs: dict[int, InputFileEntry],
 ) -> Sequence:
-    """Return a packed row with one segment for each piece of a document, or a row of one document."""
+    """Return a packed row with one segment for each piece of a document, or a row of
+    one document.
+    """
     ids: list[int] = values["input_ids"]
     learned: list[bool] | None = values.get("loss_mask")
     if manifest.kind == "packed":
@@ -270,9 +307,11 @@ def _token_sequence(
 
 
 def mixed_as(catalog: Catalog, manifest: Manifest) -> dict[Place, str]:
-    """Return the mixture's source name of every input file that belongs to exactly one of its sources.
+    """Return the mixture's source name of every input file that belongs to exactly one
+    of its sources.
 
-    The result is empty for a version that is no mixture, and lacks the files of parents that left the store.
+    The result is empty for a version that is no mixture, and lacks the files of parents
+    that left the store.
     """
     if manifest.mixture is None:
         return {}
@@ -284,19 +323,24 @@ def mixed_as(catalog: Catalog, manifest: Manifest) -> dict[Place, str]:
             continue
         for entry in parent.inputs:
             names_by_place.setdefault((entry.source, entry.path), set()).add(name)
-    return {place: names.pop() for place, names in names_by_place.items() if len(names) == 1}
+    return {
+        place: names.pop() for place, names in names_by_place.items() if len(names) == 1
+    }
 
 
 def decoders_of(
-    store: ReadStore, manifest: Manifest, cache: MutableMapping[str, Decoder] | None = None
+    store: ReadStore,
+    manifest: Manifest,
+    cache: MutableMapping[str, Decoder] | None = None,
 ) -> dict[str, Decoder]:
-    """Return a decoder for each source that rows name; the sources of a mixture have one tokenizer.
+    """Return a decoder for each source that rows name; the sources of a mixture have
+    one tokenizer.
 
     Args:
         store: Store that holds the version.
         manifest: Manifest of the version.
-        cache: Decoders by the hash of their tokenizer.json, for a caller that reads many versions; new ones are added.
-            Default: none is shared.
+        cache: Decoders by the hash of their tokenizer.json, for a caller that reads
+            many versions; new ones are added. Default: none is shared.
 
     Raises:
         NotFoundError: The version has no tokenizer.
@@ -313,7 +357,8 @@ def decoders_of(
             cache[digest] = decoder
         decoders[name] = decoder
     if manifest.mixture is not None and decoders:
-        # Rows name the sources of the parents, which may differ from the mixture's names.
+        # Rows name the sources of the parents, which may differ from the mixture's
+        # names.
         shared = next(iter(decoders.values()))
         for entry in manifest.inputs:
             decoders.setdefault(entry.source, shared)
@@ -321,7 +366,9 @@ def decoders_of(
 
 
 def shortened(text: str) -> tuple[str, int, str]:
-    """Return the beginning of a text, the number of characters left out, and its end; a short text is whole."""
+    """Return the beginning of a text, the number of characters left out, and its
+    end; a short text is whole.
+    """
     text = text.rstrip("\n")
     hidden = len(text) - _HEAD - _TAIL
     if hidden <= _HEAD // 4:

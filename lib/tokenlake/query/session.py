@@ -1,4 +1,5 @@
-"""Queries over a store: each one has a DuckDB of its own, with views of verified files, and a limit of memory.
+"""Queries over a store: each one has a DuckDB of its own, with views of verified files,
+and a limit of memory.
 
 1. Read the names that the statement mentions.
 2. Verify the files behind these names and create views of them.
@@ -37,7 +38,9 @@ from tokenlake.runtime.store.catalog import Catalog, OnUnreadable
 from tokenlake.runtime.store.layout import Layout
 
 MEMORY_VARIABLE: Final = "TOKENLAKE_SQL_MEMORY"
-"""Environment variable: the largest memory of a query, as ``8GB``. Without it, a third of the machine's memory."""
+"""Environment variable: the largest memory of a query, as ``8GB``. Without it, a
+third of the machine's memory.
+"""
 
 _MEMORY_DIVISOR: Final = 3
 _SMALLEST_MEMORY: Final = 64 << 20  # bytes; DuckDB is of no use with less
@@ -81,27 +84,34 @@ def sql(
 ) -> pa.Table:
     """Run one SELECT over a store.
 
-    The query may read the tables about the store (``datasets``, ``shards``, ``accounts`` ...) and the rows of
-    versions, by the name of the dataset. Shards that it mentions are hashed first and compared with their manifests.
-    DuckDB may then read these files and nothing else, and nothing can be written. Shards of a remote store are copied
-    to a temporary folder, which is removed when the query ends. A query that needs no column of the rows (counts by
-    split or shard) is answered from the sealed manifest, and opens no shard.
+    The query may read the tables about the store (``datasets``, ``shards``,
+    ``accounts`` ...) and the rows of versions, by the name of the dataset. Shards that
+    it mentions are hashed first and compared with their manifests. DuckDB may then read
+    these files and nothing else, and nothing can be written. Shards of a remote store
+    are copied to a temporary folder, which is removed when the query ends. A query that
+    needs no column of the rows (counts by split or shard) is answered from the sealed
+    manifest, and opens no shard.
 
-    DuckDB may use a third of the memory of this machine, or the size in the variable ``TOKENLAKE_SQL_MEMORY``
-    (``8GB``). Larger intermediate results go to the temporary folder, up to ten times that size.
+    DuckDB may use a third of the memory of this machine, or the size in the variable
+    ``TOKENLAKE_SQL_MEMORY`` (``8GB``). Larger intermediate results go to the temporary
+    folder, up to ten times that size.
 
     Args:
         store: Store, its address, or its path or URL.
-        statement: One statement that only reads (SELECT, FROM, DESCRIBE, SUMMARIZE, EXPLAIN).
-        on_verified: Function that is called with the size in bytes of each verified file; None: none is called.
-        on_unreadable: Function that is called once for each version that the tables about the store leave out, because
-            one of its files is damaged; None: a :class:`UserWarning` is issued.
+        statement: One statement that only reads (SELECT, FROM, DESCRIBE, SUMMARIZE,
+            EXPLAIN).
+        on_verified: Function that is called with the size in bytes of each verified
+            file; None: none is called.
+        on_unreadable: Function that is called once for each version that the tables
+            about the store leave out, because one of its files is damaged; None: a
+            :class:`UserWarning` is issued.
 
     Returns:
         The result, as ``pyarrow.Table``.
 
     Raises:
-        ConfigError: The statement is wrong, does not only read, or needs more memory; the message is DuckDB's.
+        ConfigError: The statement is wrong, does not only read, or needs more memory;
+            the message is DuckDB's.
         IntegrityError: A file differs from its hash in the manifest.
 
     Example:
@@ -129,7 +139,8 @@ class _Query:
 
     Attributes:
         relation_of: Name -> relation, for everything in the store.
-        unreadable: Damaged versions that the tables about the store leave out, and their errors.
+        unreadable: Damaged versions that the tables about the store leave out, and
+            their errors.
     """
 
     def __init__(self, catalog: Catalog, statement: str, folder: Path) -> None:
@@ -152,8 +163,12 @@ class _Query:
         files = VerifiedFiles(self._catalog.store, self._folder / "copies", on_verified)
         return self._run(relations_used, files)
 
-    def _run(self, relations_used: Sequence[Relation], files: VerifiedFiles | Path) -> pa.Table:
-        """Run the statement in a new DuckDB that can read the files of the mentioned relations alone."""
+    def _run(
+        self, relations_used: Sequence[Relation], files: VerifiedFiles | Path
+    ) -> pa.Table:
+        """Run the statement in a new DuckDB that can read the files of the mentioned
+        relations alone.
+        """
         settings: dict[str, str | bool | int | float | list[str]] = {
             **CLOSED,
             "memory_limit": f"{self._memory} bytes",
@@ -171,7 +186,8 @@ class _Query:
                 self.unreadable.setdefault,
             )
             _add_decode(connection, self._catalog, self._manifests)
-            # From here on DuckDB can read these files, and no others: no network, no extensions, no other settings.
+            # From here on DuckDB can read these files, and no others: no network, no
+            # extensions, no other settings.
             draw_nothing(connection)
             paths = ", ".join(literal(path) for path in readable)
             connection.execute(f"set allowed_paths = [{paths}]")
@@ -181,11 +197,14 @@ class _Query:
             return _plain_integers(_interruptible(connection, work))
 
 
-def _may_need_no_files(words: Sequence[str], relations_used: Sequence[Relation]) -> bool:
+def _may_need_no_files(
+    words: Sequence[str], relations_used: Sequence[Relation]
+) -> bool:
     """Return True if the statement may be answered without the files of versions.
 
-    That is so for rows of which no stored column is needed. It is not tried for a statement that could catch the error
-    of a missing file (``try``), nor for one that asks how files would be read (``explain``).
+    That is so for rows of which no stored column is needed. It is not tried for a
+    statement that could catch the error of a missing file (``try``), nor for one that
+    asks how files would be read (``explain``).
     """
     has_rows = False
     for relation in relations_used:
@@ -193,7 +212,9 @@ def _may_need_no_files(words: Sequence[str], relations_used: Sequence[Relation])
             has_rows = True
         elif relation.kind != "table" or relation.name == "documents":
             return False
-    return has_rows and not any(word.lower().startswith(("try", "explain")) for word in words)
+    return has_rows and not any(
+        word.lower().startswith(("try", "explain")) for word in words
+    )
 
 
 def _warn(layout: Layout, error: IntegrityError) -> None:
@@ -203,8 +224,8 @@ def _warn(layout: Layout, error: IntegrityError) -> None:
 def _interruptible(connection: Any, work: Callable[[], pa.Table]) -> pa.Table:
     """Run a query, and end it when Ctrl-C is pressed.
 
-    DuckDB looks for signals between its calls only, and a query is one call. Therefore it runs in a thread of its own,
-    and this thread waits.
+    DuckDB looks for signals between its calls only, and a query is one call. Therefore
+    it runs in a thread of its own, and this thread waits.
 
     Args:
         connection: Connection of the query.
@@ -212,9 +233,11 @@ def _interruptible(connection: Any, work: Callable[[], pa.Table]) -> pa.Table:
     """
     answers: list[pa.Table] = []
     failures: list[BaseException] = []
-    # Not `Thread.join`: some versions of Python take a thread for ended when Ctrl-C interrupts its `join`.
+    # Not `Thread.join`: some versions of Python take a thread for ended when Ctrl-C
+    # interrupts its `join`.
     has_ended = threading.Event()
-    # Ctrl-C may arrive while the thread starts: it may begin afterwards, and must not run the query then.
+    # Ctrl-C may arrive while the thread starts: it may begin afterwards, and must not
+    # run the query then.
     order = threading.Lock()
     has_begun = threading.Event()
     is_cancelled = threading.Event()
@@ -239,7 +262,8 @@ def _interruptible(connection: Any, work: Callable[[], pa.Table]) -> pa.Table:
     except BaseException:
         with order:
             is_cancelled.set()
-        # Repeatedly, because DuckDB forgets an interrupt that arrives before the query begins.
+        # Repeatedly, because DuckDB forgets an interrupt that arrives before the query
+        # begins.
         while has_begun.is_set() and not has_ended.wait(_INTERRUPT_SECONDS):
             connection.interrupt()
         raise
@@ -249,7 +273,9 @@ def _interruptible(connection: Any, work: Callable[[], pa.Table]) -> pa.Table:
 
 
 def _result(connection: Any, statement: str, memory: int) -> pa.Table:
-    """Return the result of a statement. Its memory is counted here, because DuckDB does not count it."""
+    """Return the result of a statement. Its memory is counted here, because DuckDB
+    does not count it.
+    """
     with connection.sql(statement).to_arrow_reader(_RESULT_ROWS) as reader:
         batches: list[pa.RecordBatch] = []
         result_bytes = 0
@@ -264,7 +290,9 @@ def _result(connection: Any, statement: str, memory: int) -> pa.Table:
 
 
 def _plain_integers(result: pa.Table) -> pa.Table:
-    """Return a result whose sums are int64 if all values fit: DuckDB's sums have 128 bits, decimals in Arrow."""
+    """Return a result whose sums are int64 if all values fit: DuckDB's sums have 128
+    bits, decimals in Arrow.
+    """
     for index, field in enumerate(result.schema):
         if pa.types.is_decimal(field.type) and field.type.scale == 0:
             try:
@@ -324,11 +352,17 @@ def _add_decode(connection: Any, catalog: Catalog, manifests: Manifests) -> None
             texts.append(decoder_of(dataset).text(tokens))
         return pa.array(texts, pa.string())
 
-    connection.create_function("decode", decode, ["INTEGER[]", "VARCHAR"], "VARCHAR", type="arrow")
+    connection.create_function(
+        "decode", decode, ["INTEGER[]", "VARCHAR"], "VARCHAR", type="arrow"
+    )
 
 
-def _explained(error: duckdb.Error, statement: str, relation_of: dict[str, Relation]) -> Exception:
-    """Return an error with DuckDB's message, and a hint if a name lacks its quotes or does not exist."""
+def _explained(
+    error: duckdb.Error, statement: str, relation_of: dict[str, Relation]
+) -> Exception:
+    """Return an error with DuckDB's message, and a hint if a name lacks its quotes
+    or does not exist.
+    """
     message = str(error).strip().replace("\n\n", "\n")
     if isinstance(error, duckdb.OutOfMemoryException):
         first_line = message.partition("\n")[0]
@@ -338,7 +372,8 @@ def _explained(error: duckdb.Error, statement: str, relation_of: dict[str, Relat
     if isinstance(error, duckdb.IOException | duckdb.FatalException):
         return IntegrityError(f"DuckDB could not read the store's files: {message}")
 
-    # 1. A name that needs quotes and has none; the longest, because names begin with other names.
+    # 1. A name that needs quotes and has none; the longest, because names begin with
+    #    other names.
     unquoted: list[str] = []
     for name in relation_of:
         needs_quotes = re.search(r"[^a-z0-9_]", name)

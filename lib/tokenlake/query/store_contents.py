@@ -1,7 +1,9 @@
-"""The contents of a store for its pages: versions and builds with their states, exports, and signed statements.
+"""The contents of a store for its pages: versions and builds with their states,
+exports, and signed statements.
 
-Damage does not stop the reading. A version that cannot be read has a state that says so, and anything else that cannot
-be read is a sentence in :attr:`StoreContents.problems`.
+Damage does not stop the reading. A version that cannot be read has a state that says
+so, and anything else that cannot be read is a sentence in
+:attr:`StoreContents.problems`.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ from tokenlake.runtime.store.manifest import Kind, Manifest
 from tokenlake.runtime.store.runs import unfinished
 
 OnProgress: TypeAlias = Callable[[str, int, int], object]
-"""Called with the name of a phase, the number of finished parts, and the number of all parts."""
+"""Called with the name of a phase, the number of finished parts, and the number of
+all parts.
+"""
 
 _REMOTE_THREADS: Final = 16
 """Number of threads that wait for a bucket."""
@@ -52,15 +56,18 @@ def read_contents(
     include: Sequence[str | os.PathLike[str]],
     on_progress: OnProgress,
 ) -> StoreContents:
-    """Read the manifests of all versions, the states of all builds, and the exports below the store.
+    """Read the manifests of all versions, the states of all builds, and the exports
+    below the store.
 
     Args:
         catalog: Catalog of the store.
-        include: Exports elsewhere (paths or URLs of folders) and statements (paths of files).
+        include: Exports elsewhere (paths or URLs of folders) and statements (paths of
+            files).
         on_progress: Function that is called after each version.
 
     Raises:
-        ConfigError: The store cannot be listed, or a place of `include` is neither an export nor a statement.
+        ConfigError: The store cannot be listed, or a place of `include` is neither an
+            export nor a statement.
         IntegrityError: An export or a statement of `include` is damaged.
     """
     store = catalog.store
@@ -80,7 +87,9 @@ def read_contents(
     threads = _REMOTE_THREADS
     if isinstance(store, LocalStore):
         threads = 1
-    summaries = in_order(lambda entry: _summary(catalog, entry[0], entry[1], tags), pending, threads)
+    summaries = in_order(
+        lambda entry: _summary(catalog, entry[0], entry[1], tags), pending, threads
+    )
     for summary in summaries:
         versions.append(summary)
         on_progress("reading manifests", len(versions), len(pending))
@@ -106,9 +115,14 @@ def read_contents(
 
 
 def _read_tags(
-    catalog: Catalog, dataset: str, tags: dict[VersionName, list[str]], problems: list[str]
+    catalog: Catalog,
+    dataset: str,
+    tags: dict[VersionName, list[str]],
+    problems: list[str],
 ) -> None:
-    """Add the tags of a dataset to those of its versions; damaged ones are a problem."""
+    """Add the tags of a dataset to those of its versions; damaged ones are a
+    problem.
+    """
     try:
         for tag in catalog.tags(dataset):
             tags.setdefault(VersionName(dataset, tag.version), []).append(tag.tag)
@@ -117,7 +131,10 @@ def _read_tags(
 
 
 def _summary(
-    catalog: Catalog, dataset: str, info: VersionInfo, tags: dict[VersionName, list[str]]
+    catalog: Catalog,
+    dataset: str,
+    info: VersionInfo,
+    tags: dict[VersionName, list[str]],
 ) -> VersionSummary:
     """Return the summary of a version or of a build that is not committed."""
     name = VersionName(dataset, info.version)
@@ -129,12 +146,18 @@ def _summary(
         if build.seconds is not None:
             changed = time.time() - build.seconds
         return VersionSummary(
-            name=name, state=build.state, changed=changed, units=build.units, error=build.error or ""
+            name=name,
+            state=build.state,
+            changed=changed,
+            units=build.units,
+            error=build.error or "",
         )
     try:
         manifest = catalog.manifest(dataset, info.version)
     except (IntegrityError, NotFoundError) as error:
-        return VersionSummary(name=name, state="unreadable", tags=version_tags, error=str(error))
+        return VersionSummary(
+            name=name, state="unreadable", tags=version_tags, error=str(error)
+        )
 
     kind: Kind | Literal["mixture"] = manifest.kind
     if manifest.mixture is not None:
@@ -156,7 +179,9 @@ def _summary(
 
 
 def _input_sets(manifest: Manifest) -> tuple[InputSet, ...]:
-    """Return the input files of each source; a version that was made from others has their inputs, not its own."""
+    """Return the input files of each source; a version that was made from others has
+    their inputs, not its own.
+    """
     if manifest.parents:
         return ()
     entries_by_source: dict[str, list[InputFileEntry]] = {}
@@ -172,7 +197,9 @@ def _input_sets(manifest: Manifest) -> tuple[InputSet, ...]:
 def _digest(entries: Iterable[InputFileEntry]) -> str:
     """Return a hash of the paths, sizes and tokens of files, in any order."""
     digest = hashlib.sha256()
-    for text in sorted(f"{entry.path}\0{entry.size}\0{entry.token}\0" for entry in entries):
+    for text in sorted(
+        f"{entry.path}\0{entry.size}\0{entry.token}\0" for entry in entries
+    ):
         digest.update(text.encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
 
@@ -181,7 +208,9 @@ def _digest(entries: Iterable[InputFileEntry]) -> str:
 
 
 def _stored_exports(store: ReadStore, problems: list[str]) -> list[ExportSummary]:
-    """Return the exports in the store's own folder; those that cannot be read are a problem."""
+    """Return the exports in the store's own folder; those that cannot be read are a
+    problem.
+    """
     exports: list[ExportSummary] = []
     for dataset in store.list_dirs(EXPORTS):
         for version in store.list_dirs(f"{EXPORTS}/{dataset}"):
@@ -201,12 +230,15 @@ def _export(place: str, data: bytes) -> ExportSummary:
 
     Raises:
         IntegrityError: The manifest is damaged.
-        ConfigError: The directory was written by a pipeline, and is no export of a version.
+        ConfigError: The directory was written by a pipeline, and is no export of a
+            version.
     """
     flat = FlatManifest.from_bytes(data, f"{place}/{_EXPORT_MANIFEST}")
     facts = flat.made_of.get("export")
     if not isinstance(facts, dict):
-        raise ConfigError(f"{place}: its rows were not exported from a version of a store")
+        raise ConfigError(
+            f"{place}: its rows were not exported from a version of a store"
+        )
     sha256 = str(facts.get("manifest", ""))
     form = f"{flat.format}, {flat.compression}"
     return ExportSummary(place, sha256, form, len(flat.files), flat.rows)
@@ -240,16 +272,22 @@ def _statement(place: str, path: Path) -> StatementSummary:
         IntegrityError: The file is no statement, or was changed after it was signed.
     """
     if path.stat().st_size > _MOST_STATEMENT_BYTES:
-        raise IntegrityError(f"{place}: it is too large for a statement (more than 1 GiB)", file=place)
+        raise IntegrityError(
+            f"{place}: it is too large for a statement (more than 1 GiB)", file=place
+        )
     data = path.read_bytes()
     try:
         stated: dict[str, Any] = json.loads(data)
         key = bytes.fromhex(stated["public_key"])
         statement = read_statement(data, key)
-        sha256s = tuple(dict.fromkeys(claim["manifest"] for claim in statement["datasets"].values()))
+        sha256s = tuple(
+            dict.fromkeys(claim["manifest"] for claim in statement["datasets"].values())
+        )
         first_step, end_step = statement["steps"]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise IntegrityError(f"{place}: not a statement: {error!r}", file=place) from error
+        raise IntegrityError(
+            f"{place}: not a statement: {error!r}", file=place
+        ) from error
     except IntegrityError as error:
         raise IntegrityError(f"{place}: {error}", file=place) from error
     return StatementSummary(place, key.hex(), (int(first_step), int(end_step)), sha256s)

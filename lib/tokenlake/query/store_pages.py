@@ -1,4 +1,5 @@
-"""The pages of a store: a folder that a browser opens, without a server and without a network.
+"""The pages of a store: a folder that a browser opens, without a server and without a
+network.
 
 ::
 
@@ -12,10 +13,12 @@
 ``.tokenlake-pages.json``               identity of every page that is there
 ======================================  ==============================================================================
 
-A version does not change, so that its pages are written once. They are written again if their identity is another one:
-the seals of the manifests that they show, the release of Tokenlake, the style sheets and scripts, and the number of
-sampled rows. Every file is written beside its place and then renamed, and the record of new identities is written last:
-an interrupted call leaves whole pages, and the next call writes those that are missing.
+A version does not change, so that its pages are written once. They are written again if
+their identity is another one: the seals of the manifests that they show, the release of
+Tokenlake, the style sheets and scripts, and the number of sampled rows. Every file is
+written beside its place and then renamed, and the record of new identities is written
+last: an interrupted call leaves whole pages, and the next call writes those that are
+missing.
 """
 
 from __future__ import annotations
@@ -75,7 +78,9 @@ _REMOTE_PAGES: Final = 4
 """Number of versions of a bucket whose pages are made at a time."""
 
 _MOST_DECODERS: Final = 4
-"""Number of tokenizers that are kept in memory; versions of a store often have the same one."""
+"""Number of tokenizers that are kept in memory; versions of a store often have the
+same one.
+"""
 
 
 @final
@@ -87,7 +92,8 @@ class StoreReport:
         index: Path of the first page.
         versions: Number of versions with pages.
         written: Number of versions whose pages were written.
-        removed: Number of versions whose pages were removed, because they are not in the store any more.
+        removed: Number of versions whose pages were removed, because they are not in
+            the store any more.
         unfinished: Number of builds that are not committed.
         damaged: Number of versions with damage that the pages name.
 
@@ -115,27 +121,32 @@ def report_store(
     storage_options: Mapping[str, Any] | None = None,
     on_progress: OnProgress | None = None,
 ) -> StoreReport:
-    """Write the pages of a store: an index, the lineage as a graph, and a report and a browser of rows per version.
+    """Write the pages of a store: an index, the lineage as a graph, and a report and a
+    browser of rows per version.
 
-    A folder that holds pages already is brought up to date: only pages of versions that changed are written.
+    A folder that holds pages already is brought up to date: only pages of versions that
+    changed are written.
 
     Args:
         store: Path or URL of the store; it must be able to list its objects.
         output: Folder of the pages. Default: ``store-report`` in this folder.
-        include: Exports (paths or URLs of folders) and statements (paths of files) to show in the lineage, beside the
-            exports in the store's own folder ``_exports``.
+        include: Exports (paths or URLs of folders) and statements (paths of files) to
+            show in the lineage, beside the exports in the store's own folder
+            ``_exports``.
         sample_rows: Number of decoded rows of a version, about; 0 for none.
         storage_options: Options of the store, as for :func:`tokenlake.open`.
-        on_progress: Function of (phase, finished parts, all parts). Default: none is called.
+        on_progress: Function of (phase, finished parts, all parts). Default: none is
+            called.
 
     Returns:
         Path of the first page, and numbers of versions.
 
     Raises:
-        ConfigError: The folder lies in a store, holds other files, or cannot be written; or a place of `include` is
-            neither an export nor a statement.
+        ConfigError: The folder lies in a store, holds other files, or cannot be
+            written; or a place of `include` is neither an export nor a statement.
         NotFoundError: The store has no datasets.
-        IntegrityError: An export or a statement of `include` is damaged. Damage of versions is shown on the pages.
+        IntegrityError: An export or a statement of `include` is damaged. Damage of
+            versions is shown on the pages.
         StoreError: The store cannot be read.
 
     Example:
@@ -145,7 +156,9 @@ def report_store(
         'pages/index.html'
     """
     if sample_rows < 0:
-        raise ConfigError(f"sample_rows: got {sample_rows}; expected a number of rows, 0 or more")
+        raise ConfigError(
+            f"sample_rows: got {sample_rows}; expected a number of rows, 0 or more"
+        )
     report_progress = on_progress or _ignore_progress
     catalog = Catalog(open_read_store(store, storage_options=storage_options))
     folder = Path(output).expanduser()
@@ -158,10 +171,13 @@ def report_store(
             f"there are no datasets in {contents.url} yet, and no pages were written: `tokenlake run CONFIG` builds a "
             "dataset; or give the store, `--store STORE`"
         )
-    # First of all the record: without it the next call would refuse the folder of a call that was killed.
+    # First of all the record: without it the next call would refuse the folder of a
+    # call that was killed.
     if not (folder / RECORD).is_file():
         write_record(folder, contents.url, {})
-    return _write_pages(folder, catalog, contents, old_identities, sample_rows, report_progress)
+    return _write_pages(
+        folder, catalog, contents, old_identities, sample_rows, report_progress
+    )
 
 
 def _write_pages(
@@ -172,7 +188,9 @@ def _write_pages(
     sample_rows: int,
     on_progress: OnProgress,
 ) -> StoreReport:
-    """Write all pages that are not up to date, remove those of versions that are gone, and write the record."""
+    """Write all pages that are not up to date, remove those of versions that are
+    gone, and write the record.
+    """
     previous = _previous_versions(contents)
     identities = _identities(contents, previous, sample_rows)
     pending = _outdated_versions(folder, contents, identities, old_identities)
@@ -180,11 +198,14 @@ def _write_pages(
     contents = _write_versions(writer, contents, pending, on_progress)
     for version in contents.versions:
         if version.name in identities and version.state != "committed":
-            identities[version.name] = ""  # written again by the next call, when the damage may be repaired
+            # Written again by the next call, when the damage may be repaired.
+            identities[version.name] = ""
 
     # The pages of the whole store, after those that they link to.
     write_page(folder, LINEAGE, render_lineage(contents))
-    write_page(folder, INDEX, render_index(contents, time.time(), f"tokenlake {__version__}"))
+    write_page(
+        folder, INDEX, render_index(contents, time.time(), f"tokenlake {__version__}")
+    )
     removed_names = [name for name in old_identities if name not in identities]
     for name in removed_names:
         remove_pages(folder, name)
@@ -195,7 +216,9 @@ def _write_pages(
         versions=len(identities),
         written=len(pending),
         removed=len(removed_names),
-        unfinished=len([version for version in contents.versions if version.is_unfinished]),
+        unfinished=len(
+            [version for version in contents.versions if version.is_unfinished]
+        ),
         damaged=len([version for version in contents.versions if version.is_damaged]),
     )
 
@@ -205,15 +228,22 @@ def _ignore_progress(phase: str, done: int, total: int) -> None:
 
 
 def _outdated_versions(
-    folder: Path, contents: StoreContents, identities: Identities, old_identities: Identities
+    folder: Path,
+    contents: StoreContents,
+    identities: Identities,
+    old_identities: Identities,
 ) -> list[VersionSummary]:
-    """Return the versions that have no pages in the folder, or pages of another identity."""
+    """Return the versions that have no pages in the folder, or pages of another
+    identity.
+    """
     outdated: list[VersionSummary] = []
     for version in contents.versions:
         name = version.name
         if name not in identities:
             continue
-        has_pages = (folder / version_page(name)).is_file() and (folder / rows_page(name)).is_file()
+        has_pages = (folder / version_page(name)).is_file() and (
+            folder / rows_page(name)
+        ).is_file()
         if not has_pages or old_identities.get(name) != identities[name]:
             outdated.append(version)
     return outdated
@@ -225,12 +255,16 @@ def _write_versions(
     pending: Sequence[VersionSummary],
     on_progress: OnProgress,
 ) -> StoreContents:
-    """Write the pages of versions, and return the contents with the damage that was met."""
+    """Write the pages of versions, and return the contents with the damage that was
+    met.
+    """
     threads = _REMOTE_PAGES
     if isinstance(writer.catalog.store, LocalStore):
         threads = 1  # the work is computation, not waiting
     summaries = {version.name: version for version in contents.versions}
-    for number, version in enumerate(in_order(writer.write_version, pending, threads), start=1):
+    for number, version in enumerate(
+        in_order(writer.write_version, pending, threads), start=1
+    ):
         summaries[version.name] = version
         on_progress("writing pages", number, len(pending))
     return replace(contents, versions=tuple(summaries.values()))
@@ -259,14 +293,17 @@ class _PageWriter:
     decoders: dict[str, Decoder] = field(default_factory=dict[str, Decoder])
 
     def write_version(self, version: VersionSummary) -> VersionSummary:
-        """Write the pages of a version, and return its summary; the state is ``damaged`` if they lack some of its data.
+        """Write the pages of a version, and return its summary; the state is
+        ``damaged`` if they lack some of its data.
 
-        A version with damaged data has pages too: the sections that need its manifest alone.
+        A version with damaged data has pages too: the sections that need its manifest
+        alone.
         """
         name = version.name
         try:
             manifest = self.catalog.manifest(name.dataset, name.version)
-        except (IntegrityError, NotFoundError) as error:  # damaged or removed since the contents were read
+        # Damaged or removed since the contents were read.
+        except (IntegrityError, NotFoundError) as error:
             return replace(version, state="unreadable", error=str(error), totals=None)
         previous = self._previous_manifest(name)
         problem = ""
@@ -287,7 +324,9 @@ class _PageWriter:
         return version
 
     def _previous_manifest(self, name: VersionName) -> Manifest | None:
-        """Return the manifest of the committed version before a version; None if there is none that can be read."""
+        """Return the manifest of the committed version before a version; None if
+        there is none that can be read.
+        """
         previous = self.previous.get(name)
         if previous is None:
             return None
@@ -314,7 +353,9 @@ class _PageWriter:
             return render_rows(name, [], total_rows, str(error))
         names = mixed_as(self.catalog, manifest)
         return render_rows(
-            name, decode_sample(store, manifest, decoders, names, self.sample_rows), total_rows
+            name,
+            decode_sample(store, manifest, decoders, names, self.sample_rows),
+            total_rows,
         )
 
 
@@ -322,7 +363,9 @@ class _PageWriter:
 
 
 def _previous_versions(contents: StoreContents) -> dict[VersionName, VersionSummary]:
-    """Return the version before each version: the next older one of its dataset that has a readable manifest."""
+    """Return the version before each version: the next older one of its dataset that
+    has a readable manifest.
+    """
     previous: dict[VersionName, VersionSummary] = {}
     newest: dict[str, VersionSummary] = {}
     for version in contents.versions:  # ascending
@@ -335,10 +378,18 @@ def _previous_versions(contents: StoreContents) -> dict[VersionName, VersionSumm
 
 
 def _identities(
-    contents: StoreContents, previous: Mapping[VersionName, VersionSummary], sample_rows: int
+    contents: StoreContents,
+    previous: Mapping[VersionName, VersionSummary],
+    sample_rows: int,
 ) -> Identities:
-    """Return the identity of the pages of each version: a hash over everything that they depend on."""
-    common = {"release": __version__, "assets": _assets_digest(), "sample_rows": sample_rows}
+    """Return the identity of the pages of each version: a hash over everything that
+    they depend on.
+    """
+    common = {
+        "release": __version__,
+        "assets": _assets_digest(),
+        "sample_rows": sample_rows,
+    }
     by_name = {version.name: version for version in contents.versions}
     identities: Identities = {}
     for version in contents.versions:
@@ -366,8 +417,12 @@ def _assets_digest() -> str:
     return digest.hexdigest()
 
 
-def _ancestor_seals(version: VersionSummary, by_name: Mapping[VersionName, VersionSummary]) -> list[str]:
-    """Return ``code@v1 SEAL`` for each ancestor of a version; the seal is missing if the store lacks it."""
+def _ancestor_seals(
+    version: VersionSummary, by_name: Mapping[VersionName, VersionSummary]
+) -> list[str]:
+    """Return ``code@v1 SEAL`` for each ancestor of a version; the seal is missing if
+    the store lacks it.
+    """
     seals: dict[VersionName, str] = {}
     pending = list(version.parents)
     while pending:

@@ -1,4 +1,5 @@
-"""Tables about a store that a query can name: its versions, splits, shards, inputs, audits and mixtures.
+"""Tables about a store that a query can name: its versions, splits, shards, inputs,
+audits and mixtures.
 
 The rows are plain facts of manifests and ledgers, as Arrow tables.
 """
@@ -71,8 +72,12 @@ SCHEMAS: Final = {
             "sha256": _TEXT,
         }
     ),
-    "inputs": _schema_of({"source": _TEXT, "path": _TEXT, "size": _COUNT, "token": _TEXT, "file": _COUNT}),
-    "accounts": _schema_of({"source": _TEXT, "unit": _COUNT, "engine": _TEXT, **_account_columns()}),
+    "inputs": _schema_of(
+        {"source": _TEXT, "path": _TEXT, "size": _COUNT, "token": _TEXT, "file": _COUNT}
+    ),
+    "accounts": _schema_of(
+        {"source": _TEXT, "unit": _COUNT, "engine": _TEXT, **_account_columns()}
+    ),
     "mixture": _schema_of(
         {
             "source": _TEXT,
@@ -104,8 +109,9 @@ def build_table(catalog: Catalog, name: str, on_unreadable: OnUnreadable) -> pa.
     Args:
         catalog: Catalog of the store.
         name: Name of the table, a key of :data:`SCHEMAS`.
-        on_unreadable: Function that is called for a version with a damaged manifest or ledger. The version has no rows
-            in the table; in `datasets` it has a row without figures.
+        on_unreadable: Function that is called for a version with a damaged manifest or
+            ledger. The version has no rows in the table; in `datasets` it has a row
+            without figures.
     """
     if name == "datasets":
         rows = list(_version_rows(catalog, on_unreadable))
@@ -114,7 +120,9 @@ def build_table(catalog: Catalog, name: str, on_unreadable: OnUnreadable) -> pa.
     return pa.Table.from_pylist(rows, schema=SCHEMAS[name])
 
 
-def _version_rows(catalog: Catalog, on_unreadable: OnUnreadable) -> Iterator[dict[str, Any]]:
+def _version_rows(
+    catalog: Catalog, on_unreadable: OnUnreadable
+) -> Iterator[dict[str, Any]]:
     """Yield the rows of the table `datasets`."""
     for dataset in catalog.datasets():
         for info in catalog.versions(dataset):
@@ -125,7 +133,9 @@ def _version_rows(catalog: Catalog, on_unreadable: OnUnreadable) -> Iterator[dic
             }
             manifest = None
             if info.committed:
-                manifest = catalog.readable_manifest(Layout(dataset, info.version), on_unreadable)
+                manifest = catalog.readable_manifest(
+                    Layout(dataset, info.version), on_unreadable
+                )
             if manifest is not None:
                 row["kind"] = manifest.kind
                 row["seq_length"] = manifest.seq_length
@@ -134,7 +144,9 @@ def _version_rows(catalog: Catalog, on_unreadable: OnUnreadable) -> Iterator[dic
             yield row
 
 
-def _rows_of_all_versions(catalog: Catalog, name: str, on_unreadable: OnUnreadable) -> list[dict[str, Any]]:
+def _rows_of_all_versions(
+    catalog: Catalog, name: str, on_unreadable: OnUnreadable
+) -> list[dict[str, Any]]:
     """Return the rows of a table that is about committed versions."""
     rows: list[dict[str, Any]] = []
     for layout in catalog.committed_versions():
@@ -149,7 +161,9 @@ def _rows_of_all_versions(catalog: Catalog, name: str, on_unreadable: OnUnreadab
     return rows
 
 
-def _rows_of(name: str, catalog: Catalog, manifest: Manifest) -> Iterator[dict[str, Any]]:
+def _rows_of(
+    name: str, catalog: Catalog, manifest: Manifest
+) -> Iterator[dict[str, Any]]:
     """Yield the rows of a table that one version has."""
     match name:
         case "splits":
@@ -170,8 +184,9 @@ def _rows_of(name: str, catalog: Catalog, manifest: Manifest) -> Iterator[dict[s
 def _account_rows(catalog: Catalog, manifest: Manifest) -> Iterator[dict[str, Any]]:
     """Yield the audit of each unit by source.
 
-    The audits of a unit's sources add up to that of the whole unit. The rows of a mixed unit belong to several sources
-    at once: their counts (`sequences`, `slots`, `pad`) are under the source ``*``, which has no tokens.
+    The audits of a unit's sources add up to that of the whole unit. The rows of a mixed
+    unit belong to several sources at once: their counts (`sequences`, `slots`, `pad`)
+    are under the source ``*``, which has no tokens.
     """
     ledger = catalog.ledger(manifest.dataset, manifest.version, manifest=manifest)
     for unit, record in ledger.items():
@@ -179,15 +194,23 @@ def _account_rows(catalog: Catalog, manifest: Manifest) -> Iterator[dict[str, An
         if record.source == MIXED:
             accounts[MIXED] = record.account.of_rows
         for source, account in accounts.items():
-            row: dict[str, Any] = {"source": source, "unit": unit, "engine": record.engine}
+            row: dict[str, Any] = {
+                "source": source,
+                "unit": unit,
+                "engine": record.engine,
+            }
             for field, value in account.to_json().items():
                 # Arrow takes a map as a list of pairs.
-                row[field] = list(value.items()) if field in _FIELDS_BY_REASON else value
+                row[field] = (
+                    list(value.items()) if field in _FIELDS_BY_REASON else value
+                )
             yield row
 
 
 def _mixture_rows(manifest: Manifest) -> Iterator[dict[str, Any]]:
-    """Yield the shares of each source of a mixture; nothing for a version that is no mixture."""
+    """Yield the shares of each source of a mixture; nothing for a version that is no
+    mixture.
+    """
     mixture = manifest.mixture
     if mixture is None:
         return

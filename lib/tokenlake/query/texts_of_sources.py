@@ -1,4 +1,6 @@
-"""The text that a version was made from: its own account, or those of the versions that it mixes or packs again."""
+"""The text that a version was made from: its own account, or those of the versions
+that it mixes or packs again.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from tokenlake.runtime.store.manifest import Manifest
 
 
 def text_accounts(catalog: Catalog | None, manifest: Manifest) -> dict[str, Account]:
-    """Return the account of each source's text; a mixture has the accounts of its readable parents."""
+    """Return the account of each source's text; a mixture has the accounts of its
+    readable parents.
+    """
     if manifest.mixture is None:
         return dict(manifest.accounts)
     accounts: dict[str, Account] = {}
@@ -21,7 +25,9 @@ def text_accounts(catalog: Catalog | None, manifest: Manifest) -> dict[str, Acco
 
 
 def _text_account(catalog: Catalog | None, manifest: Manifest) -> Account:
-    """Return the account of a version that read text, or the sum of its nearest ancestors that did."""
+    """Return the account of a version that read text, or the sum of its nearest
+    ancestors that did.
+    """
     if manifest.account.text_bytes:
         return manifest.account
     accounts: list[Account] = []
@@ -32,8 +38,12 @@ def _text_account(catalog: Catalog | None, manifest: Manifest) -> Account:
     return Account.total(accounts)
 
 
-def parent_manifest(catalog: Catalog | None, dataset: str, version: int) -> Manifest | None:
-    """Return the manifest of a parent; None if it was removed, not copied with its child, or damaged."""
+def parent_manifest(
+    catalog: Catalog | None, dataset: str, version: int
+) -> Manifest | None:
+    """Return the manifest of a parent; None if it was removed, not copied with its
+    child, or damaged.
+    """
     if catalog is None:
         return None
     try:

@@ -27,7 +27,8 @@ class VerifiedFiles:
     """Files of a store's versions, hashed, and on this machine.
 
     Attributes:
-        store: Store of the files. Files of a folder are hashed where they are; others are copied.
+        store: Store of the files. Files of a folder are hashed where they are; others
+            are copied.
         copies: Folder for the copies, which its owner removes.
         on_verified: Function that is called for each intact file.
     """
@@ -44,7 +45,8 @@ class VerifiedFiles:
             hashes: Path relative to the version -> SHA-256 in hexadecimal digits.
 
         Raises:
-            IntegrityError: A file is missing, or its bytes differ from those that were committed.
+            IntegrityError: A file is missing, or its bytes differ from those that were
+                committed.
             StoreError: The store cannot be read.
         """
 
@@ -55,7 +57,8 @@ class VerifiedFiles:
                 local_path, entry = self._hashed(key, expected_sha256)
             except NotFoundError as error:
                 raise IntegrityError(
-                    f"{key}: the file is missing; the manifest lists it. {REMEDY}", file=key
+                    f"{key}: the file is missing; the manifest lists it. {REMEDY}",
+                    file=key,
                 ) from error
             require_same(key, expected_sha256, entry.sha256)
             if self.on_verified:
@@ -66,12 +69,16 @@ class VerifiedFiles:
         return dict(in_order(verify, list(hashes.items()), _THREADS))
 
     def _hashed(self, key: str, expected_sha256: str) -> tuple[Path, FileEntry]:
-        """Return the local path of a file, and its size and hash; a remote file is copied first."""
+        """Return the local path of a file, and its size and hash; a remote file is
+        copied first.
+        """
         if isinstance(self.store, LocalStore):
             with self.store.open(key) as stream:
                 digest = hashlib.file_digest(cast("Any", stream), "sha256")
                 size = stream.tell()
-            return self.store.local_path(key), FileEntry(bytes=size, sha256=digest.hexdigest())
+            return self.store.local_path(key), FileEntry(
+                bytes=size, sha256=digest.hexdigest()
+            )
 
         copy = self.copies / key
         copy.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,6 @@
-"""The page of a version among the pages of a store: its report with links, and its changes since the one before."""
+"""The page of a version among the pages of a store: its report with links, and its
+changes since the one before.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +25,21 @@ from tokenlake.runtime.store.manifest import Manifest
 
 
 def render_version(
-    catalog: Catalog, manifest: Manifest, previous: Manifest | None, *, problem: str = ""
+    catalog: Catalog,
+    manifest: Manifest,
+    previous: Manifest | None,
+    *,
+    problem: str = "",
 ) -> str:
     """Return the page of a version.
 
     Args:
         catalog: Catalog of the store that holds the version.
         manifest: Manifest of the version.
-        previous: Manifest of the committed version before it; None for the first one, or if it cannot be read.
-        problem: Reason why data of the version cannot be read. Then the page has the sections that need only manifests.
-            Default: none.
+        previous: Manifest of the committed version before it; None for the first one,
+            or if it cannot be read.
+        problem: Reason why data of the version cannot be read. Then the page has the
+            sections that need only manifests. Default: none.
 
     Raises:
         IntegrityError: A file of the version is damaged.
@@ -46,9 +53,16 @@ def render_version(
     sections.append(("Lineage", lineage(manifest, ancestors_table(catalog, manifest))))
     head: list[Part] = [tiles(manifest)]
     if problem:
-        head.append(tag("p", f"Data of this version is damaged: {problem}", class_="problem"))
+        head.append(
+            tag("p", f"Data of this version is damaged: {problem}", class_="problem")
+        )
     head.append(_links(name))
-    trail = tag("p", tag("a", "Store", href=f"{ABOVE_VERSION}{INDEX}"), f" / {name}", class_="trail")
+    trail = tag(
+        "p",
+        tag("a", "Store", href=f"{ABOVE_VERSION}{INDEX}"),
+        f" / {name}",
+        class_="trail",
+    )
     return page(
         f"{name.dataset} v{name.version}",
         f"of kind {manifest.kind}",
@@ -60,7 +74,9 @@ def render_version(
 
 
 def _links(name: VersionName) -> Html:
-    """Return the links to the rows of the version and to its place in the lineage of the store."""
+    """Return the links to the rows of the version and to its place in the lineage of
+    the store.
+    """
     rows = tag("a", "Browse decoded rows", href=f"{ABOVE_VERSION}{rows_page(name)}")
     graph = tag("a", "Lineage as a graph", href=f"{ABOVE_VERSION}{lineage_place(name)}")
     return tag("p", rows, " · ", graph, class_="links")

@@ -1,8 +1,11 @@
-"""DuckDB views over verified shards, and tables about the store, for the names that a query mentions.
+"""DuckDB views over verified shards, and tables about the store, for the names that a
+query mentions.
 
-Only mentioned names are verified and created: a store may hold terabytes, and a question is about little. The number of
-rows of each shard is in the manifest, so a query over rows is first tried without any file. The stored columns are then
-an expression that raises an error. DuckDB leaves it out unless the query needs a value of the column.
+Only mentioned names are verified and created: a store may hold terabytes, and a
+question is about little. The number of rows of each shard is in the manifest, so a
+query over rows is first tried without any file. The stored columns are then an
+expression that raises an error. DuckDB leaves it out unless the query needs a value of
+the column.
 """
 
 from __future__ import annotations
@@ -69,7 +72,8 @@ def create_views(
     files: VerifiedFiles | Path,
     on_unreadable: OnUnreadable,
 ) -> list[str]:
-    """Create the mentioned relations and those that they use; return the files that DuckDB may read.
+    """Create the mentioned relations and those that they use; return the files that
+    DuckDB may read.
 
     Args:
         connection: DuckDB connection.
@@ -77,8 +81,10 @@ def create_views(
         manifests: Function that reads manifests.
         mentioned: Relations that the statement mentions.
         relation_of: Name -> relation, for everything in the store.
-        files: Files of versions; or a folder for a file without rows, for views of rows without their files.
-        on_unreadable: Function that is called for a version that a table about the store has to leave out.
+        files: Files of versions; or a folder for a file without rows, for views of rows
+            without their files.
+        on_unreadable: Function that is called for a version that a table about the
+            store has to leave out.
 
     Raises:
         IntegrityError: A shard differs from its manifest.
@@ -88,14 +94,20 @@ def create_views(
         if relation.kind != "table":
             views.add_version(relation)
         elif relation.name != "documents":
-            views.add_table(relation.name, build_table(catalog, relation.name, on_unreadable))
+            views.add_table(
+                relation.name, build_table(catalog, relation.name, on_unreadable)
+            )
         else:
             _add_all_documents(views, relation_of, on_unreadable)
     return views.readable
 
 
-def _add_all_documents(views: _Views, relation_of: dict[str, Relation], on_unreadable: OnUnreadable) -> None:
-    """Create the view `documents`: the provenance of the newest version of every dataset."""
+def _add_all_documents(
+    views: _Views, relation_of: dict[str, Relation], on_unreadable: OnUnreadable
+) -> None:
+    """Create the view `documents`: the provenance of the newest version of every
+    dataset.
+    """
     selects: list[str] = []
     for relation in list(relation_of.values()):
         is_newest = "@" not in relation.name
@@ -124,7 +136,9 @@ class _Views:
         readable: Paths of the files that the views read.
     """
 
-    def __init__(self, connection: Any, manifests: Manifests, files: VerifiedFiles | Path) -> None:
+    def __init__(
+        self, connection: Any, manifests: Manifests, files: VerifiedFiles | Path
+    ) -> None:
         self._connection = connection
         self._manifest = manifests
         self._files = files
@@ -136,7 +150,9 @@ class _Views:
         if name not in self._created:
             arrow_name = f"arrow:{name}"
             self._connection.register(arrow_name, content)
-            self._connection.execute(f"create table {quoted(name)} as select * from {quoted(arrow_name)}")
+            self._connection.execute(
+                f"create table {quoted(name)} as select * from {quoted(arrow_name)}"
+            )
             self._created.add(name)
 
     def add_view(self, name: str, select: str) -> None:
@@ -148,7 +164,8 @@ class _Views:
     def add_version(self, relation: Relation) -> None:
         """Create the view of a version's rows, documents or bad records.
 
-        Its full name has a version; a shorter name that the statement mentions is a view of that view.
+        Its full name has a version; a shorter name that the statement mentions is a
+        view of that view.
         """
         manifest = self._manifest(relation.dataset, relation.version)
         full_name = f"{relation.dataset}@v{relation.version}"
@@ -164,7 +181,9 @@ class _Views:
             self.add_view(relation.name, f"select * from {quoted(full_name)}")
 
     def _add_rows(self, name: str, manifest: Manifest) -> None:
-        """Create the view of a version's rows, with the split, the shard and the row's index in it."""
+        """Create the view of a version's rows, with the split, the shard and the
+        row's index in it.
+        """
         if name in self._created:
             return
         if not manifest.files:
@@ -176,11 +195,14 @@ class _Views:
         hashes = {shard.path: shard.sha256 for shard in manifest.files}
         paths = self._files.paths(layout, hashes)
 
-        # DuckDB names the file of each row; a small table says which shard and split it is.
+        # DuckDB names the file of each row; a small table says which shard and split it
+        # is.
         files: list[dict[str, str]] = []
         for shard in manifest.files:
             local_path = str(paths[shard.path])
-            files.append({"filename": local_path, "shard": shard.path, "split": shard.split})
+            files.append(
+                {"filename": local_path, "shard": shard.path, "split": shard.split}
+            )
         files_name = f"{name}/files"
         self.add_table(files_name, pa.Table.from_pylist(files))
         rows = self._read_parquet([str(path) for path in paths.values()])
@@ -190,10 +212,13 @@ class _Views:
             f"from {rows} r join {quoted(files_name)} f using (filename)",
         )
 
-    def _add_rows_without_files(self, name: str, manifest: Manifest, folder: Path) -> None:
+    def _add_rows_without_files(
+        self, name: str, manifest: Manifest, folder: Path
+    ) -> None:
         """Create a view of rows without their files.
 
-        Its columns have the types that DuckDB gives the columns of a file. Their values raise an error.
+        Its columns have the types that DuckDB gives the columns of a file. Their values
+        raise an error.
         """
         schema = stored_schema(manifest)
         columns_of_files: set[str] = set()
@@ -203,9 +228,12 @@ class _Views:
             raise FilesNeededError("only the files know the types of some columns")
         empty = folder / "empty.parquet"
         pq.write_table(schema.empty_table(), empty)
-        described = self._connection.execute(f"describe from read_parquet({literal(str(empty))})")
+        described = self._connection.execute(
+            f"describe from read_parquet({literal(str(empty))})"
+        )
 
-        # The error names the shard, so that DuckDB cannot take it for a constant and evaluate it beforehand.
+        # The error names the shard, so that DuckDB cannot take it for a constant and
+        # evaluate it beforehand.
         missing = "error('no file of ' || shard || ' was read')"
         columns = "split, shard, row"
         for column, type_name, *_ in described.fetchall():
@@ -222,7 +250,9 @@ class _Views:
         self.add_view(name, f"select {columns} from ({rows})")
 
     def _add_documents(self, name: str, manifest: Manifest) -> None:
-        """Create the view of a version's provenance: one row for each piece of a document."""
+        """Create the view of a version's provenance: one row for each piece of a
+        document.
+        """
         rows_name = name.removesuffix("/documents")
         self._add_rows(rows_name, manifest)
         position_kinds = position_kinds_of(manifest)
@@ -260,14 +290,18 @@ class _Views:
         self.add_view(name, f"select * exclude (filename) from {records}")
 
     def _read_parquet(self, paths: list[str]) -> str:
-        """Return the SQL that reads Parquet files, and note that DuckDB may read them."""
+        """Return the SQL that reads Parquet files, and note that DuckDB may read
+        them.
+        """
         self.readable += paths
         listed = ", ".join(literal(path) for path in paths)
         return f"read_parquet([{listed}], filename = true, file_row_number = true, hive_partitioning = false)"
 
 
 def _pieces_select(manifest: Manifest) -> str:
-    """Return the select list for pieces of documents: their row, the document `d` and the number of tokens."""
+    """Return the select list for pieces of documents: their row, the document `d`
+    and the number of tokens.
+    """
     if manifest.kind == "packed":
         return (
             "select split, shard, row, generate_subscripts(segment_lengths, 1) as segment, "
@@ -277,7 +311,9 @@ def _pieces_select(manifest: Manifest) -> str:
     weights = {"input_ids": 1}
     if manifest.preference is not None:
         weights = id_weights(*manifest.preference)
-    length = " + ".join(f"{weight} * len({column})" for column, weight in weights.items())
+    length = " + ".join(
+        f"{weight} * len({column})" for column, weight in weights.items()
+    )
     return (
         "select split, shard, row, 1::bigint as segment, "
         f"{{file: file, position: position, start: 0::integer}} as d, {length} as length"

@@ -1,11 +1,14 @@
-"""Batches of arrays from rows, in a reproducible order that can be resumed after any batch.
+"""Batches of arrays from rows, in a reproducible order that can be resumed after any
+batch.
 
 - `Filling`, `batch_of`: padding, and the types of a batch's arrays
-- `RowLoader`, `RowDelivery`: epochs of a source, prepared ahead by threads, and their state
+- `RowLoader`, `RowDelivery`: epochs of a source, prepared ahead by threads, and their
+  state
 - `ResumeState`: the state of a training loop that the user writes
 
-The order of an epoch is a function of the seed and the number of the epoch. Without a shuffle buffer, rows come in
-the order of the source. With a buffer of B rows, each delivered row is drawn at random from the next B rows.
+The order of an epoch is a function of the seed and the number of the epoch. Without a
+shuffle buffer, rows come in the order of the source. With a buffer of B rows, each
+delivered row is drawn at random from the next B rows.
 """
 
 from __future__ import annotations
@@ -39,7 +42,9 @@ _FILLED_WITH: Final = {
     **dict.fromkeys(("attention_mask", "segment_ids", "position_ids", "loss_mask"), 0),
     "labels": -100,
 }
-"""Last part of a field's name to its padding value; ``input_ids`` are padded with the padding token."""
+"""Last part of a field's name to its padding value; ``input_ids`` are padded with
+the padding token.
+"""
 
 
 @final
@@ -50,7 +55,8 @@ class Filling:
     Attributes:
         pad_id: Token that pads `input_ids`.
         side: Side of the padding.
-        width: Minimum width of a batch. Shorter rows are padded to it even if the longest row is shorter.
+        width: Minimum width of a batch. Shorter rows are padded to it even if the
+            longest row is shorter.
         multiple: Factor of the width: the width of a batch is a multiple of it.
     """
 
@@ -67,14 +73,15 @@ class Filling:
 def batch_of(rows: Sequence[Row], filling: Filling | None = None) -> Arrays:
     """Return n rows as a batch.
 
-    Fields of tokens become arrays of shape (n, longest). Lists of ids, masks, labels and segments become int32, lists
-    of `loss_mask` become bool, and arrays keep their dtype. Other numbers become arrays of shape (n,) or (n, k). All
-    other values stay a list of length n.
+    Fields of tokens become arrays of shape (n, longest). Lists of ids, masks, labels
+    and segments become int32, lists of `loss_mask` become bool, and arrays keep their
+    dtype. Other numbers become arrays of shape (n,) or (n, k). All other values stay a
+    list of length n.
 
     Args:
         rows: Rows with the same fields, at least one.
-        filling: Padding of shorter rows. With it, the batch always has an ``attention_mask``. None if rows of
-            different lengths are an error.
+        filling: Padding of shorter rows. With it, the batch always has an
+            ``attention_mask``. None if rows of different lengths are an error.
 
     Raises:
         ConfigError: Rows have different lengths and there is no `filling`.
@@ -95,7 +102,11 @@ def batch_of(rows: Sequence[Row], filling: Filling | None = None) -> Arrays:
     for name in names:
         values = [row[name] for row in rows]
         batch[name] = _column(name, values, filling)
-        if name == "input_ids" and filling is not None and "attention_mask" not in names:
+        if (
+            name == "input_ids"
+            and filling is not None
+            and "attention_mask" not in names
+        ):
             ones = [np.ones(len(ids), np.int32) for ids in values]
             batch["attention_mask"] = _filled(ones, 0, filling)
     return batch
@@ -108,22 +119,31 @@ def _column(name: str, values: list[Any], filling: Filling | None) -> Any:
         if name == kind or name.endswith(f"_{kind}"):
             return _token_column(name, kind, values, filling)
 
-    if all(isinstance(value, bool | int | float | np.number | np.bool_) for value in values):
+    if all(
+        isinstance(value, bool | int | float | np.number | np.bool_) for value in values
+    ):
         array = np.array(values)
         return array if array.dtype != object else values
-    if all(isinstance(value, np.ndarray) for value in values) and len({value.shape for value in values}) == 1:
+    if (
+        all(isinstance(value, np.ndarray) for value in values)
+        and len({value.shape for value in values}) == 1
+    ):
         return np.stack(values)
     return values
 
 
-def _token_column(name: str, kind: str, values: list[Any], filling: Filling | None) -> Array:
+def _token_column(
+    name: str, kind: str, values: list[Any], filling: Filling | None
+) -> Array:
     """Return the values of a field of tokens as one array of shape (n, width).
 
     Args:
         name: Name of the field.
-        kind: Last part of the name, which decides the padding value and the dtype of lists.
+        kind: Last part of the name, which decides the padding value and the dtype of
+            lists.
         values: Lists, or arrays, which keep their dtype.
-        filling: Padding of shorter rows; None if rows of different lengths are an error.
+        filling: Padding of shorter rows; None if rows of different lengths are an
+            error.
     """
     list_type = np.bool_ if kind == "loss_mask" else np.int32
     rows: list[Array] = []
@@ -152,7 +172,9 @@ def _token_column(name: str, kind: str, values: list[Any], filling: Filling | No
 
 
 def _not_ids(name: str, value: object) -> BadRecordError:
-    return BadRecordError(f"the field {name!r} holds {value!r:.80}, expected a list of ids")
+    return BadRecordError(
+        f"the field {name!r} holds {value!r:.80}, expected a list of ids"
+    )
 
 
 def _filled(rows: Sequence[Array], padding_value: int, filling: Filling) -> Array:
@@ -166,13 +188,17 @@ def _filled(rows: Sequence[Array], padding_value: int, filling: Filling) -> Arra
 
 
 def collate_batch(
-    examples: Sequence[Row], pad_token_id: int | None = None, padding_side: Literal["left", "right"] = "right"
+    examples: Sequence[Row],
+    pad_token_id: int | None = None,
+    padding_side: Literal["left", "right"] = "right",
 ) -> Arrays:
-    """Return rows as a batch; see :func:`tokenlake.rowwise.batches.batch_of` for the types.
+    """Return rows as a batch; see :func:`tokenlake.rowwise.batches.batch_of` for the
+    types.
 
     Args:
         examples: Rows, at least one.
-        pad_token_id: Token that pads rows to the longest one. None if rows of different lengths are an error.
+        pad_token_id: Token that pads rows to the longest one. None if rows of different
+            lengths are an error.
         padding_side: Side of the padding.
 
     Raises:
@@ -180,7 +206,9 @@ def collate_batch(
     """
     if not examples:
         raise ConfigError("examples: got none, expected at least one row")
-    return batch_of(examples, None if pad_token_id is None else Filling(pad_token_id, padding_side))
+    return batch_of(
+        examples, None if pad_token_id is None else Filling(pad_token_id, padding_side)
+    )
 
 
 def batch_iterator(
@@ -230,10 +258,12 @@ class RowLoader:
 
     Args:
         source: Rows of an epoch.
-        load: Settings of batches: their size, the shuffle buffer, and the threads that prepare them.
+        load: Settings of batches: their size, the shuffle buffer, and the threads that
+            prepare them.
         seed: Random seed of the shuffle.
         filling: Padding of rows of different lengths; None if they are an error.
-        place_batch: Function that puts the arrays of a batch onto devices. None if they stay NumPy arrays.
+        place_batch: Function that puts the arrays of a batch onto devices. None if they
+            stay NumPy arrays.
     """
 
     def __init__(
@@ -257,14 +287,17 @@ class RowLoader:
         """Whether the latest iteration came to the end of its epoch."""
         self._latest: weakref.ref[RowDelivery] | None = None
 
-    def deliver(self, meter: RowMeter | None = None, *, prefetch: bool | None = None) -> RowDelivery:
+    def deliver(
+        self, meter: RowMeter | None = None, *, prefetch: bool | None = None
+    ) -> RowDelivery:
         """Return the batches of the next epoch.
 
         An iteration that is under way is replaced: its next batch is a ConfigError.
 
         Args:
             meter: Counter of the delivered rows and tokens.
-            prefetch: Whether threads prepare batches ahead. None for the configured value.
+            prefetch: Whether threads prepare batches ahead. None for the configured
+                value.
         """
         self._supersede("another iteration")
         start = self._next
@@ -309,9 +342,17 @@ class RowLoader:
         return rows // size if self._load.drop_last else -(-rows // size)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the progress of the delivery, and the identity of the order and the source, as values of JSON."""
+        """Return the progress of the delivery, and the identity of the order and the
+        source, as values of JSON.
+        """
         epoch, rows, place = self._now.epoch, self._now.rows, list(self._now.position)
-        return {"format": _FORMAT, "epoch": epoch, "rows": rows, "place": place, **self._identity()}
+        return {
+            "format": _FORMAT,
+            "epoch": epoch,
+            "rows": rows,
+            "place": place,
+            **self._identity(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume where :meth:`state_dict` was called.
@@ -319,23 +360,32 @@ class RowLoader:
         Raises:
             ConfigError: The state is of another order or of another source.
         """
-        if not isinstance(state, Mapping) or state.get("format") != _FORMAT or "place" not in state:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigError(f"{_NO_STATE}: {state!r:.200}; expected the result of state_dict()")
+        is_mapping = isinstance(state, Mapping)  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not is_mapping or state.get("format") != _FORMAT or "place" not in state:
+            raise ConfigError(
+                f"{_NO_STATE}: {state!r:.200}; expected the result of state_dict()"
+            )
         state = cast("dict[str, Any]", plain_integers(state))
         problems = [
             f"{name} is {state.get(name)!r} there and {value!r} here"
             for name, value in self._identity().items()
-            if name in state and (state[name] != value or type(state[name]) is not type(value))
+            if name in state
+            and (state[name] != value or type(state[name]) is not type(value))
         ]
         if problems:
-            raise ConfigError("the state belongs to another run: " + "; ".join(problems), differs=problems)
+            raise ConfigError(
+                "the state belongs to another run: " + "; ".join(problems),
+                differs=problems,
+            )
         progress = self._progress_of(state)
         self._supersede("load_state_dict()")
         self._next = self._now = progress
         self._latest = None
 
     def _progress_of(self, state: Mapping[str, Any]) -> RowProgress:
-        """Return the progress that a state records; ConfigError if its numbers contradict each other."""
+        """Return the progress that a state records; ConfigError if its numbers
+        contradict each other.
+        """
         for name in ("epoch", "rows", *self._identity()):
             if name not in state:
                 raise ConfigError(f"{_NO_STATE}: {name!r} is missing")
@@ -348,7 +398,9 @@ class RowLoader:
         epoch = whole_number(f"{_NO_STATE}: epoch", state["epoch"], 0, _MAX_COUNT)
         rows = whole_number(f"{_NO_STATE}: rows", state["rows"], 0, _MAX_COUNT)
         place = state["place"]
-        if not isinstance(place, list | tuple) or len(cast("Sequence[Any]", place)) != len(_BEGINNING):
+        if not isinstance(place, list | tuple) or len(
+            cast("Sequence[Any]", place)
+        ) != len(_BEGINNING):
             raise ConfigError(
                 f"{_NO_STATE}: place: got {place!r:.80}, must be {len(_BEGINNING)} whole numbers"
             )
@@ -357,8 +409,8 @@ class RowLoader:
             for number in cast("Sequence[Any]", place)
         ]
         position = RowPosition(*numbers)
-        # Without a shuffle buffer, the next row to read is the one behind those that were delivered. In a buffer, a
-        # row that was read early may still wait.
+        # Without a shuffle buffer, the next row to read is the one behind those that
+        # were delivered. In a buffer, a row that was read early may still wait.
         is_ahead = position.ordinal > rows
         is_behind = self._load.shuffle_buffer_size is None and position.ordinal < rows
         if is_ahead or is_behind:
@@ -369,11 +421,15 @@ class RowLoader:
             )
         shards = state["shards"]
         if shards is not None and position.shard >= max(1, shards):
-            raise ConfigError(f"{_NO_STATE}: place: got shard {position.shard} of {shards} shards")
+            raise ConfigError(
+                f"{_NO_STATE}: place: got shard {position.shard} of {shards} shards"
+            )
         return RowProgress(epoch, rows, position)
 
     def _supersede(self, caller: str) -> None:
-        """End the iteration that is under way, so that asking it for more is an error and not the end of an epoch."""
+        """End the iteration that is under way, so that asking it for more is an
+        error and not the end of an epoch.
+        """
         delivery = None if self._latest is None else self._latest()
         if delivery is not None:
             delivery.supersede(
@@ -395,7 +451,9 @@ class RowLoader:
         self._now = self._next if after is None else after
 
     def _identity(self) -> dict[str, Any]:
-        """Return the settings that decide the order, and the properties of the source that need no reading."""
+        """Return the settings that decide the order, and the properties of the
+        source that need no reading.
+        """
         identity: dict[str, Any] = {
             "seed": self._seed,
             "shuffle_buffer_size": self._load.shuffle_buffer_size,
@@ -416,7 +474,10 @@ class RowLoader:
         if self._load.shuffle_buffer_size is not None:
             rows = self._shuffled(start, self._load.shuffle_buffer_size)
         else:
-            rows = ((row, position.behind) for position, row in _rows_from(self._source, start.position))
+            rows = (
+                (row, position.behind)
+                for position, row in _rows_from(self._source, start.position)
+            )
 
         batch_size = self._load.batch_size
         delivered = start.rows
@@ -425,19 +486,28 @@ class RowLoader:
                 return
             delivered += len(batch)
             _, resume_position = batch[-1]
-            yield [row for row, _ in batch], RowProgress(start.epoch, delivered, resume_position)
+            yield (
+                [row for row, _ in batch],
+                RowProgress(start.epoch, delivered, resume_position),
+            )
 
-    def _shuffled(self, start: RowProgress, size: int) -> Iterator[tuple[Row, RowPosition]]:
-        """Yield rows in the order of the shuffle buffer, each with the position at which reading can resume.
+    def _shuffled(
+        self, start: RowProgress, size: int
+    ) -> Iterator[tuple[Row, RowPosition]]:
+        """Yield rows in the order of the shuffle buffer, each with the position at
+        which reading can resume.
 
-        That is the position of the oldest row that was read and not yet delivered, or the end of the rows read.
+        That is the position of the oldest row that was read and not yet delivered, or
+        the end of the rows read.
 
         Args:
-            start: Progress before the first row. All rows before ``start.position`` were delivered: None takes their
-                places in the buffer, so that the draws are the same as in an epoch from its beginning.
+            start: Progress before the first row. All rows before ``start.position``
+                were delivered: None takes their places in the buffer, so that the draws
+                are the same as in an epoch from its beginning.
             size: Number of rows in the buffer.
         """
-        waiting: OrderedDict[int, RowPosition] = OrderedDict()  # rows in the buffer, by their ordinals
+        # Rows in the buffer, by their ordinals.
+        waiting: OrderedDict[int, RowPosition] = OrderedDict()
         read_to = start.position
 
         def read_rows() -> Iterator[tuple[int, Row]]:
@@ -447,8 +517,12 @@ class RowLoader:
                 read_to = position.behind
                 yield position.ordinal, row
 
-        items: Iterator[tuple[int, Row] | None] = chain(repeat(None, start.position.ordinal), read_rows())
-        for count, item in enumerate(shuffled_by_buffer(items, size, key_of(self._seed, start.epoch))):
+        items: Iterator[tuple[int, Row] | None] = chain(
+            repeat(None, start.position.ordinal), read_rows()
+        )
+        for count, item in enumerate(
+            shuffled_by_buffer(items, size, key_of(self._seed, start.epoch))
+        ):
             if item is None:
                 continue
             ordinal, row = item
@@ -457,13 +531,16 @@ class RowLoader:
                 yield row, next(iter(waiting.values()), read_to)
 
 
-def _rows_from(source: Iterable[Row], start: RowPosition) -> Iterator[tuple[RowPosition, Row]]:
+def _rows_from(
+    source: Iterable[Row], start: RowPosition
+) -> Iterator[tuple[RowPosition, Row]]:
     """Yield the rows of an epoch from a position on, each with its position.
 
     Sources in shards are opened there; any other iterable is drawn from its beginning.
     """
     if isinstance(source, ShardedDataSource):
-        # Iterating over a source is going through its shards, unless a class of a user does something else.
+        # Iterating over a source is going through its shards, unless a class of a user
+        # does something else.
         kind, base = type(source), ShardedDataSource
         if kind.__iter__ is base.__iter__ and kind.iter_shards is base.iter_shards:
             yield from source.positions(start)
@@ -493,7 +570,12 @@ _ON_DEVICES: Final = 2  # batches that are put onto devices ahead
 class RowDelivery(Iterator[Arrays]):
     """Batches of one iteration; records each delivered batch in the loader."""
 
-    def __init__(self, batches: Iterator[_CollatedBatch], loader: RowLoader, meter: RowMeter | None) -> None:
+    def __init__(
+        self,
+        batches: Iterator[_CollatedBatch],
+        loader: RowLoader,
+        meter: RowMeter | None,
+    ) -> None:
         self._batches = batches
         self._loader: RowLoader | None = loader  # None after the end, or when closed
         self._meter = meter
@@ -508,7 +590,9 @@ class RowDelivery(Iterator[Arrays]):
         if self._superseded is not None:
             raise ConfigError(self._superseded)
         meter = self._meter
-        batch = next(self._batches, None) if meter is None else meter.timed(self._batches)
+        batch = (
+            next(self._batches, None) if meter is None else meter.timed(self._batches)
+        )
         if self._loader is not None:
             self._loader.delivered(self, None if batch is None else batch.progress)
         if batch is None:
@@ -528,7 +612,9 @@ class RowDelivery(Iterator[Arrays]):
         self._loader = None
 
     def supersede(self, message: str) -> None:
-        """End the threads. The next batch is a ConfigError, unless the epoch had come to its end."""
+        """End the threads. The next batch is a ConfigError, unless the epoch had
+        come to its end.
+        """
         if self._loader is not None:
             self._superseded = message
         self.close()
@@ -552,15 +638,21 @@ class ResumeState:
     row_index: int = 0
     epoch: int = 0
     step: int = 0
-    dataset_states: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    dataset_states: dict[str, dict[str, Any]] = field(
+        default_factory=dict[str, dict[str, Any]]
+    )
 
     def __post_init__(self) -> None:
         for name in ("shard_index", "row_index", "epoch", "step"):
             object.__setattr__(self, name, whole_number(name, getattr(self, name), 0))
 
     def rows(self, source: ShardedDataSource) -> Iterator[Row]:
-        """Return the rows of a source from the next row on; ConfigError if the source has no such row."""
-        return source.iter_shards(start_shard=self.shard_index, start_row=self.row_index)
+        """Return the rows of a source from the next row on; ConfigError if the
+        source has no such row.
+        """
+        return source.iter_shards(
+            start_shard=self.shard_index, start_row=self.row_index
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the state as values of JSON."""
@@ -568,7 +660,9 @@ class ResumeState:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Return the state that :meth:`to_dict` returned; ConfigError if `data` is no such state."""
+        """Return the state that :meth:`to_dict` returned; ConfigError if `data` is
+        no such state.
+        """
         if not isinstance(data, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise expected("ResumeState", data, "a mapping, as to_dict() returns it")
         names = {field.name for field in fields(cls)}

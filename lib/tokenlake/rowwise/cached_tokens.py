@@ -1,4 +1,6 @@
-"""A cache of the tokens of a pipeline: the first pass over a shard stores its rows, later passes read them."""
+"""A cache of the tokens of a pipeline: the first pass over a shard stores its rows,
+later passes read them.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,11 @@ from tokenlake.rowwise.stage import PipelineContext
 _FORMAT: Final = 2
 """Version of the stored rows. Another version makes new entries for all of them."""
 
-_TOKENS: Final = {"input_ids": np.int32, "attention_mask": np.int32, "loss_mask": np.bool_}
+_TOKENS: Final = {
+    "input_ids": np.int32,
+    "attention_mask": np.int32,
+    "loss_mask": np.bool_,
+}
 """Field of tokens to the dtype of its array in a row."""
 
 _NUMBER: Final = "number"  # column of row numbers
@@ -50,30 +56,37 @@ _CHUNK_ROWS = 4096
 
 _LARGE_NUMBER: Final = re.compile("[0-9]{19}|1e999")
 _EXACT: Final = (
-    orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_SUBCLASS
+    orjson.OPT_PASSTHROUGH_DATETIME
+    | orjson.OPT_PASSTHROUGH_DATACLASS
+    | orjson.OPT_PASSTHROUGH_SUBCLASS
 )
 _ARROW: Final[Any] = pa
 
 
 @final
 class CachedShardedSource(DerivedSource):
-    """Shards of another source, each stored in a cache once it was read from its first row to its last.
+    """Shards of another source, each stored in a cache once it was read from its first
+    row to its last.
 
-    The first pass yields the rows of the source and stores them in chunks of some thousand rows. Later passes read
-    the cache from any row. If a chunk is lost, the pass continues with the rows of the source. Rows and their numbers
-    are the same in all cases. A cache that cannot be written does not stop a pass.
+    The first pass yields the rows of the source and stores them in chunks of some
+    thousand rows. Later passes read the cache from any row. If a chunk is lost, the
+    pass continues with the rows of the source. Rows and their numbers are the same in
+    all cases. A cache that cannot be written does not stop a pass.
 
     Rows hold arrays of tokens, and other fields with values of JSON.
     """
 
-    def __init__(self, source: ShardedDataSource, cache: DatasetCache, key: Callable[[int], str]) -> None:
+    def __init__(
+        self, source: ShardedDataSource, cache: DatasetCache, key: Callable[[int], str]
+    ) -> None:
         """Store the rows of a source in a cache.
 
         Args:
             source: Source of rows with tokens.
             cache: Cache of the chunks.
-            key: Function from the index of a shard in ``shard_names`` to the key of its rows. It is called whenever a
-                shard is opened, and its result identifies everything that decides these rows.
+            key: Function from the index of a shard in ``shard_names`` to the key of its
+                rows. It is called whenever a shard is opened, and its result identifies
+                everything that decides these rows.
         """
         self._source = source
         self._cache = cache
@@ -116,9 +129,10 @@ def cached(
 ) -> ShardedDataSource:
     """Return rows of tokens, stored in a cache if the configuration says so.
 
-    ``tokenize.cache_tokenized`` decides. If it is not set, rows are stored only if the dataset has a `cache_path` or
-    the section `cache` is written out, and everything that makes them can be identified by a name (a lambda cannot).
-    So a pipeline never fills a disk unasked.
+    ``tokenize.cache_tokenized`` decides. If it is not set, rows are stored only if the
+    dataset has a `cache_path` or the section `cache` is written out, and everything
+    that makes them can be identified by a name (a lambda cannot). So a pipeline never
+    fills a disk unasked.
 
     Args:
         tokens: Rows of tokens.
@@ -128,12 +142,18 @@ def cached(
         settings: Values that decide the tokens and are not in the configuration.
 
     Raises:
-        ConfigError: The configuration asks for stored rows, and something without a name makes them.
+        ConfigError: The configuration asks for stored rows, and something without a
+            name makes them.
     """
     dataset = context.dataset(name)
     section = context.config.cache
     cache_tokenized = context.config.tokenize.cache_tokenized
-    if cache_tokenized is False or dataset is None or not dataset.cache_enabled or not section.enabled:
+    if (
+        cache_tokenized is False
+        or dataset is None
+        or not dataset.cache_enabled
+        or not section.enabled
+    ):
         return tokens
     if not (cache_tokenized or dataset.cache_path or section.keeps_tokens):
         return tokens
@@ -150,10 +170,13 @@ def cached(
             f"no importable name: {error}. Leave it out, or save() the rows"
         ) from error
 
-    # Packing may be configured after this call, so the key is computed when a shard is opened.
+    # Packing may be configured after this call, so the key is computed when a shard is
+    # opened.
     key = cache(partial(_key, rows, dataset, context, settings))
     token_cache = DatasetCache(context.cache_at(dataset.cache_path))
-    return CachedShardedSource(tokens, token_cache, lambda index: key(index, context.packing))
+    return CachedShardedSource(
+        tokens, token_cache, lambda index: key(index, context.packing)
+    )
 
 
 def _input_identity(version: tuple[str, int, str], hash_fn: str) -> list[Any]:
@@ -172,9 +195,13 @@ def _input_identity(version: tuple[str, int, str], hash_fn: str) -> list[Any]:
         # The hash cache knows the hashes of files that were read before.
         with HashCache() as hash_cache:
             file_stat = FileStat.of(path)
-            [(_, sha256)] = hash_files([FoundFile(path, path, file_stat)], 1, hash_cache, None)
+            [(_, sha256)] = hash_files(
+                [FoundFile(path, path, file_stat)], 1, hash_cache, None
+            )
         if stat_token(file_stat) != token:
-            raise InputChangedError(f"{path}: the file changed after it was listed; open the source again")
+            raise InputChangedError(
+                f"{path}: the file changed after it was listed; open the source again"
+            )
         content = f"sha256:{sha256}"
     if hash_fn == "content":
         return [size, content]
@@ -189,7 +216,8 @@ def _key(
     index: int,
     packing: bool,
 ) -> str:
-    """Return the key of the tokens of one shard, a hash of everything that decides them.
+    """Return the key of the tokens of one shard, a hash of everything that decides
+    them.
 
     Args:
         rows: Rows that the tokens are made of.
@@ -200,7 +228,9 @@ def _key(
         packing: Whether the rows are packed later.
     """
     # With `num_rows`, the number of rows of a shard depends on the shards before it.
-    versions = rows.versions[: index + 1] if dataset.num_rows else [rows.versions[index]]
+    versions = (
+        rows.versions[: index + 1] if dataset.num_rows else [rows.versions[index]]
+    )
     source = resolve_source(context.config_with_packing(packing), with_lines(dataset))
     tokenizer = context.tokenizers[source.name]
     return fingerprint(
@@ -209,11 +239,19 @@ def _key(
             "version": __version__,
             "source": source_identity(replace(source, texts=sealed(source.texts))),
             "num_rows": source.num_rows,
-            "inputs": [_input_identity(version, context.config.cache.hash_fn) for version in versions],
-            # The files and the version of the package identify the ids. The fingerprint of the tokenizer, which
-            # encodes sample texts, would take 0.4 s.
-            "tokenizer": [content_hash(tokenizer.files), produced_by("tokenizers")["tokenizers"]],
-            "options": tokenizer.config.model_dump(mode="json", exclude={"name_or_path"}),
+            "inputs": [
+                _input_identity(version, context.config.cache.hash_fn)
+                for version in versions
+            ],
+            # The files and the version of the package identify the ids. The fingerprint
+            # of the tokenizer, which encodes sample texts, would take 0.4 s.
+            "tokenizer": [
+                content_hash(tokenizer.files),
+                produced_by("tokenizers")["tokenizers"],
+            ],
+            "options": tokenizer.config.model_dump(
+                mode="json", exclude={"name_or_path"}
+            ),
             "packing": packing,
             "eos": context.config.pack.eos_token_id if packing else None,
             **settings,
@@ -236,7 +274,9 @@ def _read(table: pa.Table) -> Numbered:
     rests = columns[_REST].to_pylist()
     for place, (number, rest) in enumerate(zip(numbers, rests, strict=True)):
         # orjson reads integers beyond 64 bits as doubles.
-        row: Row = json.loads(rest) if _LARGE_NUMBER.search(rest) else orjson.loads(rest)
+        row: Row = (
+            json.loads(rest) if _LARGE_NUMBER.search(rest) else orjson.loads(rest)
+        )
         for name, read_array in readers.items():
             row[name] = read_array(place)
         yield number, row
@@ -245,7 +285,8 @@ def _read(table: pa.Table) -> Numbered:
 def _array_reader(table: Any, name: str) -> Callable[[int], Any]:
     """Return a function from the place of a row in the table to its array.
 
-    A column of nulls stands for a mask that is 1 everywhere, with the lengths of ``input_ids``.
+    A column of nulls stands for a mask that is 1 everywhere, with the lengths of
+    ``input_ids``.
     """
     is_ones = pa.types.is_null(table.schema.field(name).type)
     lists = table[_INPUT if is_ones else name].chunk(0)
@@ -259,14 +300,17 @@ def _array_reader(table: Any, name: str) -> Callable[[int], Any]:
 def _storing(rows: Numbered, writer: ChunkWriter) -> Numbered:
     """Yield rows and store them chunk by chunk.
 
-    Rows with the same number stay in one chunk. A chunk is a table, so all its rows have the same fields of tokens;
-    if rows of one number differ in them, the shard is not stored.
+    Rows with the same number stay in one chunk. A chunk is a table, so all its rows
+    have the same fields of tokens; if rows of one number differ in them, the shard is
+    not stored.
     """
     pending: list[tuple[int, Row]] = []
     token_count = 0
     is_storable = True
     for number, row in rows:
-        has_new_fields = bool(pending) and _token_fields(row) != _token_fields(pending[0][1])
+        has_new_fields = bool(pending) and _token_fields(row) != _token_fields(
+            pending[0][1]
+        )
         if pending and number != pending[-1][0]:
             is_full = token_count >= _CHUNK_TOKENS or len(pending) >= _CHUNK_ROWS
             if is_full or has_new_fields:
@@ -292,7 +336,8 @@ def _token_fields(row: Row) -> list[str]:
 
 
 def _table(numbered_rows: Sequence[tuple[int, Row]]) -> pa.Table:
-    """Return rows as a table of their numbers, their tokens, and a JSON text of all other fields.
+    """Return rows as a table of their numbers, their tokens, and a JSON text of all
+    other fields.
 
     Raises:
         ConfigError: JSON has no value for one of the other fields.
@@ -314,19 +359,27 @@ def _table(numbered_rows: Sequence[tuple[int, Row]]) -> pa.Table:
     columns[_REST] = rests
 
     # Fields of tokens become columns of lists.
-    lengths = {name: [len(row[name]) for row in rows] for name in _token_fields(rows[0])}
+    lengths = {
+        name: [len(row[name]) for row in rows] for name in _token_fields(rows[0])
+    }
     for name, field_lengths in lengths.items():
         tokens = np.concatenate([np.asarray(row[name], _TOKENS[name]) for row in rows])
         if name == _ONES and field_lengths == lengths.get(_INPUT) and tokens.all():
             columns[name] = pa.nulls(len(rows))
             continue
         offsets = np.cumsum([0, *field_lengths], dtype=np.int32)
-        columns[name] = _ARROW.ListArray.from_arrays(_arrow_array(offsets), _arrow_array(tokens))
+        columns[name] = _ARROW.ListArray.from_arrays(
+            _arrow_array(offsets), _arrow_array(tokens)
+        )
     return _ARROW.table(columns)
 
 
 def _arrow_array(numbers: npt.NDArray[Any]) -> Any:
-    """Return an array of int32 or bool as an Arrow array; `pa.array` would import pandas where it is installed."""
+    """Return an array of int32 or bool as an Arrow array; `pa.array` would import
+    pandas where it is installed.
+    """
     if numbers.dtype == np.bool_:
         return mask_of(numbers)
-    return _ARROW.Array.from_buffers(pa.int32(), len(numbers), [None, _ARROW.py_buffer(numbers)])
+    return _ARROW.Array.from_buffers(
+        pa.int32(), len(numbers), [None, _ARROW.py_buffer(numbers)]
+    )

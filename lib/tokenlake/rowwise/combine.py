@@ -1,8 +1,10 @@
-"""Sources made of other sources, joined, limited, batched or packed; and sources of rows in memory.
+"""Sources made of other sources, joined, limited, batched or packed; and sources of
+rows in memory.
 
-Rows in memory are lists, and objects of the `datasets` library, which this module does not import. A map-style
-``Dataset`` is an Arrow table, perhaps with an index over it, so any row can be read at once. An ``IterableDataset`` is
-a recipe: its rows come in order, and a row is reached by passing over those before it.
+Rows in memory are lists, and objects of the `datasets` library, which this module does
+not import. A map-style ``Dataset`` is an Arrow table, perhaps with an index over it, so
+any row can be read at once. An ``IterableDataset`` is a recipe: its rows come in order,
+and a row is reached by passing over those before it.
 """
 
 from __future__ import annotations
@@ -22,7 +24,15 @@ from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.etl.packing.rows import PackedRows
 from tokenlake.etl.plan.planned_tokenizer import packing_ids
 from tokenlake.etl.tokenizers.manager import LoadedTokenizer
-from tokenlake.rowwise.shards import Numbered, Row, ShardInfo, beyond, fields_in, rows_from, section
+from tokenlake.rowwise.shards import (
+    Numbered,
+    Row,
+    ShardInfo,
+    beyond,
+    fields_in,
+    rows_from,
+    section,
+)
 from tokenlake.rowwise.source import DerivedSource, NumberedSource, ShardedDataSource
 
 
@@ -30,8 +40,8 @@ from tokenlake.rowwise.source import DerivedSource, NumberedSource, ShardedDataS
 class CompositeShardedSource(NumberedSource):
     """Shards of several sources, one source after the other.
 
-    Shards keep their names if all names differ. Otherwise every name begins with the index of its source:
-    ``0/a.parquet``, ``1/a.parquet``.
+    Shards keep their names if all names differ. Otherwise every name begins with the
+    index of its source: ``0/a.parquet``, ``1/a.parquet``.
     """
 
     def __init__(self, sources: Iterable[ShardedDataSource]) -> None:
@@ -84,14 +94,17 @@ class CompositeShardedSource(NumberedSource):
 
 @final
 class TokenLimitedSource(DerivedSource):
-    """Rows of a source of one shard, up to and including the row that reaches a number of tokens."""
+    """Rows of a source of one shard, up to and including the row that reaches a
+    number of tokens.
+    """
 
     def __init__(self, source: ShardedDataSource, max_tokens: int) -> None:
         """Limit a source.
 
         Args:
             source: Source of one shard.
-            max_tokens: Number of ids of ``input_ids``. The last row is not cut, so that there may be more.
+            max_tokens: Number of ids of ``input_ids``. The last row is not cut, so that
+                there may be more.
         """
         self._source = source
         self._max_tokens = max_tokens
@@ -119,10 +132,12 @@ class TokenLimitedSource(DerivedSource):
 
 @final
 class BatchedShardedSource(DerivedSource):
-    """Shards of another source, one row for every `batch_size` of its rows: {field: list of values}.
+    """Shards of another source, one row for every `batch_size` of its rows: {field:
+    list of values}.
 
-    The last batch of a shard may be smaller. A row that lacks a field of its batch has None there. Batches are
-    numbered from 0 in their shard; batch b begins at row ``b * batch_size`` of the source.
+    The last batch of a shard may be smaller. A row that lacks a field of its batch has
+    None there. Batches are numbered from 0 in their shard; batch b begins at row ``b *
+    batch_size`` of the source.
     """
 
     def __init__(self, source: ShardedDataSource, batch_size: int) -> None:
@@ -153,7 +168,8 @@ class BatchedShardedSource(DerivedSource):
         first = row * self._batch_size
         batch_count = self.get_shard_info(name).rows
         if batch_count is None:
-            # The source cannot seek to its n-th row: read from the beginning, and count.
+            # The source cannot seek to its n-th row: read from the beginning, and
+            # count.
             rows = self._source.open_shard(name)
             rows_before = sum(1 for _ in islice(rows, first))
             batch_count = -(-rows_before // self._batch_size)
@@ -170,7 +186,13 @@ class BatchedShardedSource(DerivedSource):
                 return
             # Fields in the order of their first occurrence.
             fields = dict.fromkeys(chain.from_iterable(batch))
-            yield number, {field: [batch_row.get(field) for batch_row in batch] for field in fields}
+            yield (
+                number,
+                {
+                    field: [batch_row.get(field) for batch_row in batch]
+                    for field in fields
+                },
+            )
 
 
 _PACKED: Final = "packed"
@@ -184,14 +206,17 @@ class PackedShardedSource(NumberedSource):
 
     - ``input_ids``: int32[L]
     - ``attention_mask``: int32[L], 1 for ids and 0 for padding
-    - ``segment_ids``: int32[L], 1, 2, 3 ... for its documents and 0 for padding; not with ``include_segment_ids=False``
+    - ``segment_ids``: int32[L], 1, 2, 3 ... for its documents and 0 for padding; not
+      with ``include_segment_ids=False``
     - ``loss_mask``: bool[L], if documents have one
 
-    Each document is followed by EOS, unless it ends with one. No token is lost. The rows equal those of a build that
-    packs the same documents as one unit. An endless source is packed without end.
+    Each document is followed by EOS, unless it ends with one. No token is lost. The
+    rows equal those of a build that packs the same documents as one unit. An endless
+    source is packed without end.
 
-    A document is the ``input_ids`` of one row. Its ``loss_mask``, or its ``labels`` that are not -100, decide which
-    tokens count toward the loss. Its other fields are dropped.
+    A document is the ``input_ids`` of one row. Its ``loss_mask``, or its ``labels``
+    that are not -100, decide which tokens count toward the loss. Its other fields are
+    dropped.
     """
 
     _names = (_PACKED,)
@@ -215,13 +240,16 @@ class PackedShardedSource(NumberedSource):
     ) -> None:
         """Pack a source; nothing is read yet.
 
-        The other arguments are those of `config` and take precedence over it; None leaves its value.
+        The other arguments are those of `config` and take precedence over it; None
+        leaves its value.
 
         Args:
             source: Rows with ids.
-            config: Settings of packing; `enabled` has no effect here. A number is `seq_length`. None for the defaults.
+            config: Settings of packing; `enabled` has no effect here. A number is
+                `seq_length`. None for the defaults.
             input_field: Field of the ids.
-            shuffle: Setting ``shuffle_packed``: shuffles ``shuffle_buffer_factor * num_packers`` rows at a time.
+            shuffle: Setting ``shuffle_packed``: shuffles ``shuffle_buffer_factor *
+                num_packers`` rows at a time.
             seed: Random seed of the shuffle; None is 0.
             tokenizer: Tokenizer that gives EOS and padding if no ids are set.
 
@@ -250,7 +278,9 @@ class PackedShardedSource(NumberedSource):
         elif isinstance(config, PackStageConfig):
             settings = config.model_dump(exclude_unset=True)
         if isinstance(settings, Mapping):
-            set_overrides = {name: value for name, value in overrides.items() if value is not None}
+            set_overrides = {
+                name: value for name, value in overrides.items() if value is not None
+            }
             settings = {**settings, **set_overrides}
         pack = section(PackStageConfig, settings, "PackedShardedSource")
 
@@ -270,11 +300,15 @@ class PackedShardedSource(NumberedSource):
         return self._source.endless
 
     def _rows(self, index: int, row: int) -> Numbered:
-        """Return rows from number `row` on. The rows before it are packed too, because later ones depend on them."""
+        """Return rows from number `row` on. The rows before it are packed too,
+        because later ones depend on them.
+        """
         return rows_from(row, self._packing.pack(self._documents()), _PACKED)
 
     def _documents(self) -> Iterator[Row]:
-        """Yield the ids of each document, and the mask of those that count toward the loss."""
+        """Yield the ids of each document, and the mask of those that count toward
+        the loss.
+        """
         for number, row in enumerate(self._source):
             ids = np.asarray(_values_of(row, self._field, number))
             if not len(ids):
@@ -286,10 +320,13 @@ class PackedShardedSource(NumberedSource):
                 yield {"input_ids": ids}
                 continue
             if len(loss) != len(ids):
-                raise BadRecordError(f"row {number}: loss for {len(loss)} of {len(ids)} ids", row=number)
+                raise BadRecordError(
+                    f"row {number}: loss for {len(loss)} of {len(ids)} ids", row=number
+                )
             if ids[-1] != self._eos:
-                # EOS counts toward the loss if the last token does: a model that learns the end of a document must
-                # learn to stop there. A document that was cut off has no such end.
+                # EOS counts toward the loss if the last token does: a model that learns
+                # the end of a document must learn to stop there. A document that was
+                # cut off has no such end.
                 ids = np.append(ids, self._eos)
                 loss = np.append(loss, loss[-1])
             yield {"input_ids": ids, "loss_mask": loss}
@@ -310,19 +347,25 @@ def _values_of(row: Row, field: str, number: int) -> Any:
     return values
 
 
-def _ends(config: PackStageConfig, tokenizer: LoadedTokenizer | None) -> tuple[int, int]:
+def _ends(
+    config: PackStageConfig, tokenizer: LoadedTokenizer | None
+) -> tuple[int, int]:
     """Return the ids of EOS and padding.
 
-    Ids of the configuration take precedence over those of the tokenizer. Without a padding token, EOS pads.
+    Ids of the configuration take precedence over those of the tokenizer. Without a
+    padding token, EOS pads.
 
     Raises:
-        ConfigError: No EOS is known, or the tokenizer does not have an id of the configuration.
+        ConfigError: No EOS is known, or the tokenizer does not have an id of the
+            configuration.
     """
     eos = config.eos_token_id
     pad = config.pad_token_id
     if tokenizer is not None:
         pack = ResolvedPack(width=config.seq_length, eos_token_id=eos, pad_token_id=pad)
-        ids = packing_ids(pack, tokenizer.files, None, f"tokenizer {tokenizer.files.name!r}")
+        ids = packing_ids(
+            pack, tokenizer.files, None, f"tokenizer {tokenizer.files.name!r}"
+        )
         return ids["eos_id"], ids["pad_id"]
     if eos is None:
         raise ConfigError(
@@ -332,14 +375,17 @@ def _ends(config: PackStageConfig, tokenizer: LoadedTokenizer | None) -> tuple[i
     return eos, eos if pad is None else pad
 
 
-_FIRST_ROWS: Final = 16  # rows of the first slice: a seek for one row should not convert a thousand
+# Rows of the first slice: a seek for one row should not convert a thousand.
+_FIRST_ROWS: Final = 16
 _MAX_ROWS: Final = 1024  # rows of a slice that become Python objects together
 _SLICE_BYTES: Final = 8 << 20  # bytes of Arrow data in a slice
 
 
 @final
 class RowsShardedSource(NumberedSource):
-    """A list of rows as one shard. It yields copies of the rows, so that changes to them leave the list as it is."""
+    """A list of rows as one shard. It yields copies of the rows, so that changes to
+    them leave the list as it is.
+    """
 
     def __init__(self, rows: Sequence[Mapping[str, Any]], name: str = "rows") -> None:
         """Take rows, which are not copied here.
@@ -349,13 +395,16 @@ class RowsShardedSource(NumberedSource):
             name: Name of the shard.
 
         Raises:
-            ConfigError: `rows` is not a list, or one of them is not a mapping of field to value.
+            ConfigError: `rows` is not a list, or one of them is not a mapping of field
+                to value.
         """
         if isinstance(rows, str | bytes) or not isinstance(rows, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise expected("rows", rows, "a list of rows")
         for number, row in enumerate(cast("Sequence[object]", rows)):
             if not isinstance(row, Mapping):
-                raise expected(f"rows: row {number}", row, "a mapping of field to value")
+                raise expected(
+                    f"rows: row {number}", row, "a mapping of field to value"
+                )
         self._listed = rows
         self._names = (name,)
 
@@ -388,39 +437,56 @@ class IterableShardedSource(ShardedDataSource):
 class HFDatasetShardedSource(NumberedSource):
     """A dataset of the `datasets` library, with its rows in its own order.
 
-    The rows include the effects of select, shuffle, filter, map, set_format and set_transform.
+    The rows include the effects of select, shuffle, filter, map, set_format and
+    set_transform.
     """
 
-    def __init__(self, dataset: Any, name: str | None = None, *, num_shards: int = 1) -> None:
+    def __init__(
+        self, dataset: Any, name: str | None = None, *, num_shards: int = 1
+    ) -> None:
         """Wrap a dataset; nothing is read or copied.
 
         Args:
             dataset: ``Dataset`` or ``IterableDataset``.
-            name: Name of the shard, or the beginning of the names of shards. None for the split of the dataset.
-            num_shards: Number of contiguous shards. An iterable has at most as many as its own, which the library
-                assigns. If it was shuffled, or cut by take or skip, its shards may hold other rows than the whole;
-                so the default is one.
+            name: Name of the shard, or the beginning of the names of shards. None for
+                the split of the dataset.
+            num_shards: Number of contiguous shards. An iterable has at most as many as
+                its own, which the library assigns. If it was shuffled, or cut by take
+                or skip, its shards may hold other rows than the whole; so the default
+                is one.
 
         Raises:
             ConfigError: `dataset` is something else, or has fewer shards.
         """
         _require_dataset(dataset)
         whole_number("num_shards", num_shards, 1)
-        title = name if name is not None else str(getattr(dataset, "split", None) or "dataset")
+        title = (
+            name
+            if name is not None
+            else str(getattr(dataset, "split", None) or "dataset")
+        )
         if num_shards == 1:
             self._names = (title,)
         else:
-            self._names = tuple(f"{title}-{index:05}-of-{num_shards:05}" for index in range(num_shards))
+            self._names = tuple(
+                f"{title}-{index:05}-of-{num_shards:05}" for index in range(num_shards)
+            )
         self._dataset = dataset
         self._bounds: list[tuple[int, int]] | None = None
         """First row and end of each shard; None for an iterable."""
         if hasattr(dataset, "__len__"):
-            edges = [index * len(dataset) // num_shards for index in range(num_shards + 1)]
+            edges = [
+                index * len(dataset) // num_shards for index in range(num_shards + 1)
+            ]
             self._bounds = list(pairwise(edges))
             return
-        max_shards = int(getattr(dataset, "num_shards", None) or getattr(dataset, "n_shards", 1))
+        max_shards = int(
+            getattr(dataset, "num_shards", None) or getattr(dataset, "n_shards", 1)
+        )
         if num_shards > max_shards:
-            raise ConfigError(f"num_shards: got {num_shards}, but this IterableDataset has {max_shards}")
+            raise ConfigError(
+                f"num_shards: got {num_shards}, but this IterableDataset has {max_shards}"
+            )
 
     def _count(self, index: int) -> int | None:
         if self._bounds is None:
@@ -430,11 +496,21 @@ class HFDatasetShardedSource(NumberedSource):
 
     def _rows(self, index: int, row: int) -> Numbered:
         name = self._names[index]
-        examples = self._streamed(index, row) if self._bounds is None else self._indexed(index, row)
+        examples = (
+            self._streamed(index, row)
+            if self._bounds is None
+            else self._indexed(index, row)
+        )
         for number, example in enumerate(examples, row):
             if isinstance(example, Mapping):
-                yield number, cast("Row", example if isinstance(example, dict) else dict(example))
-            elif hasattr(example, "to_pylist"):  # in the format ``arrow`` it is a table of one row
+                yield (
+                    number,
+                    cast(
+                        "Row", example if isinstance(example, dict) else dict(example)
+                    ),
+                )
+            # In the format ``arrow`` it is a table of one row.
+            elif hasattr(example, "to_pylist"):
                 yield number, example.to_pylist()[0]
             else:
                 raise ConfigError(
@@ -469,7 +545,8 @@ class HFDatasetShardedSource(NumberedSource):
         shard = self._dataset
         if shard_count > 1:
             shard = self._dataset.shard(num_shards=shard_count, index=index)
-        # The row before the first one is read: if it is missing, `row` is beyond the end.
+        # The row before the first one is read: if it is missing, `row` is beyond the
+        # end.
         skipped = max(0, row - 1)
         rows = iter(shard.skip(skipped) if skipped else shard)
         if row and next(rows, None) is None:
@@ -478,11 +555,15 @@ class HFDatasetShardedSource(NumberedSource):
 
     @cached_property
     def _arrow(self) -> Any:
-        """The dataset in the format of Arrow tables. None if its rows are not simply the values of its table."""
+        """The dataset in the format of Arrow tables. None if its rows are not simply
+        the values of its table.
+        """
         row_format: Mapping[str, Any] = getattr(self._dataset, "format", None) or {}
         features = getattr(self._dataset, "features", None)
         is_decoded = getattr(features, "_column_requires_decoding", None) or {}
-        if row_format.get("type") not in (None, "arrow", "python") or any(is_decoded.values()):
+        if row_format.get("type") not in (None, "arrow", "python") or any(
+            is_decoded.values()
+        ):
             return None
         return self._dataset.with_format("arrow", columns=row_format.get("columns"))
 
@@ -491,7 +572,9 @@ wrap_hf_dataset = HFDatasetShardedSource
 
 
 def _require_dataset(dataset: Any) -> None:
-    """Raise ConfigError unless an object has the methods of a ``Dataset`` or an ``IterableDataset``."""
+    """Raise ConfigError unless an object has the methods of a ``Dataset`` or an
+    ``IterableDataset``.
+    """
     if isinstance(dataset, Mapping):
         splits = [str(key) for key in cast("Mapping[object, object]", dataset)]
         split = splits[0] if splits else "train"
@@ -503,4 +586,8 @@ def _require_dataset(dataset: Any) -> None:
     access = "__getitem__" if hasattr(dataset, "__len__") else "skip"
     methods = ("with_format", "column_names", access, "__iter__")
     if isinstance(dataset, type) or not all(hasattr(dataset, name) for name in methods):
-        raise expected("dataset", dataset, "a Dataset or an IterableDataset of the `datasets` library")
+        raise expected(
+            "dataset",
+            dataset,
+            "a Dataset or an IterableDataset of the `datasets` library",
+        )

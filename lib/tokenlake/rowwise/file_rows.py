@@ -1,12 +1,17 @@
-"""Rows of one file from any row on: the place where reading begins, and the rows with their numbers.
+"""Rows of one file from any row on: the place where reading begins, and the rows with
+their numbers.
 
 Row r begins at a place that depends on the format:
 
-- **Parquet, Arrow files.** The footer says which row group or record batch holds row r. Reading begins with that block.
-- **Plain files of lines.** A row is a line that is not blank, good or bad, exactly as the readers count. A scan for the
-  ends of lines, which parses nothing, makes an index of one entry for about every MiB: the number of a row and the byte
-  at which it begins. To find row r, take the last entry at or before r, and scan from its byte for the r-th row.
-- **Everything else** (compressed files, CSV, JSON arrays, streams) is read from the beginning.
+- **Parquet, Arrow files.** The footer says which row group or record batch holds row r.
+  Reading begins with that block.
+- **Plain files of lines.** A row is a line that is not blank, good or bad, exactly as
+  the readers count. A scan for the ends of lines, which parses nothing, makes an index
+  of one entry for about every MiB: the number of a row and the byte at which it begins.
+  To find row r, take the last entry at or before r, and scan from its byte for the r-th
+  row.
+- **Everything else** (compressed files, CSV, JSON arrays, streams) is read from the
+  beginning.
 
 Example, with an entry for every 8 bytes of the lines ``aaa``, ``b``, (blank), ``cc``, ``d``, which begin at bytes 0, 4,
 6, 7 and 10::
@@ -15,8 +20,8 @@ Example, with an entry for every 8 bytes of the lines ``aaa``, ``b``, (blank), `
     offsets  0  7
     # row 3 (`d`): the last entry at or before it is (2, 7), and the scan from byte 7 finds rows 2 and 3 at 7 and 10
 
-A scan stops as soon as it has passed the row that is wanted, and a later one continues there. Indexes are stored in the
-cache directory.
+A scan stops as soon as it has passed the row that is wanted, and a later one continues
+there. Indexes are stored in the cache directory.
 """
 
 from __future__ import annotations
@@ -50,10 +55,14 @@ from tokenlake.rowwise.shards import Numbered, bad_row, beyond
 
 _STEP: Final = (
     1 << 20
-)  # bytes between entries: they fit in the CPU's cache, and are scanned in half a millisecond
-_MAX_BLANK: Final = 16 << 20  # bytes of a line; the readers count a longer blank line as a record
+    # Bytes between entries: they fit in the CPU's cache, and are scanned in half a
+    # millisecond.
+)
+# Bytes of a line; the readers count a longer blank line as a record.
+_MAX_BLANK: Final = 16 << 20
 
-# Ranges of lines after a seek grow: the first row should come soon, and later ranges should be large.
+# Ranges of lines after a seek grow: the first row should come soon, and later ranges
+# should be large.
 _FIRST_BYTES: Final = 64 << 10
 _LARGEST_BYTES: Final = 256 << 20
 _GROWTH: Final = 4
@@ -65,11 +74,14 @@ _SLICE_ROWS: Final = 1024
 END: Final = (1 << 63) - 1
 """Number above that of any row."""
 
-_RACY_NS: Final = 2_000_000_000  # a file this new may change again within one tick of the clock
+# A file this new may change again within one tick of the clock.
+_RACY_NS: Final = 2_000_000_000
 _VERSION: Final = 2  # of stored indexes
 _MIN_BYTES: Final = (
     16 << 20
-)  # scanned bytes below which an index is not stored: the scan is as fast as opening a file
+    # Scanned bytes below which an index is not stored: the scan is as fast as opening a
+    # file.
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +92,8 @@ class RowIndex:
         rows: int64[n], the numbers of some rows, ascending.
         offsets: int64[n], the bytes at which these rows begin.
         count: Number of rows that begin before byte `end`.
-        end: Byte at which the first line begins that was not scanned, or the size of the file.
+        end: Byte at which the first line begins that was not scanned, or the size of
+            the file.
         complete: Whether all lines were scanned, so that `count` is the number of rows.
     """
 
@@ -92,7 +105,11 @@ class RowIndex:
 
 
 NO_INDEX: Final = RowIndex(
-    rows=np.zeros(0, np.int64), offsets=np.zeros(0, np.int64), count=0, end=0, complete=False
+    rows=np.zeros(0, np.int64),
+    offsets=np.zeros(0, np.int64),
+    count=0,
+    end=0,
+    complete=False,
 )
 
 
@@ -100,19 +117,25 @@ NO_INDEX: Final = RowIndex(
 class RowIndexes:
     """Indexes of the rows of line files, by the state of each file."""
 
-    def __init__(self, directory: str | os.PathLike[str] | None = None, least: int = _MIN_BYTES) -> None:
+    def __init__(
+        self, directory: str | os.PathLike[str] | None = None, least: int = _MIN_BYTES
+    ) -> None:
         """Open the stored indexes.
 
         Args:
             directory: Folder of the stored indexes. None for the cache directory.
             least: Number of scanned bytes from which on an index is stored.
         """
-        self._stored = DiskCache(default_folder() / "rows" if directory is None else Path(directory))
+        self._stored = DiskCache(
+            default_folder() / "rows" if directory is None else Path(directory)
+        )
         self._least = least
         self._loaded: dict[InputFile, RowIndex] = {}
 
     def get(self, file: InputFile) -> RowIndex:
-        """Return the index of a file as far as it was scanned; an empty one if it never was."""
+        """Return the index of a file as far as it was scanned; an empty one if it
+        never was.
+        """
         index = self._loaded.get(file)
         if index is None:
             entry = self._stored.get(_key(file))
@@ -123,17 +146,22 @@ class RowIndexes:
     def put(self, file: InputFile, index: RowIndex) -> None:
         """Set the index of a file.
 
-        It is not stored if the file changed within the last two seconds: a further change could leave its state, and
-        so the key of the index, the same.
+        It is not stored if the file changed within the last two seconds: a further
+        change could leave its state, and so the key of the index, the same.
         """
         self._loaded[file] = index
         is_fresh = file.is_local and time.time_ns() - max(file.stat[1:]) < _RACY_NS
         if index.end < self._least or is_fresh:
             return
-        self._stored.put(_key(file), {field.name: getattr(index, field.name) for field in fields(index)})
+        self._stored.put(
+            _key(file),
+            {field.name: getattr(index, field.name) for field in fields(index)},
+        )
 
     def up_to(self, data: InputBytes, row: int) -> RowIndex:
-        """Return the index of an open file, continued until it has passed `row` or the end of the file."""
+        """Return the index of an open file, continued until it has passed `row` or
+        the end of the file.
+        """
         index = self.get(data.file)
         continued = scanned(index, data, row)
         if continued is not index:
@@ -143,18 +171,23 @@ class RowIndexes:
 
 @final
 class FileRows:
-    """Rows of one file, each with its number. The path of the file is the name of the shard.
+    """Rows of one file, each with its number. The path of the file is the name of the
+    shard.
 
     Args:
         file: File to read.
-        source: Settings of reading: the policy for bad records, the predicate and limits. Its `content_field` names the
-            only field of text.
+        source: Settings of reading: the policy for bad records, the predicate and
+            limits. Its `content_field` names the only field of text.
         columns: Fields to read, None for all.
         indexes: Indexes of line files, which are used and continued.
     """
 
     def __init__(
-        self, file: InputFile, source: ResolvedSource, columns: tuple[str, ...] | None, indexes: RowIndexes
+        self,
+        file: InputFile,
+        source: ResolvedSource,
+        columns: tuple[str, ...] | None,
+        indexes: RowIndexes,
     ) -> None:
         self.file = file
         self._source = source
@@ -165,7 +198,9 @@ class FileRows:
 
     @property
     def known(self) -> int | None:
-        """Number of rows, good or bad, if metadata or an earlier pass over the file says it; else None."""
+        """Number of rows, good or bad, if metadata or an earlier pass over the file
+        says it; else None.
+        """
         if self._rows_in_metadata is not None:
             return self._rows_in_metadata
         if self._counted is not None:
@@ -185,12 +220,15 @@ class FileRows:
 
         Args:
             row: Number of the first row.
-            stop: Number of the row before which reading ends. None for the end of the file.
+            stop: Number of the row before which reading ends. None for the end of the
+                file.
 
         Raises:
-            BadRecordError: A record from `row` on is bad and the policy is ``fail``. Rows before it are yielded first.
+            BadRecordError: A record from `row` on is bad and the policy is ``fail``.
+                Rows before it are yielded first.
             ConfigError: `row` is beyond the end.
-            DamagedFileError, InputChangedError: As in :func:`tokenlake.etl.sources.records.read_rows`.
+            DamagedFileError, InputChangedError: As in
+                :func:`tokenlake.etl.sources.records.read_rows`.
         """
         if stop is not None and row >= stop:
             if row > stop:
@@ -210,7 +248,9 @@ class FileRows:
             raise beyond(self.file.path, row, first)
 
     def count(self, enough: int = END) -> int:
-        """Return the number of rows, good or bad, at most `enough`; reads them only if it is not known."""
+        """Return the number of rows, good or bad, at most `enough`; reads them only
+        if it is not known.
+        """
         total = self.known
         if total is not None:
             return min(total, enough)
@@ -229,13 +269,20 @@ class FileRows:
             self._counted = rows
         return min(rows, enough)
 
-    def _batches(self, parts: Iterable[FileRange], source: ResolvedSource) -> Iterator[RowBatch]:
-        # A bad record before the first row is no error for a reader that resumes after it: `_rows_of_batch` decides.
+    def _batches(
+        self, parts: Iterable[FileRange], source: ResolvedSource
+    ) -> Iterator[RowBatch]:
+        # A bad record before the first row is no error for a reader that resumes after
+        # it: `_rows_of_batch` decides.
         source = replace(source, on_bad_record="quarantine")
         for part in parts:
-            yield from read_rows(part, source, self._columns, plain=source.content_field)
+            yield from read_rows(
+                part, source, self._columns, plain=source.content_field
+            )
 
-    def _rows_of_batch(self, batch: RowBatch, first: int, row: int, stop: int) -> Numbered:
+    def _rows_of_batch(
+        self, batch: RowBatch, first: int, row: int, stop: int
+    ) -> Numbered:
         """Yield rows of a batch, each with its number.
 
         Args:
@@ -245,9 +292,11 @@ class FileRows:
             stop: Number of the row before which to end.
 
         Raises:
-            BadRecordError: A record in this range is bad and the policy is ``fail``. Rows before it are yielded first.
+            BadRecordError: A record in this range is bad and the policy is ``fail``.
+                Rows before it are yielded first.
         """
-        # 1. Numbers of the good rows and of the bad records. Positions of lines are bytes: number them by their order.
+        # 1. Numbers of the good rows and of the bad records. Positions of lines are
+        #    bytes: number them by their order.
         good_rows = batch.positions
         bad_rows = np.array([record.position for record in batch.bad], np.int64)
         if batch.file.format in ("jsonl", "text"):
@@ -270,7 +319,8 @@ class FileRows:
             return
         record = batch.bad[failed]
         if record.line is None and is_lines(self.file) and self.file.is_local:
-            # Reading began in the middle of the file: count the lines before the record.
+            # Reading began in the middle of the file: count the lines before the
+            # record.
             with opened(self.file, self._source.storage_options) as data:
                 record = replace(record, line=count_lines(data, record.position) + 1)
         error = refuse(record, self.file)
@@ -300,7 +350,10 @@ def _dicts(batch: RowBatch, numbers: Int64s, places: range) -> Numbered:
 
 
 def seek(
-    file: InputFile, row: int, indexes: RowIndexes, options: Mapping[str, Any] | None = None
+    file: InputFile,
+    row: int,
+    indexes: RowIndexes,
+    options: Mapping[str, Any] | None = None,
 ) -> tuple[Iterable[FileRange], int]:
     """Return the parts of a file to read for its rows from a number on.
 
@@ -311,8 +364,9 @@ def seek(
         options: Options of the file system of a URL.
 
     Returns:
-        parts: Ranges to read one after the other, up to the end of the file.
-        first: Number of the first record of the first range, or the number of rows if there is no range. The first
+        parts: Ranges to read one after the other, up to the end of the file. first:
+        Number of the first record of the first range, or the number of rows if there is
+        no range. The first
             ``row - first`` records are to be dropped.
 
     Raises:
@@ -335,7 +389,9 @@ def seek(
     block_count = len(starts) - 1
     if block >= block_count:
         return [], starts[-1]
-    return [FileRange(file=file, start=block, stop=block_count, weight=0)], starts[block]
+    return [FileRange(file=file, start=block, stop=block_count, weight=0)], starts[
+        block
+    ]
 
 
 def is_lines(file: InputFile) -> bool:
@@ -392,7 +448,9 @@ def start_of(index: RowIndex, data: InputBytes, row: int) -> int:
 
 
 def _growing(file: InputFile, start: int) -> Iterator[FileRange]:
-    """Yield ranges from byte `start` on, small ones first. The rows do not depend on the sizes of ranges."""
+    """Yield ranges from byte `start` on, small ones first. The rows do not depend on
+    the sizes of ranges.
+    """
     size = _FIRST_BYTES
     while start < file.size:
         stop = min(start + size, file.size)
@@ -401,8 +459,11 @@ def _growing(file: InputFile, start: int) -> Iterator[FileRange]:
         size = min(size * _GROWTH, _LARGEST_BYTES)
 
 
-def _block_starts(file: InputFile, options: Mapping[str, Any] | None) -> list[int] | None:
-    """Return the number of the first row of each row group or record batch, followed by the number of rows.
+def _block_starts(
+    file: InputFile, options: Mapping[str, Any] | None
+) -> list[int] | None:
+    """Return the number of the first row of each row group or record batch, followed by
+    the number of rows.
 
     None for a file without blocks.
     """
@@ -415,7 +476,8 @@ def _block_starts(file: InputFile, options: Mapping[str, Any] | None) -> list[in
 
 
 def _row_starts(data: InputBytes, start: int) -> Iterator[tuple[Int64s, int]]:
-    """Yield the bytes at which the rows of a block begin, and the byte at which the next block begins.
+    """Yield the bytes at which the rows of a block begin, and the byte at which the
+    next block begins.
 
     Args:
         data: Open file.
@@ -428,6 +490,8 @@ def _row_starts(data: InputBytes, start: int) -> Iterator[tuple[Int64s, int]]:
 
 
 def _key(file: InputFile) -> str:
-    """Return a key of the file's state and of the rules by which its rows are counted."""
+    """Return a key of the file's state and of the rules by which its rows are
+    counted.
+    """
     state = [*file.stat] if file.is_local else file.token
     return canonical_json([_VERSION, file.url, file.size, state, file.format]).decode()

@@ -21,13 +21,24 @@ from tokenlake.config.refusals import raise_problems, refused
 from tokenlake.config.resolve import resolve_source
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.config.stages import SourceStageConfig
-from tokenlake.errors import ConfigError, NotAvailableError, NotFoundError, SourceError, SourceNotFoundError
+from tokenlake.errors import (
+    ConfigError,
+    NotAvailableError,
+    NotFoundError,
+    SourceError,
+    SourceNotFoundError,
+)
 from tokenlake.etl.export.flat_manifest import FlatManifest
 from tokenlake.etl.sources.file_stat import state
 from tokenlake.etl.sources.formats import COMPRESSION_ENDINGS, format_of
 from tokenlake.etl.sources.input_errors import damaged
 from tokenlake.etl.sources.inputs import InputFile, is_url
-from tokenlake.etl.sources.listing import each_once, list_inputs, require_use_of_options, spelled_out
+from tokenlake.etl.sources.listing import (
+    each_once,
+    list_inputs,
+    require_use_of_options,
+    spelled_out,
+)
 from tokenlake.etl.sources.patterns import expand
 from tokenlake.etl.sources.split_choice import Survey
 from tokenlake.etl.sources.where import Predicate
@@ -35,7 +46,11 @@ from tokenlake.etl.text.steps import open_chain
 from tokenlake.etl.text.transform import ChainedTransform
 from tokenlake.rowwise.file_rows import FileRows, RowIndexes
 from tokenlake.rowwise.shards import Numbered, ShardInfo, limited, section
-from tokenlake.rowwise.source import NumberedSource, ShardedDataSource, TransformedShardedSource
+from tokenlake.rowwise.source import (
+    NumberedSource,
+    ShardedDataSource,
+    TransformedShardedSource,
+)
 
 DataFiles = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A file, glob, directory or URL, or several of them."""
@@ -55,12 +70,16 @@ class DatasetType(StrEnum):
 
     @classmethod
     def from_string(cls, value: str) -> DatasetType | str:
-        """Return the type with a name, in upper or lower case; the name itself if there is none."""
+        """Return the type with a name, in upper or lower case; the name itself if
+        there is none.
+        """
         return next((kind for kind in cls if kind == value.lower()), value)
 
     @classmethod
     def infer_from_path(cls, path: str) -> DatasetType | None:
-        """Return the type for the extension of a file, compressed or not; None if the extension is unknown."""
+        """Return the type for the extension of a file, compressed or not; None if
+        the extension is unknown.
+        """
         file_format: Format | None = format_of(path)
         if file_format is None:
             return None
@@ -72,12 +91,14 @@ class ReadOptions(TypedDict, total=False):
     """Keywords of every source of files.
 
     Attributes:
-        on_bad_record: Policy for bad records. ``fail`` (the default): the first one is an error. ``quarantine``: bad
-            records are left out, and their numbers stay unused.
+        on_bad_record: Policy for bad records. ``fail`` (the default): the first one is
+            an error. ``quarantine``: bad records are left out, and their numbers stay
+            unused.
         where: SQL predicate (DuckDB) that rows must meet, such as ``"lang = 'en'"``.
-        max_record_bytes: Maximum size of a record in bytes, or text like "64MB"; a larger one is a bad record. The
-            default is 256 MB.
-        num_rows: Maximum number of records to read, good or bad, in the order of the shards.
+        max_record_bytes: Maximum size of a record in bytes, or text like "64MB"; a
+            larger one is a bad record. The default is 256 MB.
+        num_rows: Maximum number of records to read, good or bad, in the order of the
+            shards.
     """
 
     on_bad_record: Literal["fail", "quarantine"]
@@ -87,13 +108,15 @@ class ReadOptions(TypedDict, total=False):
 
 
 class FileBacked(NumberedSource):
-    """A source of files. A shard is a file; its name is the path below the common folder of all files.
+    """A source of files. A shard is a file; its name is the path below the common
+    folder of all files.
 
     A shard can also be opened by the full path or URL of its file.
 
-    All these sources take the keywords of :class:`ReadOptions` after their own arguments. Opening a source lists its
-    files and reads none. If the names in a folder contain splits, the files of train are read; for other splits, give a
-    glob, or use :func:`create_source` with `split`.
+    All these sources take the keywords of :class:`ReadOptions` after their own
+    arguments. Opening a source lists its files and reads none. If the names in a folder
+    contain splits, the files of train are read; for other splits, give a glob, or use
+    :func:`create_source` with `split`.
     """
 
     _kind: str | None = None
@@ -132,10 +155,14 @@ class FileBacked(NumberedSource):
         unique_columns = None if columns is None else tuple(dict.fromkeys(columns))
         if files is None:
             files = list_inputs(source, hashed=False)
-        self._files = [FileRows(file, source, unique_columns, indexes) for file in files]
+        self._files = [
+            FileRows(file, source, unique_columns, indexes) for file in files
+        ]
         self._names = tuple(file.path for file in files)
         self._rows_left = [source.num_rows]
-        """Number of rows that may be read of each shard and all after it; grows as shards are counted."""
+        """Number of rows that may be read of each shard and all after it; grows as
+        shards are counted.
+        """
 
     @property
     def every_row(self) -> bool:
@@ -143,10 +170,14 @@ class FileBacked(NumberedSource):
 
     @property
     def versions(self) -> Sequence[tuple[str, int, str]]:
-        return [(rows.file.url, rows.file.size, rows.file.token) for rows in self._files]
+        return [
+            (rows.file.url, rows.file.size, rows.file.token) for rows in self._files
+        ]
 
     def _index(self, name: str) -> int:
-        """Return the index of a shard, by its name or by the full path or URL of its file."""
+        """Return the index of a shard, by its name or by the full path or URL of its
+        file.
+        """
         if name not in self._places:
             url = name if is_url(name) else os.path.abspath(os.path.expanduser(name))  # noqa: PTH100, PTH111 (keeps symlinks)
             if url in self._index_by_url:
@@ -164,8 +195,11 @@ class FileBacked(NumberedSource):
         if num_rows is None:
             rows = self._files[index].known
         else:
-            # `num_rows` is a limit of all shards together: the rows of the shards before this one count.
-            rows = limited([file_rows.known for file_rows in self._files[: index + 1]], num_rows)
+            # `num_rows` is a limit of all shards together: the rows of the shards
+            # before this one count.
+            rows = limited(
+                [file_rows.known for file_rows in self._files[: index + 1]], num_rows
+            )
         return ShardInfo(
             name=self._names[index],
             index=index,
@@ -178,8 +212,12 @@ class FileBacked(NumberedSource):
 
     @property
     def pad_token_id(self) -> int | None:
-        """Padding token of rows of tokens, as the manifest of their flat directory records it; else None."""
-        folders = {Path(rows.file.url).parent for rows in self._files if rows.file.is_local}
+        """Padding token of rows of tokens, as the manifest of their flat directory
+        records it; else None.
+        """
+        folders = {
+            Path(rows.file.url).parent for rows in self._files if rows.file.is_local
+        }
         try:
             pad_ids = {FlatManifest.of(folder).pad_token_id for folder in folders}
         except NotFoundError:
@@ -187,7 +225,9 @@ class FileBacked(NumberedSource):
         return pad_ids.pop() if len(pad_ids) == 1 else None
 
     def count_rows(self, shard_name: str) -> int:
-        """Return the number of rows of a shard, good or bad; reads the shard only if it is not known."""
+        """Return the number of rows of a shard, good or bad; reads the shard only if
+        it is not known.
+        """
         return self._files[self._index(shard_name)].count()
 
     def __repr__(self) -> str:
@@ -205,7 +245,9 @@ class FileBacked(NumberedSource):
 
 @final
 class ParquetShardedSource(FileBacked):
-    """Parquet files. Opening at a row decodes its row group and those after it, none before."""
+    """Parquet files. Opening at a row decodes its row group and those after it, none
+    before.
+    """
 
     def __init__(
         self,
@@ -223,8 +265,13 @@ class ParquetShardedSource(FileBacked):
             options: Keywords of :class:`ReadOptions`.
         """
         if columns is not None and (isinstance(columns, str) or not columns):
-            raise expected("columns", columns, "a list of names, or None for all columns")
-        self._open(_resolved("parquet", data_files, storage_options, **options), columns=columns)
+            raise expected(
+                "columns", columns, "a list of names, or None for all columns"
+            )
+        self._open(
+            _resolved("parquet", data_files, storage_options, **options),
+            columns=columns,
+        )
 
 
 @final
@@ -243,11 +290,15 @@ class JsonShardedSource(FileBacked):
         Args:
             data_files: File, glob, directory or URL, or several of them.
             storage_options: Options of the file system of URLs.
-            jsonl: Whether every file has one object per line. If false, the beginning of each file decides whether it
-                has, or is an array of objects.
+            jsonl: Whether every file has one object per line. If false, the beginning
+                of each file decides whether it has, or is an array of objects.
             options: Keywords of :class:`ReadOptions`.
         """
-        self._open(_resolved("jsonl" if jsonl else "json", data_files, storage_options, **options))
+        self._open(
+            _resolved(
+                "jsonl" if jsonl else "json", data_files, storage_options, **options
+            )
+        )
 
 
 @final
@@ -273,7 +324,8 @@ class CsvShardedSource(FileBacked):
         Args:
             data_files: File, glob, directory or URL, or several of them.
             storage_options: Options of the file system of URLs.
-            delimiter: Character between cells. The comma, which is the default, is a tab in ``.tsv`` files.
+            delimiter: Character between cells. The comma, which is the default, is a
+                tab in ``.tsv`` files.
             options: Keywords of :class:`ReadOptions`.
         """
         fields = {"delimiter": None if delimiter == "," else delimiter}
@@ -282,7 +334,9 @@ class CsvShardedSource(FileBacked):
 
 @final
 class TextShardedSource(FileBacked):
-    """Text files: every line that is not empty is a row, or every file (``text_mode="document"``)."""
+    """Text files: every line that is not empty is a row, or every file
+    (``text_mode="document"``).
+    """
 
     def __init__(
         self,
@@ -308,7 +362,9 @@ class TextShardedSource(FileBacked):
 
 @final
 class HuggingFaceShardedSource(FileBacked):
-    """A dataset on the Hub, at the commit that its branch points to when it is opened."""
+    """A dataset on the Hub, at the commit that its branch points to when it is
+    opened.
+    """
 
     def __init__(
         self,
@@ -325,15 +381,21 @@ class HuggingFaceShardedSource(FileBacked):
             dataset_name: Id of the dataset, ``org/name``.
             split: Split to read.
             subset: Subset of the dataset. None for its default.
-            streaming: Whether files are read over the network and not stored. If false, they are downloaded first.
-            cache_dir: Folder of downloaded files. None for the cache of `huggingface_hub`.
+            streaming: Whether files are read over the network and not stored. If false,
+                they are downloaded first.
+            cache_dir: Folder of downloaded files. None for the cache of
+                `huggingface_hub`.
             options: Keywords of :class:`ReadOptions`.
         """
         if streaming and cache_dir is not None:
             raise expected(
-                "cache_dir", cache_dir, "None with streaming=True; set streaming=False to download"
+                "cache_dir",
+                cache_dir,
+                "None with streaming=True; set streaming=False to download",
             )
-        source = _resolved("hf", dataset_name, None, {"split": split, "subset": subset}, **options)
+        source = _resolved(
+            "hf", dataset_name, None, {"split": split, "subset": subset}, **options
+        )
         files = list_inputs(source, hashed=False)
         if not streaming:
             files = downloaded(files, source.storage_options, cache_dir)
@@ -349,7 +411,11 @@ def _known_endings() -> tuple[str, ...]:
     """Return the endings of names of files, which no id of a dataset on the Hub has."""
     endings: list[str] = []
     for file_format in FORMATS.values():
-        endings += [*file_format.extensions, *file_format.prose, *COMPRESSION_ENDINGS.values()]
+        endings += [
+            *file_format.extensions,
+            *file_format.prose,
+            *COMPRESSION_ENDINGS.values(),
+        ]
     return tuple(endings)
 
 
@@ -368,12 +434,15 @@ _CLASSES: Final[dict[str, type[FileBacked]]] = {
 
 
 def create_source(config: DatasetConfig | Mapping[str, Any]) -> ShardedDataSource:
-    """Return the rows of a dataset, after its `format_callback`, `format_fields` and `transforms`, in this order.
+    """Return the rows of a dataset, after its `format_callback`, `format_fields` and
+    `transforms`, in this order.
 
-    The class of the source is that of the files' format, or :class:`FilesShardedSource` for several formats. If rows
-    are changed, it is a :class:`TransformedShardedSource` over it. An entry ``org/name`` that is not a local file is
-    looked up on the Hub. Each line of a text file that is not empty is a row, with the text in `content_field`; with
-    ``text_mode="document"``, each file is a row. Options of the tokenizer do not affect a source of rows.
+    The class of the source is that of the files' format, or :class:`FilesShardedSource`
+    for several formats. If rows are changed, it is a :class:`TransformedShardedSource`
+    over it. An entry ``org/name`` that is not a local file is looked up on the Hub.
+    Each line of a text file that is not empty is a row, with the text in
+    `content_field`; with ``text_mode="document"``, each file is a row. Options of the
+    tokenizer do not affect a source of rows.
 
     Args:
         config: Configuration of the dataset, or mapping of its keys.
@@ -390,31 +459,41 @@ def create_source(config: DatasetConfig | Mapping[str, Any]) -> ShardedDataSourc
         >>> sorted(row), row["text"][:8]
         (['lang', 'text'], 'books 5.')
     """
-    pipeline = PipelineConfig(datasets=(section(DatasetConfig, config, "create_source"),))
+    pipeline = PipelineConfig(
+        datasets=(section(DatasetConfig, config, "create_source"),)
+    )
     # Options that act in builds and pipelines only are errors here.
     raise_problems(NotAvailableError, refused(pipeline, "source", ("datasets",)))
     return open_dataset(pipeline, pipeline.datasets[0])
 
 
 def open_dataset(config: PipelineConfig, dataset: DatasetConfig) -> ShardedDataSource:
-    """Return the rows of a dataset of a checked configuration; raises as :func:`create_source`.
+    """Return the rows of a dataset of a checked configuration; raises as
+    :func:`create_source`.
 
-    Files of the Hub are downloaded first, unless the configuration and its section `source` stream.
+    Files of the Hub are downloaded first, unless the configuration and its section
+    `source` stream.
 
     Args:
         config: Configuration.
         dataset: Dataset of it.
     """
     # A callback that is a function is applied here, and need not be importable by name.
-    callback = None if isinstance(dataset.format_callback, str) else dataset.format_callback
+    callback = (
+        None if isinstance(dataset.format_callback, str) else dataset.format_callback
+    )
     if callback is not None:
         dataset = dataset.model_copy(update={"format_callback": None})
     source, files = _listed(resolve_source(config, with_lines(dataset)))
 
-    # A default `text_mode` is no error with files of other formats, but a written one is.
+    # A default `text_mode` is no error with files of other formats, but a written one
+    # is.
     has_lines = dataset.text_mode == "lines" and "text_mode" in dataset.model_fields_set
     require_use_of_options(
-        source.name, files, delimiter=source.delimiter, text_mode=dataset.text_mode if has_lines else None
+        source.name,
+        files,
+        delimiter=source.delimiter,
+        text_mode=dataset.text_mode if has_lines else None,
     )
 
     # The class of the source, and its rows.
@@ -432,11 +511,14 @@ def open_dataset(config: PipelineConfig, dataset: DatasetConfig) -> ShardedDataS
         steps.insert(0, callback)
     if not steps:
         return rows
-    return TransformedShardedSource(rows, ChainedTransform(steps), on_bad_record=source.on_bad_record)
+    return TransformedShardedSource(
+        rows, ChainedTransform(steps), on_bad_record=source.on_bad_record
+    )
 
 
 def _listed(source: ResolvedSource) -> tuple[ResolvedSource, Sequence[InputFile]]:
-    """Return a source and its files. If no file matches, ids ``org/name`` are looked up on the Hub.
+    """Return a source and its files. If no file matches, ids ``org/name`` are looked up
+    on the Hub.
 
     Raises:
         SourceNotFoundError: Neither this machine nor the Hub has the files.
@@ -459,7 +541,8 @@ def _listed(source: ResolvedSource) -> tuple[ResolvedSource, Sequence[InputFile]
 
 
 def with_lines(dataset: DatasetConfig) -> DatasetConfig:
-    """Return a dataset whose text files are read line by line, unless it sets `text_mode`.
+    """Return a dataset whose text files are read line by line, unless it sets
+    `text_mode`.
 
     That is the default of rows. The default of a build is one document for each file.
     """
@@ -468,11 +551,13 @@ def with_lines(dataset: DatasetConfig) -> DatasetConfig:
     return dataset.model_copy(update={"text_mode": "lines"})
 
 
-def expand_data_files(data_files: DataFiles, storage_options: Mapping[str, Any] | None = None) -> list[str]:
+def expand_data_files(
+    data_files: DataFiles, storage_options: Mapping[str, Any] | None = None
+) -> list[str]:
     """Return the files that entries match, as absolute paths or URLs, each once.
 
-    They are in the order of the entries, and sorted within each entry. A directory matches all files in it and below
-    it with known extensions.
+    They are in the order of the entries, and sorted within each entry. A directory
+    matches all files in it and below it with known extensions.
 
     Args:
         data_files: File, glob, directory or URL, or several of them.
@@ -486,7 +571,9 @@ def expand_data_files(data_files: DataFiles, storage_options: Mapping[str, Any] 
     paths: dict[str, None] = {}  # in order, each once
     for entry in spelled_out(source.data_files):
         if is_url(entry):
-            files = list_inputs(replace(source, data_files=(entry,)), hashed=False, select=Survey())
+            files = list_inputs(
+                replace(source, data_files=(entry,)), hashed=False, select=Survey()
+            )
             paths.update(dict.fromkeys(file.url for file in files))
         else:
             paths.update(dict.fromkeys(sorted(expand(entry, None)[1])))
@@ -509,11 +596,13 @@ def _resolved(
     """Return the settings of reading.
 
     Args:
-        kind: Type of the files, as a configuration writes it. None for the type by their extensions.
+        kind: Type of the files, as a configuration writes it. None for the type by
+            their extensions.
         data_files: File, glob, directory or URL, or several of them.
         storage_options: Options of the file system of URLs.
         dataset_fields: Further keys of a dataset of the configuration.
-        on_bad_record, where, max_record_bytes, num_rows: Keywords of :class:`ReadOptions`.
+        on_bad_record, where, max_record_bytes, num_rows: Keywords of
+            :class:`ReadOptions`.
 
     Raises:
         ConfigError: An argument is not allowed.
@@ -521,7 +610,9 @@ def _resolved(
     if where is not None:
         Predicate(where)  # raises now, and not at the first row
     if storage_options is not None and not isinstance(storage_options, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ConfigError("storage_options: must be a mapping of option to value (yours is not shown)")
+        raise ConfigError(
+            "storage_options: must be a mapping of option to value (yours is not shown)"
+        )
     fields = {
         "name": "rows",
         "type": kind,
@@ -547,8 +638,8 @@ def downloaded(
 ) -> list[InputFile]:
     """Return files of the Hub as local files.
 
-    Their identity stays the same; `url` and `stat` are those of the copies. A file that is already in the cache of
-    `huggingface_hub` is not downloaded again.
+    Their identity stays the same; `url` and `stat` are those of the copies. A file that
+    is already in the cache of `huggingface_hub` is not downloaded again.
 
     Args:
         files: Files of the Hub.
@@ -559,8 +650,11 @@ def downloaded(
         DamagedFileError: A copy does not have the recorded size and hash.
         SourceError: A download failed.
     """
-    from tokenlake.etl.sources.hub_client import HubClient  # other sources start without the Hub's parts
-    from tokenlake.etl.sources.hub_id import parse_url  # other sources start without the Hub's parts
+    # Other sources start without the Hub's parts.
+    from tokenlake.etl.sources.hub_client import HubClient
+
+    # Other sources start without the Hub's parts.
+    from tokenlake.etl.sources.hub_id import parse_url
 
     client = HubClient(storage_options)
 
@@ -580,7 +674,9 @@ def downloaded(
 
 
 def _hub_token_of(path: Path, *, is_git: bool) -> str:
-    """Return the hash of a file as the Hub records it: of Git for small files, else SHA-256."""
+    """Return the hash of a file as the Hub records it: of Git for small files, else
+    SHA-256.
+    """
     if is_git:
         # Git hashes a header with the length, and the content after it.
         content = path.read_bytes()

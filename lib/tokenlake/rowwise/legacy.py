@@ -1,4 +1,5 @@
-"""EasyDeL's older interface: a mixture of text datasets, described by one object and opened by one call.
+"""EasyDeL's older interface: a mixture of text datasets, described by one object and
+opened by one call.
 
 The object says of each dataset where its files are and how its rows are read.
 """
@@ -27,7 +28,11 @@ from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import BuildResult
 from tokenlake.etl.runner import build_dataset as build_version
 from tokenlake.etl.sources.layout import TRAIN
-from tokenlake.rowwise.combine import BatchedShardedSource, CompositeShardedSource, PackedShardedSource
+from tokenlake.rowwise.combine import (
+    BatchedShardedSource,
+    CompositeShardedSource,
+    PackedShardedSource,
+)
 from tokenlake.rowwise.files import DatasetType, create_source
 from tokenlake.rowwise.mixed import MixedShardedSource
 from tokenlake.rowwise.shards import Row, fields_in
@@ -35,8 +40,12 @@ from tokenlake.rowwise.source import ShardedDataSource
 from tokenlake.runtime.mixing.weights import check_weight_names
 from tokenlake.runtime.store.outputs import require_outside_stores
 
-_LOADS: Final = "an AsyncDataLoader prepares batches ahead: AsyncDataLoader(mixture.build(), ...)"
-_READS: Final = "remote files are always read in ranges, and failed requests are retried"
+_LOADS: Final = (
+    "an AsyncDataLoader prepares batches ahead: AsyncDataLoader(mixture.build(), ...)"
+)
+_READS: Final = (
+    "remote files are always read in ranges, and failed requests are retried"
+)
 _ELSEWHERE: Final = {
     "prefetch_workers": _LOADS,
     "prefetch_buffer_size": _LOADS,
@@ -52,32 +61,40 @@ _ELSEWHERE: Final = {
 @final
 @dataclass(frozen=True, slots=True)
 class DatasetMixture:
-    """Datasets, and how their rows become one stream; :func:`tokenlake.build_dataset` opens it.
+    """Datasets, and how their rows become one stream; :func:`tokenlake.build_dataset`
+    opens it.
 
     Attributes:
         informs: the datasets.
-        streaming: mix them. False: one after the other, as they are, which takes no weights.
+        streaming: mix them. False: one after the other, as they are, which takes no
+            weights.
         text_target_field: field that gets every dataset's text.
         batch_size: above 1, rows come by the batch: {field: list of values}.
         seed: of the shuffle inside blocks; None is 0.
-        block_mixture: mix by weights, in blocks of `mixture_block_size` rows. False: the datasets take turns, a row of
-            each, until the first one ends.
+        block_mixture: mix by weights, in blocks of `mixture_block_size` rows. False:
+            the datasets take turns, a row of each, until the first one ends.
         mixture_block_size: rows of a block.
-        stop_strategy: when a dataset ends: ``restart`` it, stop (``first_exhausted``), or go on with the others
-            (``all_exhausted``).
-        mixture_weights: name to weight: shares, percentages, or ratios of whole numbers; None: equal ones. Where the
-            keys are the datasets' names, they go by name; where no dataset was given a name, they go by place, and name
-            the datasets.
-        shuffle_buffer_size: rows are drawn at random from a buffer of so many; None: in the mixture's order.
-        tokenize_callback: function of a row that returns its ids: rows are ``{tokens_field_name: ids}`` then.
-        pack_tokens: pack the ids in `tokens_field_name` into rows of `pack_seq_length`, with ``input_ids``.
+        stop_strategy: when a dataset ends: ``restart`` it, stop (``first_exhausted``),
+            or go on with the others (``all_exhausted``).
+        mixture_weights: name to weight: shares, percentages, or ratios of whole
+            numbers; None: equal ones. Where the keys are the datasets' names, they go
+            by name; where no dataset was given a name, they go by place, and name the
+            datasets.
+        shuffle_buffer_size: rows are drawn at random from a buffer of so many; None: in
+            the mixture's order.
+        tokenize_callback: function of a row that returns its ids: rows are
+            ``{tokens_field_name: ids}`` then.
+        pack_tokens: pack the ids in `tokens_field_name` into rows of `pack_seq_length`,
+            with ``input_ids``.
         pack_on_the_fly: the same, of what `tokenize_callback` returns.
         tokens_field_name: field of a row's ids.
-        pack_seq_length, pack_eos_token_id: tokens of a packed row, and what is put after each document.
-        pack_shuffle, pack_shuffle_buffer_factor: whether packed rows are shuffled, four times as many at a time as
-            this factor.
+        pack_seq_length, pack_eos_token_id: tokens of a packed row, and what is put
+            after each document.
+        pack_shuffle, pack_shuffle_buffer_factor: whether packed rows are shuffled, four
+            times as many at a time as this factor.
         dask_storage_options: `storage_options` of datasets that have none.
-        cache_dir: Refused, like the options below; the error names the option that has this effect.
+        cache_dir: Refused, like the options below; the error names the option that has
+            this effect.
         prefetch_workers, prefetch_buffer_size: Refused.
         cloud_max_retries, cloud_retry_delay: Refused.
         cache_remote_files, cache_expiry_seconds: Refused.
@@ -120,16 +137,32 @@ class DatasetMixture:
             NotAvailableError: an option that other parts of the library stand for.
         """
         informs = self.informs if isinstance(self.informs, list | tuple) else ()
-        if not informs or not all(isinstance(inform, TextDatasetInform) for inform in informs):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise expected("informs", self.informs, "a list of at least one TextDatasetInform")
+        are_informs = all(
+            isinstance(inform, TextDatasetInform)  # pyright: ignore[reportUnnecessaryIsInstance]
+            for inform in informs
+        )
+        if not informs or not are_informs:
+            raise expected(
+                "informs", self.informs, "a list of at least one TextDatasetInform"
+            )
         for field, instead in _ELSEWHERE.items():
             if getattr(self, field) is not None:
-                raise NotAvailableError(f"DatasetMixture: {field} is not available: {instead}; leave it out")
+                raise NotAvailableError(
+                    f"DatasetMixture: {field} is not available: {instead}; leave it out"
+                )
         weighted = self.mixture_weights is not None
-        off = "streaming" if not self.streaming else "block_mixture" if not self.block_mixture else ""
+        off = (
+            "streaming"
+            if not self.streaming
+            else "block_mixture"
+            if not self.block_mixture
+            else ""
+        )
         if (off and weighted) or (off == "streaming" and self.batch_size != 1):
             option = "mixture_weights" if weighted else "batch_size"
-            raise ConfigError(f"DatasetMixture: {option} has no effect with {off}=False; leave one out")
+            raise ConfigError(
+                f"DatasetMixture: {option} has no effect with {off}=False; leave one out"
+            )
         if self.pack_on_the_fly and self.tokenize_callback is None:
             raise ConfigError(
                 "DatasetMixture: pack_on_the_fly needs a tokenize_callback; pack_tokens packs ids"
@@ -142,13 +175,18 @@ class DatasetMixture:
         self._names()
 
     def build(self) -> ShardedDataSource:
-        """Return the rows: dicts with the text, the fields kept, and ``__source__`` where they are mixed.
+        """Return the rows: dicts with the text, the fields kept, and ``__source__``
+        where they are mixed.
 
         Raises:
-            ConfigError: an option of a dataset is not what is allowed, or weights are not shares.
+            ConfigError: an option of a dataset is not what is allowed, or weights are
+                not shares.
             SourceNotFoundError: files of a dataset are not there.
         """
-        opened = [inform.open(self.text_target_field) for inform in self._informs_with_options()]
+        opened = [
+            inform.open(self.text_target_field)
+            for inform in self._informs_with_options()
+        ]
         rows: ShardedDataSource
         if not self.streaming:
             rows = CompositeShardedSource(opened)
@@ -157,9 +195,13 @@ class DatasetMixture:
             rows = MixedShardedSource(
                 dict(zip(self._names(), opened, strict=True)),
                 weights=self.mixture_weights,
-                block_size=self.mixture_block_size if self.block_mixture else len(opened),
+                block_size=self.mixture_block_size
+                if self.block_mixture
+                else len(opened),
                 seed=self.seed,
-                stop_strategy=self.stop_strategy if self.block_mixture else "first_exhausted",
+                stop_strategy=self.stop_strategy
+                if self.block_mixture
+                else "first_exhausted",
             )
         if self.shuffle_buffer_size is not None:
             rows = rows.shuffle(self.seed, self.shuffle_buffer_size)
@@ -176,24 +218,33 @@ class DatasetMixture:
                 shuffle_buffer_factor=self.pack_shuffle_buffer_factor,
                 seed=self.seed,
             )
-        return rows if self.batch_size == 1 else BatchedShardedSource(rows, self.batch_size)
+        return (
+            rows
+            if self.batch_size == 1
+            else BatchedShardedSource(rows, self.batch_size)
+        )
 
     def to_json_string(self) -> str:
         """Return what was set, as JSON.
 
         Raises:
-            ConfigError: a function was set, or a dataset cannot be told in JSON (:meth:`TextDatasetInform.to_json`).
+            ConfigError: a function was set, or a dataset cannot be told in JSON
+                (:meth:`TextDatasetInform.to_json`).
         """
         if self.tokenize_callback is not None:
             raise ConfigError(f"tokenize_callback: {_NO_FUNCTION}")
         values = set_fields(self)
-        values["informs"] = [inform.to_json() for inform in self._informs_with_options()]
+        values["informs"] = [
+            inform.to_json() for inform in self._informs_with_options()
+        ]
         # The options are written with each dataset, which hides secrets.
         values.pop("dask_storage_options", None)
         return json.dumps(values, indent=2, default=dict)
 
     def save_mixture(self, json_file_path: str | os.PathLike[str]) -> None:
-        """Write :meth:`to_json_string` to a file, for :meth:`load_mixture`; ConfigError where it lies in a store."""
+        """Write :meth:`to_json_string` to a file, for :meth:`load_mixture`;
+        ConfigError where it lies in a store.
+        """
         require_outside_stores(json_file_path, "json_file_path")
         Path(json_file_path).write_text(self.to_json_string(), encoding="utf-8")
 
@@ -202,7 +253,9 @@ class DatasetMixture:
         """Return the mixture in a file; ConfigError if the file has none."""
         try:
             values = json.loads(Path(json_file).read_text(encoding="utf-8"))
-            values["informs"] = [TextDatasetInform.from_json(inform) for inform in values["informs"]]
+            values["informs"] = [
+                TextDatasetInform.from_json(inform) for inform in values["informs"]
+            ]
             return cls(**values)
         except (OSError, KeyError, TypeError, ValueError) as error:
             raise ConfigError(
@@ -214,17 +267,23 @@ class DatasetMixture:
         return self.pack_tokens or self.pack_on_the_fly
 
     def _informs_with_options(self) -> list[TextDatasetInform]:
-        """Return the datasets, each with its own storage options or else those of the mixture."""
+        """Return the datasets, each with its own storage options or else those of
+        the mixture.
+        """
         shared = self.dask_storage_options
         return [
-            inform if inform.storage_options or not shared else replace(inform, storage_options=shared)
+            inform
+            if inform.storage_options or not shared
+            else replace(inform, storage_options=shared)
             for inform in self.informs
         ]
 
     def _names(self) -> tuple[str, ...]:
         """Return what the datasets are called, one name each."""
         auto = tuple(f"dataset_{place}" for place in range(len(self.informs)))
-        names = tuple(inform.name or name for inform, name in zip(self.informs, auto, strict=True))
+        names = tuple(
+            inform.name or name for inform, name in zip(self.informs, auto, strict=True)
+        )
         if len(set(names)) < len(names):
             raise ConfigError(
                 f"DatasetMixture: informs: got the names {list(names)}, expected a different name for each dataset"
@@ -232,7 +291,11 @@ class DatasetMixture:
         weights = self.mixture_weights
         if weights is None:
             return names
-        if names == auto and len(weights) == len(names) and not set(weights) & set(names):
+        if (
+            names == auto
+            and len(weights) == len(names)
+            and not set(weights) & set(names)
+        ):
             return tuple(weights)  # by place
         check_weight_names("DatasetMixture: mixture_weights", names, tuple(weights))
         return names
@@ -255,30 +318,40 @@ def build_dataset(
 ) -> BuildResult: ...
 
 
-def build_dataset(config: Configuration | DatasetMixture, **options: Any) -> BuildResult | ShardedDataSource:
-    """Build a version of a dataset on this machine; of a :class:`DatasetMixture`, return its rows.
+def build_dataset(
+    config: Configuration | DatasetMixture, **options: Any
+) -> BuildResult | ShardedDataSource:
+    """Build a version of a dataset on this machine; of a :class:`DatasetMixture`,
+    return its rows.
 
-    A build resumes the finished units of an interrupted one. If an equal version exists, it is returned.
+    A build resumes the finished units of an interrupted one. If an equal version
+    exists, it is returned.
 
     Args:
-        config: Configuration, mapping of its keys, or path of a YAML file, from which a version is built. Of a
-            DatasetMixture nothing is written: a source of its rows is returned, which reads while it is iterated.
-        workers: Number of worker processes; None: one for each processor that this process may use, limited by memory.
-        executor: Place where units run: ``local``, ``store``, ``ray`` or ``dask``; None: the one that the
-            configuration names, otherwise ``local``.
+        config: Configuration, mapping of its keys, or path of a YAML file, from which a
+            version is built. Of a DatasetMixture nothing is written: a source of its
+            rows is returned, which reads while it is iterated.
+        workers: Number of worker processes; None: one for each processor that this
+            process may use, limited by memory.
+        executor: Place where units run: ``local``, ``store``, ``ray`` or ``dask``;
+            None: the one that the configuration names, otherwise ``local``.
         engine: Former name of `executor`, for one release.
-        on_event: Function that receives the events of the build, called from several threads. Default: none is called.
-        retries: Number of times that a unit is tried again after an error that may be temporary; 2 by default.
-        pool: Running workers that are used in place of `workers` new ones, and stay open; None: new workers.
+        on_event: Function that receives the events of the build, called from several
+            threads. Default: none is called.
+        retries: Number of times that a unit is tried again after an error that may be
+            temporary; 2 by default.
+        pool: Running workers that are used in place of `workers` new ones, and stay
+            open; None: new workers.
 
     Returns:
         The committed version; or the rows of a mixture, as dicts.
 
     Raises:
-        ConfigError: The configuration is wrong. The message has a line for each problem.
+        ConfigError: The configuration is wrong. The message has a line for each
+            problem.
         SourceError: An input cannot be read.
-        TokenlakeError: The build failed, see :mod:`tokenlake.errors`. Finished units are kept, and the same call
-            resumes.
+        TokenlakeError: The build failed, see :mod:`tokenlake.errors`. Finished units
+            are kept, and the same call resumes.
 
     Example:
         >>> import tokenlake as tl
@@ -296,21 +369,35 @@ def build_dataset(config: Configuration | DatasetMixture, **options: Any) -> Bui
         (64, True)
     """
     if not isinstance(config, DatasetMixture):
-        options["executor"] = present_executor(options.get("executor"), options.pop("engine", None))
+        options["executor"] = present_executor(
+            options.get("executor"), options.pop("engine", None)
+        )
         build_config = load_config(config)
         with observed(build_config, options.pop("on_event", ignore)) as watcher:
             return build_version(build_config, **options, on_event=watcher)
     if options:
-        raise ConfigError(f"{', '.join(options)}: without effect on a DatasetMixture; leave them out")
+        raise ConfigError(
+            f"{', '.join(options)}: without effect on a DatasetMixture; leave them out"
+        )
     return config.build()
 
 
 DatasetLoadError = SourceError
 """What a dataset that cannot be loaded raises."""
 _OF_FILES: Final = (
-    *("data_files", "num_rows", "dataset_split_name", "split", "subset", "storage_options", "name"),
+    *(
+        "data_files",
+        "num_rows",
+        "dataset_split_name",
+        "split",
+        "subset",
+        "storage_options",
+        "name",
+    ),
 )
-_NO_FUNCTION: Final = "JSON cannot contain functions; set it after loading with dataclasses.replace"
+_NO_FUNCTION: Final = (
+    "JSON cannot contain functions; set it after loading with dataclasses.replace"
+)
 _OPTIONS: Final[TypeAdapter[Any]] = TypeAdapter(Options)
 
 
@@ -330,21 +417,28 @@ class TextDatasetInform(BaseDatasetInform):
     """One text dataset of a mixture: where its files are and how its rows are read.
 
     Attributes:
-        type: json, jsonl, parquet, arrow, csv, tsv, txt, huggingface or hf; None: by the extension of each file.
-            ``json`` files may be an array of objects or have an object on every line: their first character tells.
-            ``txt`` files have a text on every line, which gets the name `content_field`.
+        type: json, jsonl, parquet, arrow, csv, tsv, txt, huggingface or hf; None: by
+            the extension of each file. ``json`` files may be an array of objects or
+            have an object on every line: their first character tells. ``txt`` files
+            have a text on every line, which gets the name `content_field`.
         data_files: file, glob, directory, URL or Hub id, or a list of them.
         num_rows: read at most this many rows.
         dataset_split_name: the split to read, where it is not `split`.
         split: of a Hub dataset, or of a folder whose names say splits.
-        format_callback: function of a row, applied after `format_fields`; None as its result leaves the row out.
-        format_fields: fields to rename first, {old: new}; a row that lacks one is an error. Names inside of
-            messages stay (:class:`tokenlake.ConvertToChatML` knows those).
-        content_field: field of the text, which the mixture renames to its `text_target_field`; None keeps all
-            fields as they are. Rows without it that have `chosen` and `rejected` stay as they are.
-        additional_fields: fields to keep beside the text; a row that lacks one is an error. All others are left out.
-        name: what the mixture calls the dataset; None: dataset_0, dataset_1, ... by its place.
-        subset: configuration of a Hub dataset, or of a folder whose README.md has ``configs:``.
+        format_callback: function of a row, applied after `format_fields`; None as its
+            result leaves the row out.
+        format_fields: fields to rename first, {old: new}; a row that lacks one is an
+            error. Names inside of messages stay (:class:`tokenlake.ConvertToChatML`
+            knows those).
+        content_field: field of the text, which the mixture renames to its
+            `text_target_field`; None keeps all fields as they are. Rows without it that
+            have `chosen` and `rejected` stay as they are.
+        additional_fields: fields to keep beside the text; a row that lacks one is an
+            error. All others are left out.
+        name: what the mixture calls the dataset; None: dataset_0, dataset_1, ... by its
+            place.
+        subset: configuration of a Hub dataset, or of a folder whose README.md has
+            ``configs:``.
         storage_options: options of the file system that the files are on.
     """
 
@@ -369,15 +463,20 @@ class TextDatasetInform(BaseDatasetInform):
         """Return what was set, as values of JSON; :meth:`from_json` reads it.
 
         Raises:
-            ConfigError: a function was set, or a credential that is not ``{env: NAME}`` or ``{block: NAME}``.
+            ConfigError: a function was set, or a credential that is not ``{env: NAME}``
+                or ``{block: NAME}``.
         """
         if self.format_callback is not None:
             raise ConfigError(f"format_callback: {_NO_FUNCTION}")
         storage_options = dict(self.storage_options or {})
         try:
-            options = _OPTIONS.validate_python(storage_options, context={LITERALS_REFUSED: True})
+            options = _OPTIONS.validate_python(
+                storage_options, context={LITERALS_REFUSED: True}
+            )
         except ValidationError as error:
-            raise ConfigError(f"storage_options: {error.errors(include_url=False)[0]['msg']}") from None
+            raise ConfigError(
+                f"storage_options: {error.errors(include_url=False)[0]['msg']}"
+            ) from None
         values = set_fields(self)
         values["storage_options"] = _OPTIONS.dump_python(options, mode="json") or None
         files = self.data_files
@@ -389,11 +488,15 @@ class TextDatasetInform(BaseDatasetInform):
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
-        """Return the dataset that :meth:`to_json` described; ConfigError if `value` has other fields."""
+        """Return the dataset that :meth:`to_json` described; ConfigError if `value`
+        has other fields.
+        """
         try:
             return cls(**value)
         except TypeError as error:
-            raise ConfigError(f"informs: {error}; expected the fields of a TextDatasetInform") from None
+            raise ConfigError(
+                f"informs: {error}; expected the fields of a TextDatasetInform"
+            ) from None
 
     def open(self, target: str) -> ShardedDataSource:
         """Return the rows of the dataset, with their text in the field `target`.
@@ -403,10 +506,15 @@ class TextDatasetInform(BaseDatasetInform):
             SourceNotFoundError: an entry of `data_files` matches nothing.
         """
         if self.data_files is None:
-            raise expected("TextDatasetInform: data_files", None, "a file, glob, directory, URL or Hub id")
+            raise expected(
+                "TextDatasetInform: data_files",
+                None,
+                "a file, glob, directory, URL or Hub id",
+            )
         config: dict[str, Any] = {field: getattr(self, field) for field in _OF_FILES}
         if self.split == TRAIN:
-            # A written split would select among files that are named one by one; the default does not.
+            # A written split would select among files that are named one by one; the
+            # default does not.
             del config["split"]
         kind = self.get_str_type()
         config["type"] = kind
@@ -425,11 +533,19 @@ class TextDatasetInform(BaseDatasetInform):
         content, fields = self.content_field, self.additional_fields or ()
         if content is None:
             return source
-        if isinstance(fields, str) or not all(isinstance(field, str) for field in fields):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise expected("additional_fields", fields, "a list of names, such as ['id']")
+        are_names = all(
+            isinstance(field, str)  # pyright: ignore[reportUnnecessaryIsInstance]
+            for field in fields
+        )
+        if isinstance(fields, str) or not are_names:
+            raise expected(
+                "additional_fields", fields, "a list of names, such as ['id']"
+            )
         if target in fields and target != content:
             why = f"must not be {target!r}, the field for the text of {content!r}"
-            raise ConfigError(f"additional_fields: {why}; rename it, or choose another text_target_field")
+            raise ConfigError(
+                f"additional_fields: {why}; rename it, or choose another text_target_field"
+            )
 
         def to_target(row: Row) -> Row:
             if content not in row and "chosen" in row and "rejected" in row:

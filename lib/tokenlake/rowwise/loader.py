@@ -1,10 +1,19 @@
-"""The loader of rows, whose batches are awaited or put onto devices where that is asked for; data awaited by index."""
+"""The loader of rows, whose batches are awaited or put onto devices where that is
+asked for; data awaited by index.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import count
@@ -39,11 +48,15 @@ class AsyncDataset(ABC, Generic[Item]):
         return [await self.aget(index) for index in indices]
 
     def get(self, index: int) -> Item:
-        """Return an item without an event loop of your own; RuntimeError inside of a running one."""
+        """Return an item without an event loop of your own; RuntimeError inside of a
+        running one.
+        """
         return asyncio.run(self.aget(index))
 
     def get_output_sharding(self) -> Any:
-        """Return the ``jax.sharding.Sharding`` of items, None where they are on no device."""
+        """Return the ``jax.sharding.Sharding`` of items, None where they are on no
+        device.
+        """
         return None
 
     @property
@@ -67,7 +80,8 @@ _SHUFFLED: Final = 10_000  # rows of a buffer whose size nobody says
 
 @final
 class AsyncDataLoader(AsyncDataset[Arrays]):
-    """Batches of rows: dicts of numpy arrays (see :func:`tokenlake.rowwise.batches.batch_of`), in order.
+    """Batches of rows: dicts of numpy arrays (see
+    :func:`tokenlake.rowwise.batches.batch_of`), in order.
 
     ::
 
@@ -76,20 +90,24 @@ class AsyncDataLoader(AsyncDataset[Arrays]):
 
         async for batch in loader: ...
 
-    Of a stored dataset (``tl.open``) or a ``tl.Mixture`` it is a :class:`tokenlake.DataLoader` that can be awaited,
-    with all that one promises: a pass is an epoch, a loop goes on behind the last batch that was delivered.
+    Of a stored dataset (``tl.open``) or a ``tl.Mixture`` it is a
+    :class:`tokenlake.DataLoader` that can be awaited, with all that one promises: a
+    pass is an epoch, a loop goes on behind the last batch that was delivered.
 
-    Of other rows every iteration is an epoch: it reads the source from its beginning, and with a shuffle buffer in
-    another order than the last one; which order is a function of `seed` and of how many iterations came before.
-    A loader has one iterator at a time: the next iteration takes the place of one that is under way, which then raises
-    ConfigError. Batches and their order do not depend on prefetching. Threads end with the iteration, also where it is
-    left in the middle.
+    Of other rows every iteration is an epoch: it reads the source from its beginning,
+    and with a shuffle buffer in another order than the last one; which order is a
+    function of `seed` and of how many iterations came before. A loader has one iterator
+    at a time: the next iteration takes the place of one that is under way, which then
+    raises ConfigError. Batches and their order do not depend on prefetching. Threads
+    end with the iteration, also where it is left in the middle.
 
-    :meth:`state_dict` counts batches that were delivered; :meth:`load_state_dict` lets the next iteration go on behind
-    them, exactly. What that costs is up to the source: without a shuffle buffer, opening one shard at one row, which
-    files of blocks and lines seek to, and any other iterable is drawn from its beginning. With a buffer, reading again
-    from the oldest row that still waits in it, in the mean ``size * ln(size)`` rows back, and 1 s of draws for every
-    few million rows that were delivered.
+    :meth:`state_dict` counts batches that were delivered; :meth:`load_state_dict` lets
+    the next iteration go on behind them, exactly. What that costs is up to the source:
+    without a shuffle buffer, opening one shard at one row, which files of blocks and
+    lines seek to, and any other iterable is drawn from its beginning. With a buffer,
+    reading again from the oldest row that still waits in it, in the mean ``size *
+    ln(size)`` rows back, and 1 s of draws for every few million rows that were
+    delivered.
     """
 
     meter: RowMeter | None = None
@@ -114,33 +132,43 @@ class AsyncDataLoader(AsyncDataset[Arrays]):
         """Read nothing yet.
 
         Args:
-            source: Rows, which every iteration reads from the beginning, so an iterator is not enough; or stored rows:
-                a ``Dataset`` or a ``Mixture``.
+            source: Rows, which every iteration reads from the beginning, so an iterator
+                is not enough; or stored rows: a ``Dataset`` or a ``Mixture``.
             batch_size: Number of rows per batch.
             prefetch_enabled: Whether threads prepare batches ahead.
-            prefetch_workers: Number of these threads. One at a time draws rows; batches are made in parallel.
-            prefetch_buffer_size: Maximum number of batches that are ready or in progress.
-            shuffle_buffer_size: Number of rows in the buffer from which rows are drawn at random. None for rows in
-                order. With any number, rows of a ``Dataset`` are shuffled over the whole epoch; those of a ``Mixture``
+            prefetch_workers: Number of these threads. One at a time draws rows; batches
+                are made in parallel.
+            prefetch_buffer_size: Maximum number of batches that are ready or in
+                progress.
+            shuffle_buffer_size: Number of rows in the buffer from which rows are drawn
+                at random. None for rows in order. With any number, rows of a
+                ``Dataset`` are shuffled over the whole epoch; those of a ``Mixture``
                 always are.
             drop_last: Whether a last batch of fewer rows is left out.
             seed: Random seed of the shuffle. None is 0.
-            pad_token_id: Token that pads rows to the longest of each batch, which then has an ``attention_mask``. None
-                for the padding token in the manifest of a flat directory of tokens; without one, rows of different
-                lengths are an error.
+            pad_token_id: Token that pads rows to the longest of each batch, which then
+                has an ``attention_mask``. None for the padding token in the manifest of
+                a flat directory of tokens; without one, rows of different lengths are
+                an error.
             padding_side: Side of the padding, also for stored rows that are not packed.
-            sharding: ``jax.sharding.Sharding`` of batches (rows, ids). Batches are then global ``jax.Array`` with
-                `batch_size` rows over all hosts. Each host reads only its rows of a ``Dataset`` or a ``Mixture``. Other
-                rows have no known place before they are read, so every host draws all of them and puts only its own
-                onto devices.
-            prefetch_to_device: Whether batches are put onto devices ahead; without `sharding`, onto the first device of
-                this process.
+            sharding: ``jax.sharding.Sharding`` of batches (rows, ids). Batches are then
+                global ``jax.Array`` with `batch_size` rows over all hosts. Each host
+                reads only its rows of a ``Dataset`` or a ``Mixture``. Other rows have
+                no known place before they are read, so every host draws all of them and
+                puts only its own onto devices.
+            prefetch_to_device: Whether batches are put onto devices ahead; without
+                `sharding`, onto the first device of this process.
 
         Raises:
             ConfigError: An argument is not allowed.
-            MissingExtraError: Batches on devices are configured, and jax is not installed.
+            MissingExtraError: Batches on devices are configured, and jax is not
+                installed.
         """
-        options = {name: value for name, value in locals().items() if name in LoadStageConfig.model_fields}
+        options = {
+            name: value
+            for name, value in locals().items()
+            if name in LoadStageConfig.model_fields
+        }
         stored = isinstance(source, Dataset | Mixture)
         if not stored and not isinstance(source, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise expected("source", source, "a source of rows")
@@ -151,41 +179,62 @@ class AsyncDataLoader(AsyncDataset[Arrays]):
             pad_token_id = source.pad_token_id
         if prefetch_to_device and sharding is None:
             sharding = _first_device()
-        self._sharding, self._asked, self._turn = sharding, cast("Iterator[Arrays] | None", None), 0
+        self._sharding, self._asked, self._turn = (
+            sharding,
+            cast("Iterator[Arrays] | None", None),
+            0,
+        )
         self._source: Final = source
         self._load: Final = load
-        if (stored and pad_token_id is not None) or (not stored and sharding is not None and not drop_last):
+        if (stored and pad_token_id is not None) or (
+            not stored and sharding is not None and not drop_last
+        ):
             padded = "pad_token_id: stored rows are padded with the id that their version records"
             sized = "drop_last: False, but all batches on devices have one size"
             raise ConfigError(f"{padded if stored else sized}; leave it out")
         if isinstance(source, Dataset | Mixture):
             self._loader = _stored(source, load, seed, padding_side, sharding)
         else:
-            filling = None if pad_token_id is None else Filling(pad_token_id, padding_side)
-            placed = None if sharding is None else RowPlacement(sharding, load.batch_size).placed
+            filling = (
+                None if pad_token_id is None else Filling(pad_token_id, padding_side)
+            )
+            placed = (
+                None
+                if sharding is None
+                else RowPlacement(sharding, load.batch_size).placed
+            )
             self._loader = RowLoader(source, load, seed, filling, placed)
 
     def __iter__(self) -> Iterator[Arrays]:
-        """Return the batches of the next epoch; whatever a source raises is raised where its batch would be."""
+        """Return the batches of the next epoch; whatever a source raises is raised
+        where its batch would be.
+        """
         return self._epoch()
 
     async def __aiter__(self) -> AsyncIterator[Arrays]:
-        """Yield the batches of the next epoch, which a thread prepares while the event loop goes on."""
+        """Yield the batches of the next epoch, which a thread prepares while the
+        event loop goes on.
+        """
         batches: Any = self._epoch(prefetch=True)
         try:
-            while (batch := cast("Any", await asyncio.to_thread(next, batches, _END))) is not _END:
+            while (
+                batch := cast("Any", await asyncio.to_thread(next, batches, _END))
+            ) is not _END:
                 yield batch
         finally:
             await asyncio.to_thread(batches.close)
 
     def _epoch(self, *, prefetch: bool | None = None) -> Iterator[Arrays]:
-        """Return the batches of the next epoch; where they are awaited, threads prepare them in any case."""
+        """Return the batches of the next epoch; where they are awaited, threads
+        prepare them in any case.
+        """
         if isinstance(self._loader, RowLoader):
             return self._loader.deliver(self.meter, prefetch=prefetch)
         return cast("Any", iter(self._loader))
 
     async def aget(self, index: int) -> Arrays:
-        """Return batch number `index` of an epoch, which 0 begins; the others follow one by one.
+        """Return batch number `index` of an epoch, which 0 begins; the others follow
+        one by one.
 
         Raises:
             ConfigError: it is not the next one. IndexError: the epoch has no more.
@@ -194,8 +243,14 @@ class AsyncDataLoader(AsyncDataset[Arrays]):
             self._asked, self._turn = self._epoch(prefetch=True), 0
         if self._asked is None or index != self._turn:
             begins = self._asked is None
-            next_one = "0, which begins an epoch" if begins else f"{self._turn}, the next one, or 0"
-            raise ConfigError(f"aget: got {index}, must be {next_one}; batches are made in order")
+            next_one = (
+                "0, which begins an epoch"
+                if begins
+                else f"{self._turn}, the next one, or 0"
+            )
+            raise ConfigError(
+                f"aget: got {index}, must be {next_one}; batches are made in order"
+            )
         self._turn += 1
         batch: Any = await asyncio.to_thread(next, self._asked, _END)
         if batch is _END:
@@ -209,11 +264,15 @@ class AsyncDataLoader(AsyncDataset[Arrays]):
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the latest epoch came to its end; a new one begins with the next iteration."""
+        """Whether the latest epoch came to its end; a new one begins with the next
+        iteration.
+        """
         return self._loader.ended
 
     def __len__(self) -> int:
-        """Return how many batches an epoch has; TypeError where the source does not know how many rows it has."""
+        """Return how many batches an epoch has; TypeError where the source does not
+        know how many rows it has.
+        """
         return len(self._loader)
 
     def __bool__(self) -> bool:
@@ -244,7 +303,9 @@ class AsyncDataLoader(AsyncDataset[Arrays]):
 
     @property
     def endless(self) -> bool:
-        """Whether an epoch is known to have no end, as that of a mixture that restarts its sources."""
+        """Whether an epoch is known to have no end, as that of a mixture that
+        restarts its sources.
+        """
         if isinstance(self._loader, DataLoader):
             return self._loader.plan.batches_in(0) is None
         return bool(getattr(self._source, "endless", False))
@@ -259,14 +320,18 @@ class AsyncDataLoader(AsyncDataset[Arrays]):
         self._loader.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what :meth:`load_state_dict` needs to go on behind the last batch that was delivered: JSON, small."""
+        """Return what :meth:`load_state_dict` needs to go on behind the last batch
+        that was delivered: JSON, small.
+        """
         return self._loader.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another loader stood, of the same source and order; the next iteration begins there.
+        """Go on where another loader stood, of the same source and order; the next
+        iteration begins there.
 
         Raises:
-            ConfigError: the state is of another source or of another order; says what differs.
+            ConfigError: the state is of another source or of another order; says what
+                differs.
         """
         self._loader.load_state_dict(state)
 
@@ -282,7 +347,11 @@ class AsyncDataLoader(AsyncDataset[Arrays]):
 
 
 def _stored(
-    source: Dataset | Mixture, load: LoadStageConfig, seed: int, side: Literal["left", "right"], sharding: Any
+    source: Dataset | Mixture,
+    load: LoadStageConfig,
+    seed: int,
+    side: Literal["left", "right"],
+    sharding: Any,
 ) -> DataLoader:
     """Return the loader of rows that are stored."""
     datasets = source.datasets.values() if isinstance(source, Mixture) else [source]
@@ -303,7 +372,8 @@ def _stored(
 
 @final
 class RowPlacement:
-    """Puts batches of `size` rows onto the devices of a sharding, which divides (rows, ids).
+    """Puts batches of `size` rows onto the devices of a sharding, which divides (rows,
+    ids).
 
     Raises:
         MissingExtraError: jax is not installed.
@@ -315,7 +385,8 @@ class RowPlacement:
         self._size = size
         self._of = cache(lambda width: Placement(sharding, (size,), (width,)))
         try:
-            width = len(sharding.device_set)  # any sharding of these devices can cut that
+            # Any sharding of these devices can cut that.
+            width = len(sharding.device_set)
         except (AttributeError, ValueError):
             width = 1
         self._of(width)  # what is no sharding, or cannot cut the rows, is found now
@@ -336,21 +407,29 @@ class RowPlacement:
                 "Leave it out: source.drop_fields([...])"
             )
         placement = self._of(values.shape[1])
-        return placement.place({name: values[placement.wanted(self._size)]}, self._size)[name]
+        return placement.place(
+            {name: values[placement.wanted(self._size)]}, self._size
+        )[name]
 
 
 def _first_device() -> Any:
-    """Return the sharding of arrays that lie on the first device of this process; MissingExtraError without jax."""
+    """Return the sharding of arrays that lie on the first device of this process;
+    MissingExtraError without jax.
+    """
     try:
         import jax
     except ImportError as error:
-        raise MissingExtraError("batches on devices need jax: pip install 'tokenlake[jax]'") from error
+        raise MissingExtraError(
+            "batches on devices need jax: pip install 'tokenlake[jax]'"
+        ) from error
     return jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
 
 
 @final
 class PrefetchIterator(Generic[Item]):
-    """The items of an iterable, which threads run ahead of; they end with it, and when it is closed or forgotten."""
+    """The items of an iterable, which threads run ahead of; they end with it, and
+    when it is closed or forgotten.
+    """
 
     def __init__(
         self,
@@ -365,18 +444,23 @@ class PrefetchIterator(Generic[Item]):
             source: Items, drawn by one thread at a time.
             buffer_size: Maximum number of items that are ready ahead.
             num_workers: Number of threads, which run `make` in parallel.
-            make: Function from an item to the item that replaces it. None for the items themselves.
+            make: Function from an item to the item that replaces it. None for the items
+                themselves.
         """
         whole_number("num_workers", num_workers, 1)
         whole_number("buffer_size", buffer_size, 1)
         function: Callable[[Any], Any] = make or (lambda item: item)
-        self._items = Prefetched(iter(source), function, workers=num_workers, ahead=buffer_size)
+        self._items = Prefetched(
+            iter(source), function, workers=num_workers, ahead=buffer_size
+        )
 
     def __iter__(self) -> PrefetchIterator[Item]:
         return self
 
     def __next__(self) -> Item:
-        """Return the next item; whatever a thread raised is raised here, in its place."""
+        """Return the next item; whatever a thread raised is raised here, in its
+        place.
+        """
         return next(self._items)
 
     def close(self) -> None:
@@ -396,19 +480,27 @@ def create_data_iterator(
     seed: int | None = None,
     **padding: Any,
 ) -> Iterator[Arrays]:
-    """Return one epoch of batches; :class:`tokenlake.AsyncDataLoader` has more, such as a state to go on from.
+    """Return one epoch of batches; :class:`tokenlake.AsyncDataLoader` has more, such as
+    a state to go on from.
 
     Args:
         dataset: whatever an AsyncDataLoader takes.
-        shuffle: draw rows at random from a buffer of `shuffle_buffer` rows; None: 10,000.
-        prefetch, prefetch_workers, prefetch_buffer: whether threads prepare batches, how many, and how far ahead.
-        padding: `pad_token_id`, `padding_side`, `sharding` and the other keywords of an AsyncDataLoader.
+        shuffle: draw rows at random from a buffer of `shuffle_buffer` rows; None:
+            10,000.
+        prefetch, prefetch_workers, prefetch_buffer: whether threads prepare batches,
+            how many, and how far ahead.
+        padding: `pad_token_id`, `padding_side`, `sharding` and the other keywords of an
+            AsyncDataLoader.
     """
     if shuffle_buffer is not None and not shuffle:
-        raise ConfigError("shuffle_buffer: set, but shuffle is False; leave one of them out")
+        raise ConfigError(
+            "shuffle_buffer: set, but shuffle is False; leave one of them out"
+        )
     buffer = (shuffle_buffer or _SHUFFLED) if shuffle else None
     ahead = (prefetch, prefetch_workers, prefetch_buffer)
-    return iter(AsyncDataLoader(dataset, batch_size, *ahead, buffer, drop_last, seed, **padding))
+    return iter(
+        AsyncDataLoader(dataset, batch_size, *ahead, buffer, drop_last, seed, **padding)
+    )
 
 
 def preshard_batch(batch: Arrays, sharding_map: Mapping[str, Any] | None) -> Arrays:
@@ -416,16 +508,20 @@ def preshard_batch(batch: Arrays, sharding_map: Mapping[str, Any] | None) -> Arr
 
     Args:
         batch: the same on every host; fields on devices are arrays (rows, ids).
-        sharding_map: field to its ``jax.sharding.Sharding``; other fields stay as they are. None: all do.
+        sharding_map: field to its ``jax.sharding.Sharding``; other fields stay as they
+            are. None: all do.
 
     Raises:
-        ConfigError: a field is missing or is no such array, or its sharding cannot cut it.
+        ConfigError: a field is missing or is no such array, or its sharding cannot cut
+            it.
         MissingExtraError: jax is not installed.
     """
     placed = dict(batch)
     for name, sharding in (sharding_map or {}).items():
         if name not in batch:
-            raise ConfigError(f"sharding_map: the batch has no field {name!r}; it has {', '.join(batch)}")
+            raise ConfigError(
+                f"sharding_map: the batch has no field {name!r}; it has {', '.join(batch)}"
+            )
         placed[name] = RowPlacement(sharding, len(batch[name])).array(name, batch[name])
     return placed
 
@@ -437,23 +533,35 @@ class ShardingSpec:
 
     Attributes:
         mesh: a ``jax.sharding.Mesh``; None: nowhere.
-        partition_specs: field to its ``PartitionSpec``; other fields stay arrays of numpy.
+        partition_specs: field to its ``PartitionSpec``; other fields stay arrays of
+            numpy.
     """
 
     mesh: Any = None
-    partition_specs: Mapping[str, Any] = field(default_factory=cast("Callable[[], dict[str, Any]]", dict))
+    partition_specs: Mapping[str, Any] = field(
+        default_factory=cast("Callable[[], dict[str, Any]]", dict)
+    )
 
     def __post_init__(self) -> None:
         if self.mesh is None and self.partition_specs:
-            raise expected("mesh", None, "a jax.sharding.Mesh, where there are partition_specs")
+            raise expected(
+                "mesh", None, "a jax.sharding.Mesh, where there are partition_specs"
+            )
 
     def apply(self, batch: Arrays) -> Arrays:
-        """Return a batch with its fields in their places; errors as :func:`preshard_batch`."""
+        """Return a batch with its fields in their places; errors as
+        :func:`preshard_batch`.
+        """
         if self.mesh is None:
             return dict(batch)
         try:
             from jax.sharding import NamedSharding
         except ImportError as error:
-            raise MissingExtraError("arrays on a mesh need jax: pip install 'tokenlake[jax]'") from error
-        named = {name: NamedSharding(self.mesh, spec) for name, spec in self.partition_specs.items()}
+            raise MissingExtraError(
+                "arrays on a mesh need jax: pip install 'tokenlake[jax]'"
+            ) from error
+        named = {
+            name: NamedSharding(self.mesh, spec)
+            for name, spec in self.partition_specs.items()
+        }
         return preshard_batch(batch, named)

@@ -1,14 +1,18 @@
-"""Mixtures: several sources combined by weight into one stream of rows, in a reproducible order.
+"""Mixtures: several sources combined by weight into one stream of rows, in a
+reproducible order.
 
 Indices of this module:
 
 - *row*: number of a row in the mixture, which is its place in the order
-- *draw*: number of a row among all rows drawn from one source, over all its epochs, from 0
-- *ceiling*: number of draws that a schedule of weights ever takes from a source; None if there is no end
+- *draw*: number of a row among all rows drawn from one source, over all its epochs,
+  from 0
+- *ceiling*: number of draws that a schedule of weights ever takes from a source; None
+  if there is no end
 
-To open the mixture at row r, the order says how many draws of each source come before it, and each source is opened at
-that draw. For example, with weights a: 0.75 and b: 0.25 and blocks of 4 rows, row 8 is after two blocks, so source a
-is opened at draw 6 and source b at draw 2.
+To open the mixture at row r, the order says how many draws of each source come before
+it, and each source is opened at that draw. For example, with weights a: 0.75 and b:
+0.25 and blocks of 4 rows, row 8 is after two blocks, so source a is opened at draw 6
+and source b at draw 2.
 """
 
 from __future__ import annotations
@@ -32,7 +36,8 @@ SOURCE_FIELD: Final = "__source__"
 """Field of a mixed row with the name of its source."""
 
 _SHARD: Final = "mixed"
-_SHARDS: Final = 0x53484152_4453  # "SHARDS": part of the random key that shuffles the shards of a source
+# "SHARDS": part of the random key that shuffles the shards of a source.
+_SHARDS: Final = 0x53484152_4453
 _ENDLESS: Final = 1 << 53  # more rows than any source has
 _STEP: Final = 1024  # minimum number of rows whose sources are computed at once
 
@@ -42,17 +47,21 @@ Lengths = dict[str, int | None]
 
 @final
 class MixedShardedSource(NumberedSource):
-    """Rows of several sources in one shard, each with the name of its source in ``__source__``.
+    """Rows of several sources in one shard, each with the name of its source in
+    ``__source__``.
 
-    Counts over blocks follow the weights. Fractions of a row are carried over to the next block, so that no source
-    starves. Inside a block, the order is a shuffle by the seed. Each source yields its rows in its own order. In later
-    epochs of a restarted source, its shards are in a new order; inside a shard the order stays the same.
+    Counts over blocks follow the weights. Fractions of a row are carried over to the
+    next block, so that no source starves. Inside a block, the order is a shuffle by the
+    seed. Each source yields its rows in its own order. In later epochs of a restarted
+    source, its shards are in a new order; inside a shard the order stays the same.
 
-    The number of a row is its place in the mixture. Opening at a row computes the number of rows of each source before
-    it, and opens every source there, at the cost of the sources. Earlier rows are read only from sources that leave
-    rows out or do not number them. Memory holds a few places of the order, and one row of each source.
+    The number of a row is its place in the mixture. Opening at a row computes the
+    number of rows of each source before it, and opens every source there, at the cost
+    of the sources. Earlier rows are read only from sources that leave rows out or do
+    not number them. Memory holds a few places of the order, and one row of each source.
 
-    The length of a source may be unknown. The rows are the same, and only `len` is not available.
+    The length of a source may be unknown. The rows are the same, and only `len` is not
+    available.
     """
 
     _names = (_SHARD,)
@@ -69,21 +78,30 @@ class MixedShardedSource(NumberedSource):
         """Mix sources; nothing is opened yet.
 
         Args:
-            sources: Name to source, or a list of sources, which get the names source_0, source_1, ...
-            weights: Name to weight per row: shares, percentages, or ratios of whole numbers. None for equal weights.
+            sources: Name to source, or a list of sources, which get the names source_0,
+                source_1, ...
+            weights: Name to weight per row: shares, percentages, or ratios of whole
+                numbers. None for equal weights.
             block_size: Number of rows per block.
-            seed: Random seed of the shuffle inside blocks, and of the order of shards in later epochs. None is 0.
-            stop_strategy: Action at the end of a source. ``restart``: restart it, without end. ``first_exhausted``:
-                stop before the first row that is missing. ``all_exhausted``: continue with the others until all end.
+            seed: Random seed of the shuffle inside blocks, and of the order of shards
+                in later epochs. None is 0.
+            stop_strategy: Action at the end of a source. ``restart``: restart it,
+                without end. ``first_exhausted``: stop before the first row that is
+                missing. ``all_exhausted``: continue with the others until all end.
             weight_scheduler: Weights that change. Its steps count rows of the mixture.
 
         Raises:
-            ConfigError: An argument is not allowed, or the weights do not have the names of the sources.
+            ConfigError: An argument is not allowed, or the weights do not have the
+                names of the sources.
         """
         self._sources = _named("sources", sources)
         for name, source in self._sources.items():
             if not isinstance(source, ShardedDataSource):
-                raise expected(f"sources: {name!r}", source, "a source of rows, such as ParquetShardedSource")
+                raise expected(
+                    f"sources: {name!r}",
+                    source,
+                    "a source of rows, such as ParquetShardedSource",
+                )
         self._seed = 0 if seed is None else whole_number("seed", seed)
         require_one_of("stop_strategy", stop_strategy, STOPS)
         self._stop = stop_strategy
@@ -104,44 +122,61 @@ class MixedShardedSource(NumberedSource):
         return all(are_endless)
 
     def _count(self, index: int) -> int | None:
-        lengths = dict.fromkeys(self._sources) if self._stop == "restart" else self._lengths()
+        lengths = (
+            dict.fromkeys(self._sources) if self._stop == "restart" else self._lengths()
+        )
         return None if None in lengths.values() else self._order(lengths).rows
 
     def __len__(self) -> int:
-        """Return the exact number of rows; TypeError if there is no end, or it is not known."""
+        """Return the exact number of rows; TypeError if there is no end, or it is
+        not known.
+        """
         if self._stop == "restart":
-            raise TypeError("a mixture with stop_strategy='restart' has no length, because it never ends")
+            raise TypeError(
+                "a mixture with stop_strategy='restart' has no length, because it never ends"
+            )
         rows = self._count(0)
         if rows is None:
-            unknown = ", ".join(name for name, length in self._lengths().items() if length is None)
+            unknown = ", ".join(
+                name for name, length in self._lengths().items() if length is None
+            )
             raise TypeError(
                 f"the length of the mixture is unknown, because the length of {unknown} is; count its rows"
             )
         return rows
 
     def __repr__(self) -> str:
-        return f"MixedShardedSource({list(self._sources)!r}, stop_strategy={self._stop!r})"
+        return (
+            f"MixedShardedSource({list(self._sources)!r}, stop_strategy={self._stop!r})"
+        )
 
     def _lengths(self) -> Lengths:
         return {name: known_length(source) for name, source in self._sources.items()}
 
     def _rows(self, index: int, row: int) -> Numbered:
-        # Lengths are learned when sources end: to ask for them might open every file before the first row.
+        # Lengths are learned when sources end: to ask for them might open every file
+        # before the first row.
         lengths: Lengths = dict.fromkeys(self._sources)
         feeds: dict[str, _SourceFeed] = {}
         for source_index, (name, source) in enumerate(self._sources.items()):
             feeds[name] = _SourceFeed(
-                name, source, again=self._stop == "restart", seed=self._seed, source_index=source_index
+                name,
+                source,
+                again=self._stop == "restart",
+                seed=self._seed,
+                source_index=source_index,
             )
         if self._stop == "all_exhausted":
-            # A source that can never be exhausted is an error now, and not after all others.
+            # A source that can never be exhausted is an error now, and not after all
+            # others.
             for name, ceiling in self._ceilings().items():
                 rows = None if ceiling is None else known_length(self._sources[name])
                 self._length_in_order(name, rows, ceiling)
         if row:
             self._seek(feeds, lengths, row)
 
-        # Take rows in the order's turns. When a source ends, its length is known, and so the order after its end.
+        # Take rows in the order's turns. When a source ends, its length is known, and
+        # so the order after its end.
         has_ended_source = True
         while has_ended_source:
             has_ended_source = False
@@ -165,8 +200,9 @@ class MixedShardedSource(NumberedSource):
     def _turns(self, lengths: Lengths, row: int) -> Iterator[str]:
         """Yield the name of the source of each row, from a row on.
 
-        A source of unknown length counts as endless until it ends. The rows before its end are the same either way:
-        the caller sets its length when it ends, and calls this again from there.
+        A source of unknown length counts as endless until it ends. The rows before its
+        end are the same either way: the caller sets its length when it ends, and calls
+        this again from there.
 
         Args:
             lengths: Number of rows of each source, as far as known.
@@ -178,11 +214,17 @@ class MixedShardedSource(NumberedSource):
             stop = (row // step + 1) * step
             if order.rows is not None:
                 stop = min(stop, order.rows)
-            yield from (order.names[source] for source in order.lane(0, row, stop).source.tolist())
+            yield from (
+                order.names[source]
+                for source in order.lane(0, row, stop).source.tolist()
+            )
             row = stop
 
-    def _seek(self, feeds: Mapping[str, _SourceFeed], lengths: Lengths, row: int) -> None:
-        """Move every source to its first draw at or after a row; set the lengths of those that end before it.
+    def _seek(
+        self, feeds: Mapping[str, _SourceFeed], lengths: Lengths, row: int
+    ) -> None:
+        """Move every source to its first draw at or after a row; set the lengths of
+        those that end before it.
 
         Args:
             feeds: Name of each source to its rows.
@@ -197,7 +239,9 @@ class MixedShardedSource(NumberedSource):
             order = self._order(lengths)
             if order.rows is not None:
                 reachable = min(reachable, order.rows)
-            draws = dict(zip(order.names, order.drawn(0, reachable).tolist(), strict=True))
+            draws = dict(
+                zip(order.names, order.drawn(0, reachable).tolist(), strict=True)
+            )
             ended: Lengths = {}
             for name, feed in feeds.items():
                 reached = feed.seek(draws[name])
@@ -205,14 +249,17 @@ class MixedShardedSource(NumberedSource):
                     ended[name] = reached
             if not ended:
                 break
-            # With these lengths, the order before the row differs: compute the draws anew.
+            # With these lengths, the order before the row differs: compute the draws
+            # anew.
             lengths |= ended
         if reachable < row:
             self._check_end(feeds, lengths)
             raise beyond(_SHARD, row, reachable)
 
     def _order(self, lengths: Lengths) -> SourceMixture:
-        """Return the order of the mixture, in one lane; ConfigError if a source can never be exhausted or restarted."""
+        """Return the order of the mixture, in one lane; ConfigError if a source can
+        never be exhausted or restarted.
+        """
         order_lengths: Lengths = {}
         for name, ceiling in self._ceilings().items():
             order_lengths[name] = self._length_in_order(name, lengths[name], ceiling)
@@ -227,20 +274,29 @@ class MixedShardedSource(NumberedSource):
         )
 
     def _ceilings(self) -> Lengths:
-        """Return the number of draws that the schedule ever takes from each source; None if there is no end."""
+        """Return the number of draws that the schedule ever takes from each source;
+        None if there is no end.
+        """
         counts = counts_of(self._scheduler, block_size=self._block_size)
-        return {name: counts.ceiling(index) for index, name in enumerate(self._scheduler.names)}
+        return {
+            name: counts.ceiling(index)
+            for index, name in enumerate(self._scheduler.names)
+        }
 
-    def _length_in_order(self, name: str, rows: int | None, ceiling: int | None) -> int | None:
+    def _length_in_order(
+        self, name: str, rows: int | None, ceiling: int | None
+    ) -> int | None:
         """Return the length by which the order treats a source.
 
         Args:
             name: Name of the source.
             rows: Number of its rows; None if it is not known.
-            ceiling: Number of draws that the schedule ever takes from it; None if there is no end.
+            ceiling: Number of draws that the schedule ever takes from it; None if there
+                is no end.
 
         Raises:
-            ConfigError: The source can never be exhausted, or has no rows with which to restart.
+            ConfigError: The source can never be exhausted, or has no rows with which to
+                restart.
         """
         if rows == 0 and self._stop != "all_exhausted":
             raise ConfigError(
@@ -264,7 +320,11 @@ class MixedShardedSource(NumberedSource):
     def _check_end(self, feeds: Mapping[str, _SourceFeed], lengths: Lengths) -> None:
         """Raise ConfigError if all sources should be exhausted, and one is not."""
         for name, feed in feeds.items():
-            if self._stop == "all_exhausted" and lengths[name] is None and feed.take() is not None:
+            if (
+                self._stop == "all_exhausted"
+                and lengths[name] is None
+                and feed.take() is not None
+            ):
                 raise _never_exhausted(name, feed.drawn - 1)
 
 
@@ -272,8 +332,9 @@ class MixedShardedSource(NumberedSource):
 class _SourceFeed:
     """Rows of one source, as a mixture draws them.
 
-    Epoch 0 reads the shards in the source's own order. If rows are drawn `again`, epochs follow each other, and each
-    later epoch reads the shards in a new random order; inside a shard the order stays. One shard is open at a time.
+    Epoch 0 reads the shards in the source's own order. If rows are drawn `again`,
+    epochs follow each other, and each later epoch reads the shards in a new random
+    order; inside a shard the order stays. One shard is open at a time.
 
     Args:
         name: Name of the source.
@@ -284,7 +345,13 @@ class _SourceFeed:
     """
 
     def __init__(
-        self, name: str, source: ShardedDataSource, *, again: bool, seed: int, source_index: int
+        self,
+        name: str,
+        source: ShardedDataSource,
+        *,
+        again: bool,
+        seed: int,
+        source_index: int,
     ) -> None:
         self._name = name
         self._source = source
@@ -307,14 +374,15 @@ class _SourceFeed:
     def seek(self, draws: int) -> int:
         """Move to a draw.
 
-        Rows are passed over by their numbers. They are read only if the source leaves rows out or does not know its
-        length.
+        Rows are passed over by their numbers. They are read only if the source leaves
+        rows out or does not know its length.
 
         Args:
             draws: Number of draws before the next one, counted from the first epoch.
 
         Returns:
-            Number of draws before the next one: `draws`, or the number of all rows if there are fewer.
+            Number of draws before the next one: `draws`, or the number of all rows if
+            there are fewer.
         """
         if draws != self.drawn:
             self._rows = self._walk(draws)
@@ -324,7 +392,8 @@ class _SourceFeed:
     def _walk(self, draws: int) -> Iterator[Row]:
         """Yield the rows from a draw on, epoch after epoch.
 
-        If draws are passed over, the first item is an empty row, yielded once `drawn` is set.
+        If draws are passed over, the first item is an empty row, yielded once `drawn`
+        is set.
         """
         to_skip = draws
         epoch = 0
@@ -347,7 +416,8 @@ class _SourceFeed:
                     yield row
             if not self._again:
                 break
-            # Every epoch has the same number of rows: whole epochs are passed over by division.
+            # Every epoch has the same number of rows: whole epochs are passed over by
+            # division.
             self._require_rows(rows_of_epoch, epoch)
             skipped_epochs, to_skip = divmod(to_skip, rows_of_epoch)
             epoch += 1 + skipped_epochs
@@ -356,7 +426,9 @@ class _SourceFeed:
             yield {}
 
     def _require_rows(self, rows: int, epoch: int) -> None:
-        """Raise SourceError if an epoch had no rows, because the next one would have none either."""
+        """Raise SourceError if an epoch had no rows, because the next one would have
+        none either.
+        """
         if rows:
             return
         when = "" if epoch == 0 else f" in epoch {epoch}, though it had some before"
@@ -370,7 +442,10 @@ class _SourceFeed:
         names = list(self._source.shard_names)
         if epoch == 0 or len(names) < 2:
             return names
-        return [names[place] for place in shuffled(len(names), key_of(*self._key, epoch)).tolist()]
+        return [
+            names[place]
+            for place in shuffled(len(names), key_of(*self._key, epoch)).tolist()
+        ]
 
     def _opened(self, shard: str, skip: int) -> tuple[int, Iterator[Row]]:
         """Open a shard after its first rows.
@@ -380,8 +455,8 @@ class _SourceFeed:
             skip: Number of rows to pass over.
 
         Returns:
-            skipped: Number of rows that were passed over: `skip`, or all rows of the shard if there are fewer.
-            rows: Rows after them.
+            skipped: Number of rows that were passed over: `skip`, or all rows of the
+            shard if there are fewer. rows: Rows after them.
         """
         if not self._source.every_row:
             # Numbers have gaps, so that rows must be counted.
@@ -394,7 +469,8 @@ class _SourceFeed:
         if row_count is not None:
             return skip, rows
 
-        # The number of rows is not known. If the shard is shorter, the error of its first row says its length.
+        # The number of rows is not known. If the shard is shorter, the error of its
+        # first row says its length.
         try:
             return skip, chain(list(islice(rows, 1)), rows)
         except ConfigError as error:
@@ -411,22 +487,26 @@ def block_mixture_interleave(
     seed: int | None = None,
     stop: str = "restart",
 ) -> MixedShardedSource:
-    """Mix datasets block by block. Every block follows the weights, and its rows are shuffled.
+    """Mix datasets block by block. Every block follows the weights, and its rows are
+    shuffled.
 
     Args:
-        datasets: Name to dataset, or a list of datasets. A dataset is a ``Dataset`` or ``IterableDataset`` of the
-            `datasets` library, any source of this library, or a list of rows.
-        weights: Name to weight, or a list of weights in the order of the datasets: shares, percentages, or ratios of
-            whole numbers. None for equal weights. Datasets in a list get the names of the weights, in their order;
-            without names they get source_0, source_1, ...
+        datasets: Name to dataset, or a list of datasets. A dataset is a ``Dataset`` or
+            ``IterableDataset`` of the `datasets` library, any source of this library,
+            or a list of rows.
+        weights: Name to weight, or a list of weights in the order of the datasets:
+            shares, percentages, or ratios of whole numbers. None for equal weights.
+            Datasets in a list get the names of the weights, in their order; without
+            names they get source_0, source_1, ...
         block_size: Number of rows per block.
         seed: Random seed of the shuffle inside blocks. None is 0.
-        stop: Action at the end of a dataset: ``restart`` it, stop (``first_exhausted``), or continue with the others
-            (``all_exhausted``).
+        stop: Action at the end of a dataset: ``restart`` it, stop
+            (``first_exhausted``), or continue with the others (``all_exhausted``).
 
     Returns:
-        Source whose rows have the name of their dataset in ``__source__``. It can be iterated over any number of times,
-        and used like any other source. ``.drop_fields(["__source__"])`` leaves that field out.
+        Source whose rows have the name of their dataset in ``__source__``. It can be
+        iterated over any number of times, and used like any other source.
+        ``.drop_fields(["__source__"])`` leaves that field out.
 
     Raises:
         ConfigError: An argument is not allowed.
@@ -435,7 +515,11 @@ def block_mixture_interleave(
     named_datasets = _named("datasets", datasets, names)
     if weights is not None and not isinstance(weights, Mapping):
         if not isinstance(weights, list | tuple) or len(weights) != len(named_datasets):
-            raise expected("weights", weights, "a mapping of name to weight, or one for each dataset")
+            raise expected(
+                "weights",
+                weights,
+                "a mapping of name to weight, or one for each dataset",
+            )
         weights = dict(zip(named_datasets, weights, strict=True))
 
     sources: dict[str, ShardedDataSource] = {}
@@ -452,7 +536,9 @@ def block_mixture_interleave(
     return MixedShardedSource(sources, weights, block_size, seed, stop)
 
 
-def _named(argument: str, values: object, names: Sequence[str] | None = None) -> dict[str, Any]:
+def _named(
+    argument: str, values: object, names: Sequence[str] | None = None
+) -> dict[str, Any]:
     """Return values by their names.
 
     Args:
@@ -461,7 +547,8 @@ def _named(argument: str, values: object, names: Sequence[str] | None = None) ->
         names: Names of the values of a list. None for source_0, source_1, ...
 
     Raises:
-        ConfigError: The values are something else, or a list has another length than the names.
+        ConfigError: The values are something else, or a list has another length than
+            the names.
     """
     by_name: Mapping[str, Any] = {}
     if isinstance(values, list | tuple):
@@ -469,19 +556,29 @@ def _named(argument: str, values: object, names: Sequence[str] | None = None) ->
         if names is None:
             names = [f"source_{place}" for place in range(len(listed))]
         if len(names) != len(listed):
-            raise ConfigError(f"weights: got {len(names)} for {len(listed)} {argument}, must be one each")
+            raise ConfigError(
+                f"weights: got {len(names)} for {len(listed)} {argument}, must be one each"
+            )
         by_name = dict(zip(names, listed, strict=True))
     elif isinstance(values, Mapping):
         by_name = cast("Mapping[str, Any]", values)
     if not by_name or not all(isinstance(name, str) and name for name in by_name):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise expected(argument, values, "a mapping of at least one name (text), or a list of at least one")
+        raise expected(
+            argument,
+            values,
+            "a mapping of at least one name (text), or a list of at least one",
+        )
     return dict(by_name)
 
 
 def _scheduler_of(
-    names: tuple[str, ...], weights: Mapping[str, float] | None, scheduler: WeightScheduler | None
+    names: tuple[str, ...],
+    weights: Mapping[str, float] | None,
+    scheduler: WeightScheduler | None,
 ) -> WeightScheduler:
-    """Return the schedule of weights; ConfigError unless it has exactly the names of the sources."""
+    """Return the schedule of weights; ConfigError unless it has exactly the names of
+    the sources.
+    """
     if weights is not None and scheduler is not None:
         raise ConfigError("got weights and a weight_scheduler, must be one of them")
     if scheduler is not None:
@@ -497,7 +594,9 @@ def _scheduler_of(
 
 
 def _never_exhausted(name: str, ceiling: int) -> ConfigError:
-    """Return the error for a source with more rows than the `ceiling` rows that the schedule ever takes."""
+    """Return the error for a source with more rows than the `ceiling` rows that the
+    schedule ever takes.
+    """
     return ConfigError(
         f"source {name!r} can never be exhausted: the schedule takes {ceiling} rows of it before its weight stays 0, "
         "and it has more. Give it a weight above 0 at the end of the schedule, or use another stop_strategy",

@@ -1,4 +1,6 @@
-"""The fluent pipeline of six stages. Each stage wraps the sources before it; no row is read until the end."""
+"""The fluent pipeline of six stages. Each stage wraps the sources before it; no row
+is read until the end.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,11 @@ from tokenlake.base.section import plain_options
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.load import ConfigSource, load_config
 from tokenlake.config.pipeline import MixStageConfig, PipelineConfig
-from tokenlake.config.refusals import output_problems, raise_problems, truncation_problems
+from tokenlake.config.refusals import (
+    output_problems,
+    raise_problems,
+    truncation_problems,
+)
 from tokenlake.config.stages import (
     LoadStageConfig,
     PackStageConfig,
@@ -52,20 +58,26 @@ _SAVE_FIELDS: Final = ("save_path", "save_format", "num_shards")
 
 
 class _OwnStage(BaseStage):
-    """A stage of the library. Its name is the first word of its class, which is also its section of the configuration.
+    """A stage of the library. Its name is the first word of its class, which is also
+    its section of the configuration.
 
-    The argument of the class replaces the whole section; None leaves the section of the context.
+    The argument of the class replaces the whole section; None leaves the section of the
+    context.
     """
 
     @property
     def name(self) -> str:
         return type(self).__name__.removesuffix("Stage").lower()
 
-    def process(self, data: Mapping[str, Any], context: PipelineContext) -> Mapping[str, Any]:
-        """Return the sources after the stage. With a written ``enabled: false``, they stay as they are.
+    def process(
+        self, data: Mapping[str, Any], context: PipelineContext
+    ) -> Mapping[str, Any]:
+        """Return the sources after the stage. With a written ``enabled: false``, they
+        stay as they are.
 
         Raises:
-            ConfigError: The configuration contradicts itself; each class lists further reasons.
+            ConfigError: The configuration contradicts itself; each class lists further
+                reasons.
             NotAvailableError: An option is set that a pipeline does not act on.
         """
         settings = getattr(context.config, self.name)
@@ -78,7 +90,9 @@ class _OwnStage(BaseStage):
         return self._applied(data, context)
 
     @abstractmethod
-    def _applied(self, data: Mapping[str, Any], context: PipelineContext) -> Mapping[str, Any]: ...
+    def _applied(
+        self, data: Mapping[str, Any], context: PipelineContext
+    ) -> Mapping[str, Any]: ...
 
 
 @final
@@ -86,7 +100,9 @@ class SourceStage(_OwnStage):
     """Opens every dataset: files are listed, rows are not read."""
 
     def _applied(self, data: Mapping[str, Any], context: PipelineContext) -> Sources:
-        """Return the rows of every dataset; SourceNotFoundError if an entry of `data_files` matches nothing."""
+        """Return the rows of every dataset; SourceNotFoundError if an entry of
+        `data_files` matches nothing.
+        """
         opened: dict[str, ShardedDataSource] = {}
         for dataset in context.config.datasets:
             opened[dataset.name or ""] = open_dataset(context.config, dataset)
@@ -96,13 +112,15 @@ class SourceStage(_OwnStage):
 
 @final
 class TokenizeStage(_OwnStage):
-    """Wraps every source in a :class:`TokenizedShardedSource`: tokenizers are loaded, rows are not read."""
+    """Wraps every source in a :class:`TokenizedShardedSource`: tokenizers are
+    loaded, rows are not read.
+    """
 
     def _applied(self, data: Mapping[str, Any], context: PipelineContext) -> Sources:
         """Return the sources as rows of tokens, each with its own tokenizer.
 
-        If one of the datasets has conversations or prompts, a part of which counts toward the loss, all rows have a
-        ``loss_mask``.
+        If one of the datasets has conversations or prompts, a part of which counts
+        toward the loss, all rows have a ``loss_mask``.
 
         Raises:
             ConfigError: A source has no tokenizer, or options contradict each other.
@@ -111,28 +129,39 @@ class TokenizeStage(_OwnStage):
         config = context.config
         raise_problems(ConfigError, truncation_problems(config))
         for name in data:
-            # The tokenizer of the dataset, else that of the stage, else that of the pipeline.
+            # The tokenizer of the dataset, else that of the stage, else that of the
+            # pipeline.
             choice = config.tokenizer_of(context.dataset(name))
             if choice is None:
                 raise ConfigError(
                     f"datasets.{name}.tokenizer: missing, and neither tokenize.default_tokenizer nor default_tokenizer "
                     "is set; write a Hub id or a path"
                 )
-            options = TokenizerConfig(name_or_path=choice) if isinstance(choice, str) else choice
+            options = (
+                TokenizerConfig(name_or_path=choice)
+                if isinstance(choice, str)
+                else choice
+            )
             limit = {"max_length": options.max_length or config.tokenize.max_length}
             files = context.get_tokenizer(options.name_or_path).files
-            context.tokenizers[name] = LoadedTokenizer(files, options.model_copy(update=limit))
+            context.tokenizers[name] = LoadedTokenizer(
+                files, options.model_copy(update=limit)
+            )
 
         unpacked = context.config_with_packing(False)
         texts = [texts_of(unpacked, context.dataset(name), name) for name in data]
         is_masked = any(source.texts.masked for source in texts)
-        return {name: _tokens(source, name, context, masked=is_masked) for name, source in data.items()}
+        return {
+            name: _tokens(source, name, context, masked=is_masked)
+            for name, source in data.items()
+        }
 
 
 def _tokens(
     source: ShardedDataSource, name: str, context: PipelineContext, *, masked: bool
 ) -> ShardedDataSource:
-    """Return the rows of a source as tokens, stored in the cache if the configuration says so.
+    """Return the rows of a source as tokens, stored in the cache if the configuration
+    says so.
 
     Args:
         source: Rows to tokenize.
@@ -151,7 +180,9 @@ def _tokens(
     @cache
     def row_tokens(packing: bool) -> RowTokens:
         return RowTokens(
-            source=texts_of(context.config_with_packing(packing), context.dataset(name), name),
+            source=texts_of(
+                context.config_with_packing(packing), context.dataset(name), name
+            ),
             tokenizer=tokenizer,
             keep=additional_fields,
             remove=stage.remove_columns,
@@ -163,13 +194,18 @@ def _tokens(
         )
 
     # A later stage may pack, so this is decided when rows are drawn.
-    tokens = TokenizedShardedSource.deciding(source, lambda: row_tokens(context.packing))
+    tokens = TokenizedShardedSource.deciding(
+        source, lambda: row_tokens(context.packing)
+    )
     settings = {
         "masked": masked,
         "kept": additional_fields,
         "removed": stage.remove_columns,
-        # The size of batches decides tokens only where rows are padded to the longest of their batch.
-        "batch_size": stage.batch_size if tokenizer.config.padding == "longest" else None,
+        # The size of batches decides tokens only where rows are padded to the longest
+        # of their batch.
+        "batch_size": stage.batch_size
+        if tokenizer.config.padding == "longest"
+        else None,
     }
     return cached(tokens, source, name, context, settings)
 
@@ -179,10 +215,12 @@ class MixStage(_OwnStage):
     """Mixes all sources into one :class:`MixedShardedSource`."""
 
     def _applied(self, data: Mapping[str, Any], context: PipelineContext) -> Sources:
-        """Return ``{"mixed": mixture}``. A single source stays as it is if the section has only defaults.
+        """Return ``{"mixed": mixture}``. A single source stays as it is if the section
+        has only defaults.
 
         Raises:
-            ConfigError: The weights do not have the names of the sources, or sources have different tokenizers.
+            ConfigError: The weights do not have the names of the sources, or sources
+                have different tokenizers.
         """
         mix = context.config.mix
         if len(data) == 1 and not context.config.mixes:
@@ -213,7 +251,10 @@ def _schedule(mix: MixStageConfig, batch_size: int) -> WeightScheduler | None:
         batch_size: Number of rows per step if `step_rows` is not set.
     """
     rows = mix.step_rows or batch_size
-    points = [{"step": point.step * rows, "weights": point.weights} for point in mix.weight_schedule or ()]
+    points = [
+        {"step": point.step * rows, "weights": point.weights}
+        for point in mix.weight_schedule or ()
+    ]
     return WeightScheduler(points, mix.weight_schedule_type) if points else None
 
 
@@ -221,9 +262,12 @@ def _share_tokenizer(data: Mapping[str, Any], context: PipelineContext) -> None:
     """Set the tokenizer of the mixture, which is that of its sources.
 
     Raises:
-        ConfigError: Sources have different tokenizers. In one stream, an id must mean one thing.
+        ConfigError: Sources have different tokenizers. In one stream, an id must mean
+            one thing.
     """
-    tokenizers = {name: context.tokenizers[name] for name in data if name in context.tokenizers}
+    tokenizers = {
+        name: context.tokenizers[name] for name in data if name in context.tokenizers
+    }
     if not tokenizers:
         return
     first, *others = tokenizers
@@ -246,11 +290,12 @@ class PackStage(_OwnStage):
     def _applied(self, data: Mapping[str, Any], context: PipelineContext) -> Sources:
         """Return the sources, each packed by itself.
 
-        Rows that already hold ``input_ids`` are packed with ``pack.eos_token_id``, or with the EOS of the tokenizer
-        that the configuration names for them.
+        Rows that already hold ``input_ids`` are packed with ``pack.eos_token_id``, or
+        with the EOS of the tokenizer that the configuration names for them.
 
         Raises:
-            ConfigError: No EOS is known, or a dataset pads its documents or keeps fields beside them.
+            ConfigError: No EOS is known, or a dataset pads its documents or keeps
+                fields beside them.
             SourceNotFoundError, TokenizerError: That tokenizer cannot be loaded.
         """
         config = context.config_with_packing(True)
@@ -269,9 +314,13 @@ class PackStage(_OwnStage):
             if tokenizer is None and pack.eos_token_id is None:
                 choice = config.tokenizer_of(context.dataset(name))
                 if choice is not None:
-                    name_or_path = choice if isinstance(choice, str) else choice.name_or_path
+                    name_or_path = (
+                        choice if isinstance(choice, str) else choice.name_or_path
+                    )
                     tokenizer = context.get_tokenizer(name_or_path)
-            packed[name] = PackedShardedSource(source, pack, tokenizer=tokenizer, seed=context.seed)
+            packed[name] = PackedShardedSource(
+                source, pack, tokenizer=tokenizer, seed=context.seed
+            )
         context.packed = True
         context.regrouped = context.stepped is not None
         return packed
@@ -282,13 +331,16 @@ class SaveStage(_OwnStage):
     """Wraps every source in a :class:`SavedShardedSource`."""
 
     def _applied(self, data: Mapping[str, Any], context: PipelineContext) -> Sources:
-        """Return the sources, each of which is written to its own directory and read back from there.
+        """Return the sources, each of which is written to its own directory and read
+        back from there.
 
-        The directory of a dataset is its `save_path`, else `output_dir` for a single source, and ``output_dir/name``
-        for several. With `push_to_hub`, the directories are uploaded once all are written.
+        The directory of a dataset is its `save_path`, else `output_dir` for a single
+        source, and ``output_dir/name`` for several. With `push_to_hub`, the directories
+        are uploaded once all are written.
 
         Raises:
-            ConfigError: A target may not be written, two are the same, one holds an input, or a source is endless.
+            ConfigError: A target may not be written, two are the same, one holds an
+                input, or a source is endless.
         """
         config = context.config
         for dataset in config.datasets:
@@ -307,7 +359,9 @@ class SaveStage(_OwnStage):
                     f"save: {name!r} never ends, because mix.stop_strategy 'restart' starts exhausted sources again; "
                     "set mix.total_rows, or another stop_strategy"
                 )
-            saved_sources[name], targets[name] = _saved(name, source, context, alone=len(data) == 1)
+            saved_sources[name], targets[name] = _saved(
+                name, source, context, alone=len(data) == 1
+            )
         _require_apart(targets, config)
         context.saved += saved_sources.values()
         if config.save.push_to_hub:
@@ -319,7 +373,8 @@ def _push_of(targets: Mapping[str, Target], save: SaveStageConfig) -> Callable[[
     """Return a function that uploads the written directories.
 
     Raises:
-        ConfigError: A directory is not local, the repository has no valid id, or there is no token.
+        ConfigError: A directory is not local, the repository has no valid id, or there
+            is no token.
     """
     for target in targets.values():
         if not isinstance(target, FolderTarget):
@@ -331,7 +386,9 @@ def _push_of(targets: Mapping[str, Target], save: SaveStageConfig) -> Callable[[
     # Raises now, and not after everything is written.
     HubRepository(repository, token=token)
     folders = {name: target.url for name, target in targets.items()}
-    return partial(push_directories, folders, repository, public=not save.hub_private, token=token)
+    return partial(
+        push_directories, folders, repository, public=not save.hub_private, token=token
+    )
 
 
 def _saved(
@@ -360,13 +417,16 @@ def _saved(
         save_format or save.format,
         None if num_shards else save.max_shard_size,
         num_shards,
-        # The compression of the stage belongs to its format; a dataset with another format has the default.
+        # The compression of the stage belongs to its format; a dataset with another
+        # format has the default.
         save.compression if save_format in (None, save.format) else None,
         save.overwrite,
         storage_options=plain_options(save.storage_options or {}),
         origin=context.origin(name),
     )
-    return SavedShardedSource(source, save_format or save.format, make_writer), make_writer().target
+    return SavedShardedSource(
+        source, save_format or save.format, make_writer
+    ), make_writer().target
 
 
 def _require_apart(targets: Mapping[str, Target], config: PipelineConfig) -> None:
@@ -385,19 +445,25 @@ def _require_apart(targets: Mapping[str, Target], config: PipelineConfig) -> Non
 class LoadStage(_OwnStage):
     """Puts an :class:`AsyncDataLoader` before every source."""
 
-    def _applied(self, data: Mapping[str, Any], context: PipelineContext) -> dict[str, AsyncDataLoader]:
+    def _applied(
+        self, data: Mapping[str, Any], context: PipelineContext
+    ) -> dict[str, AsyncDataLoader]:
         """Return a loader for each source.
 
-        Rows that are neither packed nor padded have different lengths. They are padded with the padding token of their
-        tokenizer (else its EOS) to the longest of each batch.
+        Rows that are neither packed nor padded have different lengths. They are padded
+        with the padding token of their tokenizer (else its EOS) to the longest of each
+        batch.
 
-        Steps of a schedule of weights are training steps of one batch of rows, unless ``mix.step_rows`` is set. That
-        includes a mixture of packed rows. If mixed documents are packed, a step takes the documents that fill its
-        rows, a number that is not known before they are drawn.
+        Steps of a schedule of weights are training steps of one batch of rows, unless
+        ``mix.step_rows`` is set. That includes a mixture of packed rows. If mixed
+        documents are packed, a step takes the documents that fill its rows, a number
+        that is not known before they are drawn.
 
         Raises:
-            ConfigError: Rows are packed after they are mixed by a schedule, and `mix.step_rows` is not set.
-            MissingExtraError: Batches on devices are configured, and jax is not installed.
+            ConfigError: Rows are packed after they are mixed by a schedule, and
+                `mix.step_rows` is not set.
+            MissingExtraError: Batches on devices are configured, and jax is not
+                installed.
         """
         load = context.config.load
         if context.stepped is not None:
@@ -415,7 +481,9 @@ class LoadStage(_OwnStage):
             tokenizer = context.tokenizers.get(name)
             if tokenizer is not None and not context.packed:
                 options["pad_token_id"] = tokenizer.files.fill_id
-                options["padding_side"] = "left" if tokenizer.pads_left(tokenizer.config) else "right"
+                options["padding_side"] = (
+                    "left" if tokenizer.pads_left(tokenizer.config) else "right"
+                )
             loaders[name] = AsyncDataLoader(source, seed=context.seed, **options)
         return loaders
 
@@ -424,14 +492,16 @@ class LoadStage(_OwnStage):
 class Pipeline:
     """Stages from files to batches.
 
-    Each stage takes its section of the configuration, which replaces the pipeline's own as a whole, and returns the
-    pipeline. The order of stages is source, tokenize, mix, pack, save, load. All but `source` may be left out (rows
-    that hold ``input_ids`` need no tokenize). `pack` may come before `mix`, and `save` anywhere before `load`.
-    :meth:`stage` adds other stages in between. A stage lists files or loads a tokenizer. Rows are read when they are
-    iterated, or when :meth:`build` saves them.
+    Each stage takes its section of the configuration, which replaces the pipeline's own
+    as a whole, and returns the pipeline. The order of stages is source, tokenize, mix,
+    pack, save, load. All but `source` may be left out (rows that hold ``input_ids``
+    need no tokenize). `pack` may come before `mix`, and `save` anywhere before `load`.
+    :meth:`stage` adds other stages in between. A stage lists files or loads a
+    tokenizer. Rows are read when they are iterated, or when :meth:`build` saves them.
 
     Args:
-        config: Configuration of the pipeline; :meth:`from_config` also takes a mapping or a file.
+        config: Configuration of the pipeline; :meth:`from_config` also takes a mapping
+            or a file.
 
     Raises:
         RuntimeError: A stage comes too late, or twice.
@@ -460,8 +530,9 @@ class Pipeline:
         """Return a pipeline.
 
         Args:
-            config: PipelineConfig, mapping of its keys, or path of a YAML file. Contradictions between the sections of
-                a PipelineConfig are listed by its `validate()`, and raised by :meth:`source`.
+            config: PipelineConfig, mapping of its keys, or path of a YAML file.
+                Contradictions between the sections of a PipelineConfig are listed by
+                its `validate()`, and raised by :meth:`source`.
 
         Raises:
             ConfigError: A mapping or a file is wrong. The message lists all problems.
@@ -470,64 +541,85 @@ class Pipeline:
             return cls(config)
         return cls(load_config(config))
 
-    def source(self, config: SourceStageConfig | Mapping[str, Any] | None = None) -> Pipeline:
+    def source(
+        self, config: SourceStageConfig | Mapping[str, Any] | None = None
+    ) -> Pipeline:
         """Open every dataset. Files are listed, and no row is read.
 
         Args:
-            config: Section `source`, which replaces the pipeline's own; None: the pipeline's own.
+            config: Section `source`, which replaces the pipeline's own; None: the
+                pipeline's own.
         """
         return self._apply(SourceStage(config))
 
-    def tokenize(self, config: TokenizeStageConfig | Mapping[str, Any] | None = None) -> Pipeline:
+    def tokenize(
+        self, config: TokenizeStageConfig | Mapping[str, Any] | None = None
+    ) -> Pipeline:
         """Tokenize every dataset; no row is read.
 
-        The tokenizer is that of the dataset, otherwise that of the stage, otherwise that of the pipeline.
+        The tokenizer is that of the dataset, otherwise that of the stage, otherwise
+        that of the pipeline.
 
-        Documents above `max_length` are cut, unless packing follows; then only an explicit ``truncation=True`` cuts.
+        Documents above `max_length` are cut, unless packing follows; then only an
+        explicit ``truncation=True`` cuts.
 
         Args:
-            config: Section `tokenize`, which replaces the pipeline's own; None: the pipeline's own.
+            config: Section `tokenize`, which replaces the pipeline's own; None: the
+                pipeline's own.
         """
         return self._apply(TokenizeStage(config))
 
     def mix(self, config: MixStageConfig | Mapping[str, Any] | None = None) -> Pipeline:
         """Combine all datasets by weights into one stream, ``mixed``.
 
-        Weights are those of documents, or of packed rows after :meth:`pack`. A single dataset is mixed only if the
-        section differs from its defaults; otherwise it is unchanged.
+        Weights are those of documents, or of packed rows after :meth:`pack`. A single
+        dataset is mixed only if the section differs from its defaults; otherwise it is
+        unchanged.
 
         Args:
-            config: Section `mix`, which replaces the pipeline's own; None: the pipeline's own.
+            config: Section `mix`, which replaces the pipeline's own; None: the
+                pipeline's own.
         """
         return self._apply(MixStage(config))
 
-    def pack(self, config: PackStageConfig | Mapping[str, Any] | None = None) -> Pipeline:
-        """Pack documents into rows of one length: those of each dataset, or those of the mixture after :meth:`mix`.
+    def pack(
+        self, config: PackStageConfig | Mapping[str, Any] | None = None
+    ) -> Pipeline:
+        """Pack documents into rows of one length: those of each dataset, or those of
+        the mixture after :meth:`mix`.
 
-        The call itself enables packing; only an explicit ``enabled: false`` in the configuration leaves rows as they
-        are. A row without ``input_ids`` raises BadRecordError when it is read.
+        The call itself enables packing; only an explicit ``enabled: false`` in the
+        configuration leaves rows as they are. A row without ``input_ids`` raises
+        BadRecordError when it is read.
 
         Args:
-            config: Section `pack`, which replaces the pipeline's own; None: the pipeline's own.
+            config: Section `pack`, which replaces the pipeline's own; None: the
+                pipeline's own.
         """
         return self._apply(PackStage(config))
 
-    def save(self, config: SaveStageConfig | Mapping[str, Any] | None = None) -> Pipeline:
+    def save(
+        self, config: SaveStageConfig | Mapping[str, Any] | None = None
+    ) -> Pipeline:
         """Write rows to flat directories, once, and continue with the written rows.
 
-        They are written when :meth:`build` is called, or when the first row is read. The call itself enables saving,
-        as with :meth:`pack`.
+        They are written when :meth:`build` is called, or when the first row is read.
+        The call itself enables saving, as with :meth:`pack`.
 
         Args:
-            config: Section `save`, which replaces the pipeline's own; None: the pipeline's own.
+            config: Section `save`, which replaces the pipeline's own; None: the
+                pipeline's own.
         """
         return self._apply(SaveStage(config))
 
-    def load(self, config: LoadStageConfig | Mapping[str, Any] | None = None) -> Pipeline:
+    def load(
+        self, config: LoadStageConfig | Mapping[str, Any] | None = None
+    ) -> Pipeline:
         """Make batches of rows, by an :class:`AsyncDataLoader` for each dataset.
 
         Args:
-            config: Section `load`, which replaces the pipeline's own; None: the pipeline's own.
+            config: Section `load`, which replaces the pipeline's own; None: the
+                pipeline's own.
         """
         return self._apply(LoadStage(config))
 
@@ -539,17 +631,20 @@ class Pipeline:
 
         Raises:
             RuntimeError: `source` was not called before it, or `load` was.
-            ConfigError: It is not a stage, or returns something other than sources by name.
+            ConfigError: It is not a stage, or returns something other than sources by
+                name.
         """
         if not isinstance(stage, BaseStage):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise expected("stage", stage, "a BaseStage instance")
         return self._apply(stage)
 
     def build(self) -> Iterator[Any]:
-        """Return an iterator over all datasets, one after the other: batches after `load`, otherwise rows.
+        """Return an iterator over all datasets, one after the other: batches after
+        `load`, otherwise rows.
 
-        When it returns, everything that is to be saved is saved, and pushed to the Hub if the configuration asks for
-        it. With a section `observability`, progress is shown on standard error.
+        When it returns, everything that is to be saved is saved, and pushed to the Hub
+        if the configuration asks for it. With a section `observability`, progress is
+        shown on standard error.
 
         Raises:
             RuntimeError: `source` was not called.
@@ -561,10 +656,14 @@ class Pipeline:
         if self._context.push is not None:
             self._context.push()
         rows = chain.from_iterable(list(self._data.values()))
-        return observed_batches(rows, self._context.config, batched="load" in self._stages)
+        return observed_batches(
+            rows, self._context.config, batched="load" in self._stages
+        )
 
     def get_data(self) -> dict[str, Any]:
-        """Return the sources by name (after `load` the loaders), as the stages so far have made them."""
+        """Return the sources by name (after `load` the loaders), as the stages so
+        far have made them.
+        """
         return dict(self._data)
 
     def get_context(self) -> PipelineContext:
@@ -593,7 +692,9 @@ class Pipeline:
 
 
 def _sources_of(stage: BaseStage, result: object) -> dict[str, Any]:
-    """Return the result of a stage; ConfigError unless it is a mapping of name to source."""
+    """Return the result of a stage; ConfigError unless it is a mapping of name to
+    source.
+    """
     if isinstance(result, Mapping):
         sources = dict(cast("Mapping[str, Any]", result))
         if sources and all(isinstance(source, Iterable) for source in sources.values()):
@@ -601,7 +702,9 @@ def _sources_of(stage: BaseStage, result: object) -> dict[str, Any]:
         got = f"a mapping of {len(sources)}"
     else:
         got = f"a {type(result).__name__}"
-    raise ConfigError(f"stage {stage.name!r}: process returned {got}, must be a mapping of name to source")
+    raise ConfigError(
+        f"stage {stage.name!r}: process returned {got}, must be a mapping of name to source"
+    )
 
 
 def create_pipeline(
@@ -615,8 +718,10 @@ def create_pipeline(
     Args:
         datasets: Datasets, at least one, each a DatasetConfig or a mapping of its keys.
         default_tokenizer: Tokenizer of the datasets that name none.
-        streaming: True to read datasets of the Hub over the network; False to download them first.
-        sections: Other keys of PipelineConfig: ``seed``, ``tokenize``, ``mix``, ``pack`` ...
+        streaming: True to read datasets of the Hub over the network; False to download
+            them first.
+        sections: Other keys of PipelineConfig: ``seed``, ``tokenize``, ``mix``,
+            ``pack`` ...
 
     Raises:
         ConfigError: The configuration has problems. The message lists all of them.
@@ -629,5 +734,10 @@ def create_pipeline(
         'books 0.'
     """
     return Pipeline.from_config(
-        {"datasets": datasets, "default_tokenizer": default_tokenizer, "streaming": streaming, **sections}
+        {
+            "datasets": datasets,
+            "default_tokenizer": default_tokenizer,
+            "streaming": streaming,
+            **sections,
+        }
     )

@@ -1,6 +1,8 @@
-"""Any rows as a flat directory: data files that any tool reads, and ``_tokenlake/manifest.json`` beside them.
+"""Any rows as a flat directory: data files that any tool reads, and
+``_tokenlake/manifest.json`` beside them.
 
-Or their tokens: of files by a build in a private store, of any other rows in this process.
+Or their tokens: of files by a build in a private store, of any other rows in this
+process.
 """
 
 from __future__ import annotations
@@ -33,7 +35,12 @@ from tokenlake.etl.runner import build_dataset
 from tokenlake.etl.sources.listing import list_inputs
 from tokenlake.etl.text.cut import CutCount, warn_of_cut
 from tokenlake.rowwise.combine import IterableShardedSource
-from tokenlake.rowwise.files import ArrowShardedSource, DataFiles, JsonShardedSource, ParquetShardedSource
+from tokenlake.rowwise.files import (
+    ArrowShardedSource,
+    DataFiles,
+    JsonShardedSource,
+    ParquetShardedSource,
+)
 from tokenlake.rowwise.shards import Numbered, Row, ShardInfo, known_length
 from tokenlake.rowwise.source import NumberedSource, ShardedDataSource
 from tokenlake.rowwise.tokenized import TokenizedShardedSource
@@ -41,10 +48,15 @@ from tokenlake.runtime.store.address import open_store
 
 _BATCH_ROWS: Final = 1000
 _BATCH_SIZE: Final = 1 << 20  # characters and items of a batch
-_FIRST_SIZE: Final = 16 << 20  # of the first one, which decides on the types of the columns
+# Of the first one, which decides on the types of the columns.
+_FIRST_SIZE: Final = 16 << 20
 _SPLIT: Final = "train"
 _SPOOL: Final = "spool"
-_READERS: Final = {"parquet": ParquetShardedSource, "arrow": ArrowShardedSource, "jsonl": JsonShardedSource}
+_READERS: Final = {
+    "parquet": ParquetShardedSource,
+    "arrow": ArrowShardedSource,
+    "jsonl": JsonShardedSource,
+}
 
 Rows = ShardedDataSource | Iterable[Row]
 
@@ -60,7 +72,8 @@ class DatasetWriter:
             writer.extend(more_rows)
         writer.stats
 
-    The directory appears when all is written. An exception inside the block leaves nothing.
+    The directory appears when all is written. An exception inside the block leaves
+    nothing.
     """
 
     def __init__(
@@ -80,20 +93,27 @@ class DatasetWriter:
         """Check the arguments; nothing is written yet.
 
         Args:
-            output_path: Directory, created if it is missing: a path, ``s3://bucket/folder`` or ``gs://bucket/folder``.
+            output_path: Directory, created if it is missing: a path,
+                ``s3://bucket/folder`` or ``gs://bucket/folder``.
             format: ``parquet``, ``arrow`` (IPC files) or ``jsonl``.
-            max_shard_size: Maximum size of a file in bytes, or text like "500MB"; a file ends before the row group that
-                would exceed it. None for 500 MB, or for no limit if `num_shards` is given.
-            num_shards: Exact number of files, each with an equal share of the rows, in order. Only a file that would
-                be larger than a given `max_shard_size` is split into several.
-            compression: ``none``, ``gzip``, ``lz4`` or ``zstd``. None for zstd in Parquet, else none. Arrow does not
-                support gzip, and JSON Lines do not support lz4.
-            overwrite: Whether data files of a directory are replaced. If false, a directory that is not empty is an
-                error.
-            schema: Types of the columns. None if the first 1,000 rows decide; lines of JSON need no types.
-            naming: Pattern for the names of files without extension, with ``split``, ``index`` and ``count``.
+            max_shard_size: Maximum size of a file in bytes, or text like "500MB"; a
+                file ends before the row group that would exceed it. None for 500 MB, or
+                for no limit if `num_shards` is given.
+            num_shards: Exact number of files, each with an equal share of the rows, in
+                order. Only a file that would be larger than a given `max_shard_size` is
+                split into several.
+            compression: ``none``, ``gzip``, ``lz4`` or ``zstd``. None for zstd in
+                Parquet, else none. Arrow does not support gzip, and JSON Lines do not
+                support lz4.
+            overwrite: Whether data files of a directory are replaced. If false, a
+                directory that is not empty is an error.
+            schema: Types of the columns. None if the first 1,000 rows decide; lines of
+                JSON need no types.
+            naming: Pattern for the names of files without extension, with ``split``,
+                ``index`` and ``count``.
             storage_options: Options of a bucket. None for those of the environment.
-            origin: Function that returns the origin of the rows for the manifest; called at the end.
+            origin: Function that returns the origin of the rows for the manifest;
+                called at the end.
 
         Raises:
             ConfigError: An argument is not allowed, or the target is not empty.
@@ -101,7 +121,10 @@ class DatasetWriter:
         """
         require_one_of("format", format, ROW_FORMATS)
         self._form = flat_manifest.FileFormat.of(format, compression)
-        self._max_bytes, self._num_shards = shard_bytes(max_shard_size, num_shards, self._form), num_shards
+        self._max_bytes, self._num_shards = (
+            shard_bytes(max_shard_size, num_shards, self._form),
+            num_shards,
+        )
         shard_files.check_naming(naming, [_SPLIT], self._form)
         self.target = directory.target_of(output_path, storage_options)
         self.target.check(overwrite=overwrite)
@@ -112,7 +135,8 @@ class DatasetWriter:
         self._stack = ExitStack()
         self._place: Path | None = None
         self._files: shard_files.ShardFiles | None = None
-        self._spool: shard_files.OpenFile | None = None  # rows, until their number is known
+        # Rows, until their number is known.
+        self._spool: shard_files.OpenFile | None = None
         self._edges: tuple[int, ...] | None = None
         self._waiting: list[Row] = []
         self._rows = self._waiting_size = 0
@@ -122,7 +146,9 @@ class DatasetWriter:
     def stats(self) -> flat_manifest.WriteStats:
         """What was written; ConfigError before that."""
         if self._stats is None:
-            raise ConfigError("stats: nothing is written yet; statistics exist once the writer is closed")
+            raise ConfigError(
+                "stats: nothing is written yet; statistics exist once the writer is closed"
+            )
         return self._stats
 
     def write(self, source: Rows) -> flat_manifest.WriteStats:
@@ -130,10 +156,13 @@ class DatasetWriter:
 
         Raises:
             BadRecordError: a row does not fit the columns that the first rows decided.
-            ConfigError, StoreError: as :meth:`tokenlake.etl.export.directory.Target.placed`. Whatever is
+            ConfigError, StoreError: as
+                :meth:`tokenlake.etl.export.directory.Target.placed`. Whatever is
                 raised, also by the source, leaves the target as it was.
         """
-        counts = self._num_shards is not None and isinstance(source, ShardedDataSource | Sequence)
+        counts = self._num_shards is not None and isinstance(
+            source, ShardedDataSource | Sequence
+        )
         if counts and (rows := known_length(source)) is not None:
             self._edges = shard_files.edges_of(rows, self._num_shards or 1)
         with self:
@@ -143,7 +172,10 @@ class DatasetWriter:
     def __enter__(self) -> Self:
         if self._place is not None:
             raise ConfigError("this writer was already used; create a new one")
-        self._place = self._stack.enter_context(self.target.placed(overwrite=self._overwrite)) / directory.NEW
+        self._place = (
+            self._stack.enter_context(self.target.placed(overwrite=self._overwrite))
+            / directory.NEW
+        )
         return self
 
     def add(self, row: Row) -> None:
@@ -151,7 +183,9 @@ class DatasetWriter:
         self._in_place()
         self._waiting.append(row)
         # Approximate size in characters and items, without nested ones.
-        self._waiting_size += sum(len(value) for value in row.values() if hasattr(value, "__len__"))
+        self._waiting_size += sum(
+            len(value) for value in row.values() if hasattr(value, "__len__")
+        )
         max_size = _BATCH_SIZE if self._rows or self._lines else _FIRST_SIZE
         if len(self._waiting) >= _BATCH_ROWS or self._waiting_size >= max_size:
             self._flush()
@@ -171,7 +205,9 @@ class DatasetWriter:
 
     def _in_place(self) -> Path:
         if self._place is None or self._stats is not None:
-            raise ConfigError("rows are added inside `with create_writer(...) as writer:`")
+            raise ConfigError(
+                "rows are added inside `with create_writer(...) as writer:`"
+            )
         return self._place
 
     def _flush(self) -> None:
@@ -188,7 +224,9 @@ class DatasetWriter:
             return
         if self._spool is None:
             spool = shard_files.OpenFile(
-                self._in_place() / _SPOOL, flat_manifest.FileFormat("arrow", "lz4"), batch.schema
+                self._in_place() / _SPOOL,
+                flat_manifest.FileFormat("arrow", "lz4"),
+                batch.schema,
             )
             self._spool = self._stack.enter_context(spool)
         self._spool.write(batch)
@@ -196,7 +234,9 @@ class DatasetWriter:
     def _shards(self, schema: pa.Schema) -> shard_files.ShardFiles:
         if self._files is None:
             limits: Any = {"max_bytes": self._max_bytes, "edges": self._edges}
-            files = shard_files.ShardFiles(self._in_place(), _SPLIT, self._form, schema, **limits)
+            files = shard_files.ShardFiles(
+                self._in_place(), _SPLIT, self._form, schema, **limits
+            )
             self._files = self._stack.enter_context(files)
         return self._files
 
@@ -208,13 +248,20 @@ class DatasetWriter:
         if self._spool is not None:  # the rows that were put aside move to the files
             self._spool.close()
             arrow: Any = pa.ipc
-            with pa.OSFile(str(folder / _SPOOL), "rb") as file, arrow.open_file(file) as batches:
+            with (
+                pa.OSFile(str(folder / _SPOOL), "rb") as file,
+                arrow.open_file(file) as batches,
+            ):
                 for number in range(batches.num_record_batches):
                     batch = batches.get_batch(number)
                     self._shards(batch.schema).add(batch)
             (folder / _SPOOL).unlink()
-        schema = pa.schema([]) if self._lines else self._converter.schema or pa.schema([])
-        files = self._shards(row_batches.LINES if self._lines else schema).finish(self._naming)
+        schema = (
+            pa.schema([]) if self._lines else self._converter.schema or pa.schema([])
+        )
+        files = self._shards(row_batches.LINES if self._lines else schema).finish(
+            self._naming
+        )
         origin = self._origin()
         if not origin.produced_by:
             origin = replace(origin, produced_by=produced_by())
@@ -233,7 +280,15 @@ def _writer(
     overwrite: bool = False,
     **options: Any,
 ) -> DatasetWriter:
-    return create_writer(output_path, format, max_shard_size, num_shards, compression, overwrite, **options)
+    return create_writer(
+        output_path,
+        format,
+        max_shard_size,
+        num_shards,
+        compression,
+        overwrite,
+        **options,
+    )
 
 
 ParquetWriter: Final[Callable[..., DatasetWriter]] = partial(_writer, "parquet")
@@ -261,7 +316,8 @@ def save_dataset(
 
     Args:
         source: Source of rows, or iterable of dicts.
-        output_path: Directory, as for :func:`create_writer`, and so are the other arguments.
+        output_path: Directory, as for :func:`create_writer`, and so are the other
+            arguments.
         format: Format of the files.
         max_shard_size: Maximum size of a file.
         num_shards: Number of files.
@@ -276,10 +332,15 @@ def save_dataset(
 
     Raises:
         ConfigError: An argument is not allowed, or the target is not empty.
-        BadRecordError: A row does not fit the columns. After any error the target is unchanged.
+        BadRecordError: A row does not fit the columns. After any error the target is
+            unchanged.
     """
     limits = (max_shard_size, num_shards, compression, overwrite)
-    further: dict[str, Any] = {"schema": schema, "naming": naming, "storage_options": storage_options}
+    further: dict[str, Any] = {
+        "schema": schema,
+        "naming": naming,
+        "storage_options": storage_options,
+    }
     return create_writer(output_path, format, *limits, **further).write(source)
 
 
@@ -293,9 +354,11 @@ def save_iterator(
     overwrite: bool = False,
     **options: Any,
 ) -> flat_manifest.WriteStats:
-    """Write rows whose number is not known as a flat directory, as :func:`save_dataset`.
+    """Write rows whose number is not known as a flat directory, as
+    :func:`save_dataset`.
 
-    With `num_shards` they are first written to a compressed file beside the target, to count them.
+    With `num_shards` they are first written to a compressed file beside the target, to
+    count them.
     """
     limits = (max_shard_size, num_shards, compression, overwrite)
     return save_dataset(iterator, output_path, format, *limits, **options)
@@ -305,18 +368,25 @@ def save_iterator(
 class SavedShardedSource(NumberedSource):
     """Another source's rows, by way of a flat directory.
 
-    They are written by the first call that needs them: :meth:`save`, the first row drawn, or a question about shards,
-    which are the files. After that the other source is not asked again.
+    They are written by the first call that needs them: :meth:`save`, the first row
+    drawn, or a question about shards, which are the files. After that the other source
+    is not asked again.
     """
 
-    def __init__(self, source: ShardedDataSource, format: str, make: Callable[[], DatasetWriter]) -> None:
-        """Write nothing yet; `make` returns what writes the rows, in files of that format."""
+    def __init__(
+        self, source: ShardedDataSource, format: str, make: Callable[[], DatasetWriter]
+    ) -> None:
+        """Write nothing yet; `make` returns what writes the rows, in files of that
+        format.
+        """
         self._source, self._format, self._make = source, format, make
         self._lock = threading.Lock()
         self._written: tuple[flat_manifest.WriteStats, ShardedDataSource] | None = None
 
     def save(self) -> flat_manifest.WriteStats:
-        """Write the rows, unless this source has done so; errors as :func:`save_dataset`."""
+        """Write the rows, unless this source has done so; errors as
+        :func:`save_dataset`.
+        """
         return self._saved()[0]
 
     def _saved(self) -> tuple[flat_manifest.WriteStats, ShardedDataSource]:
@@ -324,7 +394,10 @@ class SavedShardedSource(NumberedSource):
             if self._written is None:
                 writer = self._make()
                 stats, options = writer.write(self._source), writer.target.options
-                self._written = stats, _READERS[self._format](stats.output_paths, storage_options=options)
+                self._written = (
+                    stats,
+                    _READERS[self._format](stats.output_paths, storage_options=options),
+                )
             return self._written
 
     @property
@@ -343,11 +416,23 @@ class SavedShardedSource(NumberedSource):
 
 OutputFormat = Literal["parquet", "arrow", "jsonl"]
 _DATASET: Final = "tokens"
-_TOKENIZE: Final = ("tokenizer_backend", "engine", "special_tokens_in_text", "long_documents")
+_TOKENIZE: Final = (
+    "tokenizer_backend",
+    "engine",
+    "special_tokens_in_text",
+    "long_documents",
+)
 _SOURCE: Final = ("unit_size", "max_record_bytes", "max_expansion", "hash_threads")
 _MAY_BE_TEXT: Final = (None, "txt", "text", "hf", "huggingface")
 """Values of `type` with which files may be text."""
-_SAVING: Final = ("num_shards", "max_shard_size", "compression", "overwrite", "naming", "storage_options")
+_SAVING: Final = (
+    "num_shards",
+    "max_shard_size",
+    "compression",
+    "overwrite",
+    "naming",
+    "storage_options",
+)
 
 
 def tokenize_and_save(
@@ -374,45 +459,61 @@ def tokenize_and_save(
 ) -> flat_manifest.WriteStats:
     """Tokenize files and write a flat directory of data files.
 
-    An ordinary build runs in a private store beside the target (`.<name>.tokenlake/`, removed at the end): on worker
-    processes, in bounded memory, resumable, with a token-by-token audit. Its rows are then divided among files, and the
-    directory appears. Rows have ``input_ids`` and ``attention_mask`` (int32). Each line of a text file that is not
-    empty is a document; with ``text_mode="document"`` each file is one.
+    An ordinary build runs in a private store beside the target (`.<name>.tokenlake/`,
+    removed at the end): on worker processes, in bounded memory, resumable, with a
+    token-by-token audit. Its rows are then divided among files, and the directory
+    appears. Rows have ``input_ids`` and ``attention_mask`` (int32). Each line of a text
+    file that is not empty is a document; with ``text_mode="document"`` each file is
+    one.
 
     Args:
         data_files: Path, glob, directory, URL or Hub id, or a list of them.
-        tokenizer: Hub id, directory or tokenizer.json file, or a :class:`TokenizerConfig`.
-        output_path: Directory, created if it is missing: a path, ``s3://bucket/folder`` or ``gs://bucket/folder``.
+        tokenizer: Hub id, directory or tokenizer.json file, or a
+            :class:`TokenizerConfig`.
+        output_path: Directory, created if it is missing: a path, ``s3://bucket/folder``
+            or ``gs://bucket/folder``.
         output_format: ``parquet``, ``arrow`` (IPC files) or ``jsonl``.
-        max_length: Maximum number of ids of a document, special ones included. Longer documents are cut, unless
-            `truncation` or `long_documents` say otherwise; the result counts the tokens cut, and a RuntimeWarning is
-            issued if more are cut than kept. None: the limit of the tokenizer's configuration, otherwise 2,048. With
-            `pack` nothing is cut, and this is the length of rows unless `pack` sets it.
-        num_shards: Number of files of each split, as for :func:`tokenlake.create_writer`.
+        max_length: Maximum number of ids of a document, special ones included. Longer
+            documents are cut, unless `truncation` or `long_documents` say otherwise;
+            the result counts the tokens cut, and a RuntimeWarning is issued if more are
+            cut than kept. None: the limit of the tokenizer's configuration, otherwise
+            2,048. With `pack` nothing is cut, and this is the length of rows unless
+            `pack` sets it.
+        num_shards: Number of files of each split, as for
+            :func:`tokenlake.create_writer`.
         max_shard_size: Maximum size of a file, as for :func:`tokenlake.create_writer`.
         compression: Compression of the files, as for :func:`tokenlake.create_writer`.
-        overwrite: True to replace the data files of a directory that is not empty; otherwise that is an error.
+        overwrite: True to replace the data files of a directory that is not empty;
+            otherwise that is an error.
         workers: Number of worker processes; None: one for each processor.
         content_field: Field of the text, or of the messages of a chat.
         additional_fields: Fields that are stored beside the tokens; None: none.
-        pack: True for rows of one length that hold several documents, or options of `PackStageConfig`.
+        pack: True for rows of one length that hold several documents, or options of
+            `PackStageConfig`.
         provenance: True to keep the columns that name the input of each document.
         naming: Pattern for the names of files, as for :func:`tokenlake.create_writer`.
-        output_options: Options of a bucket at `output_path`; None: those of the environment.
-        on_event: Function that receives the events of the build. Default: none is called.
-        pool: Running workers that are used in place of `workers` new ones, and stay open; None: new workers.
-        options: Options of `DatasetConfig` (``type``, ``where``, ``chat``, ``splits``, ``on_bad_record`` ...), of
-            `TokenizeStageConfig` (``tokenizer_backend``, ``special_tokens_in_text``, ``long_documents``), of
-            `SourceStageConfig` (``unit_size`` ...), and of `TokenizerConfig` (``truncation``, ``add_special_tokens``,
-            ``padding``, ``return_attention_mask``, ``trust_remote_code``).
+        output_options: Options of a bucket at `output_path`; None: those of the
+            environment.
+        on_event: Function that receives the events of the build. Default: none is
+            called.
+        pool: Running workers that are used in place of `workers` new ones, and stay
+            open; None: new workers.
+        options: Options of `DatasetConfig` (``type``, ``where``, ``chat``, ``splits``,
+            ``on_bad_record`` ...), of `TokenizeStageConfig` (``tokenizer_backend``,
+            ``special_tokens_in_text``, ``long_documents``), of `SourceStageConfig`
+            (``unit_size`` ...), and of `TokenizerConfig` (``truncation``,
+            ``add_special_tokens``, ``padding``, ``return_attention_mask``,
+            ``trust_remote_code``).
 
     Returns:
         Numbers of rows, files, bytes and tokens, and the paths of the files.
 
     Raises:
-        ConfigError: An argument is not allowed, or the target is not empty; nothing was changed.
-        TokenlakeError: The build failed, as for :func:`build_dataset`. The target is unchanged. Finished units are kept
-            in the private store, and the same call resumes.
+        ConfigError: An argument is not allowed, or the target is not empty; nothing was
+            changed.
+        TokenlakeError: The build failed, as for :func:`build_dataset`. The target is
+            unchanged. Finished units are kept in the private store, and the same call
+            resumes.
 
     Example:
         >>> import tokenlake as tl
@@ -426,23 +527,39 @@ def tokenize_and_save(
     if additional_fields is not None:
         rest["additional_fields"] = tuple(additional_fields)
     config = _configuration(data_files, tokenizer, max_length, pack, rest)
-    columns = {"attention_mask": config["datasets"][0]["tokenizer"]["return_attention_mask"]}
-    shards = ExportOptions(num_shards, max_shard_size, **columns, provenance=provenance, naming=naming)
+    columns = {
+        "attention_mask": config["datasets"][0]["tokenizer"]["return_attention_mask"]
+    }
+    shards = ExportOptions(
+        num_shards, max_shard_size, **columns, provenance=provenance, naming=naming
+    )
     shard_bytes(max_shard_size, num_shards, form)
-    shard_files.check_naming(naming, sorted(options.get("splits") or {"train": 1.0}), form)
+    shard_files.check_naming(
+        naming, sorted(options.get("splits") or {"train": 1.0}), form
+    )
     target = directory.target_of(output_path, output_options)
     directory.require_apart("output_path", target, data_files)
     with target.placed(overwrite=overwrite) as beside:
         config["save"] = {"output_dir": str(beside / directory.STORE)}
-        built = build_dataset(config, workers=workers, on_event=on_event, pool=pool).manifest
+        built = build_dataset(
+            config, workers=workers, on_event=on_event, pool=pool
+        ).manifest
         store = open_store(str(beside / directory.STORE))
-        manifest = write_version(store, built, beside / directory.NEW, form, shards, quarantine=True)
+        manifest = write_version(
+            store, built, beside / directory.NEW, form, shards, quarantine=True
+        )
     account = built.account
-    cut = account.normalized.get("long_documents_truncate", 0) or account.filtered.get("too_long", 0)
-    count = CutCount(account.rows_read, cut, account.tokens, sum(account.dropped.values()))
+    cut = account.normalized.get("long_documents_truncate", 0) or account.filtered.get(
+        "too_long", 0
+    )
+    count = CutCount(
+        account.rows_read, cut, account.tokens, sum(account.dropped.values())
+    )
     if count.loses_most:
         warn_of_cut(
-            target.url, count, config["datasets"][0]["tokenizer"].get("max_length", DEFAULT_MAX_LENGTH)
+            target.url,
+            count,
+            config["datasets"][0]["tokenizer"].get("max_length", DEFAULT_MAX_LENGTH),
         )
     stats = flat_manifest.WriteStats.of(manifest, target.url, built.totals.tokens)
     return replace(stats, num_cut=count.cut, num_dropped_tokens=count.dropped)
@@ -456,17 +573,22 @@ def pretokenize(
     max_length: int | None = None,
     **options: Any,
 ) -> flat_manifest.WriteStats:
-    """Tokenize rows in this process and write a flat directory, as :func:`tokenize_and_save` does with files.
+    """Tokenize rows in this process and write a flat directory, as
+    :func:`tokenize_and_save` does with files.
 
     Args:
-        source: Source of rows, or iterable of dicts. For files this is :func:`tokenize_and_save`.
-        tokenizer: Tokenizer in any form that :meth:`TokenizerManager.get_tokenizer` accepts.
-        output_path: Directory, created if it is missing: a path, ``s3://bucket/folder`` or ``gs://bucket/folder``.
+        source: Source of rows, or iterable of dicts. For files this is
+            :func:`tokenize_and_save`.
+        tokenizer: Tokenizer in any form that :meth:`TokenizerManager.get_tokenizer`
+            accepts.
+        output_path: Directory, created if it is missing: a path, ``s3://bucket/folder``
+            or ``gs://bucket/folder``.
         output_format: ``parquet``, ``arrow`` (IPC files) or ``jsonl``.
-        max_length: Maximum number of ids of a row; None: the limit of the tokenizer's configuration, otherwise 2,048.
-        options: Options `num_shards`, `max_shard_size`, `compression`, `overwrite` and `naming` of
-            :func:`save_dataset`, and options of :class:`TokenizedShardedSource` (for files: of
-            :func:`tokenize_and_save`).
+        max_length: Maximum number of ids of a row; None: the limit of the tokenizer's
+            configuration, otherwise 2,048.
+        options: Options `num_shards`, `max_shard_size`, `compression`, `overwrite` and
+            `naming` of :func:`save_dataset`, and options of
+            :class:`TokenizedShardedSource` (for files: of :func:`tokenize_and_save`).
 
     Returns:
         Numbers of rows, files and bytes, and the paths of the files.
@@ -482,34 +604,59 @@ def pretokenize(
         >>> stats.num_examples, stats.num_shards
         (2, 1)
     """
-    listed = cast("list[object]", source if isinstance(source, list | tuple) else [source])
+    listed = cast(
+        "list[object]", source if isinstance(source, list | tuple) else [source]
+    )
     if listed and all(isinstance(item, str | os.PathLike) for item in listed):
         files = cast("DataFiles", source)
-        return tokenize_and_save(files, tokenizer, output_path, output_format, max_length, **options)
+        return tokenize_and_save(
+            files, tokenizer, output_path, output_format, max_length, **options
+        )
     saving = {name: options.pop(name) for name in _SAVING if name in options}
     if max_length is not None:
-        named = tokenizer if isinstance(tokenizer, TokenizerConfig) else getattr(tokenizer, "config", None)
-        config = options.get("tokenizer_config") or named or TokenizerConfig(name_or_path="-")
-        options["tokenizer_config"] = config.model_copy(update={"max_length": max_length})
+        named = (
+            tokenizer
+            if isinstance(tokenizer, TokenizerConfig)
+            else getattr(tokenizer, "config", None)
+        )
+        config = (
+            options.get("tokenizer_config")
+            or named
+            or TokenizerConfig(name_or_path="-")
+        )
+        options["tokenizer_config"] = config.model_copy(
+            update={"max_length": max_length}
+        )
     is_source = isinstance(source, ShardedDataSource)
-    sharded = source if is_source else IterableShardedSource(cast("Iterable[Row]", source))
+    sharded = (
+        source if is_source else IterableShardedSource(cast("Iterable[Row]", source))
+    )
     tokens = TokenizedShardedSource(sharded, tokenizer, **options, arrays=True)
-    stats = save_dataset(tokens if is_source else iter(tokens), output_path, output_format, **saving)
-    return replace(stats, num_cut=tokens.truncated.cut, num_dropped_tokens=tokens.truncated.dropped)
+    stats = save_dataset(
+        tokens if is_source else iter(tokens), output_path, output_format, **saving
+    )
+    return replace(
+        stats, num_cut=tokens.truncated.cut, num_dropped_tokens=tokens.truncated.dropped
+    )
 
 
 def tokenize_dataset_config(
-    source: ShardedDataSource, config: DatasetConfig, global_tokenizer: str | TokenizerConfig | None = None
+    source: ShardedDataSource,
+    config: DatasetConfig,
+    global_tokenizer: str | TokenizerConfig | None = None,
 ) -> TokenizedShardedSource:
     """Return the rows of a source as tokens.
 
     Args:
-        source: Rows as they are in the files of the dataset. Those of ``create_source(config)`` are already changed.
-        config: Dataset. Its tokenizer, `content_field`, `additional_fields`, `format_callback` and `format_fields` act.
+        source: Rows as they are in the files of the dataset. Those of
+            ``create_source(config)`` are already changed.
+        config: Dataset. Its tokenizer, `content_field`, `additional_fields`,
+            `format_callback` and `format_fields` act.
         global_tokenizer: Tokenizer of a dataset that names none.
 
     Raises:
-        ConfigError: Neither names a tokenizer, or `config` has transforms. Others as :class:`TokenizedShardedSource`.
+        ConfigError: Neither names a tokenizer, or `config` has transforms. Others as
+            :class:`TokenizedShardedSource`.
     """
     if config.transforms:
         raise ConfigError(
@@ -533,22 +680,30 @@ def tokenize_dataset_config(
 
 
 def _configuration(
-    data_files: DataFiles, tokenizer: object, max_length: int | None, pack: object, options: dict[str, Any]
+    data_files: DataFiles,
+    tokenizer: object,
+    max_length: int | None,
+    pack: object,
+    options: dict[str, Any],
 ) -> dict[str, Any]:
     """Return the configuration of the build, which is not checked here.
 
     Args:
         data_files: Path, glob, directory, URL or Hub id, or a list of them.
         tokenizer: Hub id, path or TokenizerConfig.
-        max_length: Maximum number of ids of a document; None for that of the tokenizer's configuration.
+        max_length: Maximum number of ids of a document; None for that of the
+            tokenizer's configuration.
         pack: True, False, or options of packing.
-        options: Options of the dataset, and of the sections `tokenize`, `source` and `tokenizer`.
+        options: Options of the dataset, and of the sections `tokenize`, `source` and
+            `tokenizer`.
     """
     # Options go to the section that has them; the others are those of the dataset.
     dataset_options = dict(options)
 
     def take(names: Iterable[str]) -> dict[str, Any]:
-        return {name: dataset_options.pop(name) for name in names if name in dataset_options}
+        return {
+            name: dataset_options.pop(name) for name in names if name in dataset_options
+        }
 
     tokenizer_section: dict[str, Any]
     if isinstance(tokenizer, TokenizerConfig):
@@ -559,14 +714,17 @@ def _configuration(
         tokenizer_section = {"name_or_path": os.fspath(tokenizer)}
     else:
         raise expected(
-            "tokenizer", tokenizer, "a Hub id, a path (save_pretrained makes one) or a TokenizerConfig"
+            "tokenizer",
+            tokenizer,
+            "a Hub id, a path (save_pretrained makes one) or a TokenizerConfig",
         )
     tokenizer_section |= take(TokenizerConfig.model_fields)
     if max_length is not None:
         tokenizer_section["max_length"] = max_length
     tokenizer_section.setdefault("return_attention_mask", True)
     if dataset_options["content_field"] == "text":
-        # A default content field would rule out messages, which are found by themselves.
+        # A default content field would rule out messages, which are found by
+        # themselves.
         del dataset_options["content_field"]
 
     config: dict[str, Any] = {
@@ -575,7 +733,12 @@ def _configuration(
         "source": take(_SOURCE),
         "pack": _packing(pack, max_length or tokenizer_section.get("max_length")),
     }
-    dataset = {"name": "files", "data_files": data_files, "tokenizer": tokenizer_section, **dataset_options}
+    dataset = {
+        "name": "files",
+        "data_files": data_files,
+        "tokenizer": tokenizer_section,
+        **dataset_options,
+    }
     config["datasets"] = [dataset]
     may_be_text = "text_mode" not in dataset and dataset.get("type") in _MAY_BE_TEXT
     if may_be_text and _has_text_files(config):
@@ -584,14 +747,18 @@ def _configuration(
 
 
 def _has_text_files(config: Mapping[str, Any]) -> bool:
-    """Return whether the only source of a configuration has text files, without reading them."""
+    """Return whether the only source of a configuration has text files, without
+    reading them.
+    """
     pipeline = load_config(config)
     source = resolve_source(pipeline, pipeline.datasets[0])
     return any(file.format == "text" for file in list_inputs(source, hashed=False))
 
 
 def _packing(pack: object, max_length: int | None) -> dict[str, Any]:
-    """Return the section `pack` of the build; `max_length` is the default of `seq_length`."""
+    """Return the section `pack` of the build; `max_length` is the default of
+    `seq_length`.
+    """
     if pack is False or pack is None:
         return {}
     packing: dict[str, Any] = {"enabled": True}

@@ -1,4 +1,6 @@
-"""Shards of sources: their properties, the position of a reader, rows of several shards, and the errors of sources."""
+"""Shards of sources: their properties, the position of a reader, rows of several
+shards, and the errors of sources.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ class RowMeter:
         self.rows = self.tokens = 0
         self.seconds = 0.0
 
-    def counted(self, rows: Iterator[tuple[int, Mapping[str, Any]]]) -> Iterator[tuple[int, Any]]:
+    def counted(
+        self, rows: Iterator[tuple[int, Mapping[str, Any]]]
+    ) -> Iterator[tuple[int, Any]]:
         """Yield numbered rows unchanged, and count them."""
         while True:
             pair = self.timed(rows)
@@ -66,7 +70,8 @@ class RowPosition(NamedTuple):
         ordinal: Number of rows of the epoch before it, in the shards that are read.
         shard: Index of its shard; 0 if a source has no shards.
         number: Number of the row in its shard.
-        passed: Number of rows with the same number before it. An expanding transform makes several of one row.
+        passed: Number of rows with the same number before it. An expanding transform
+            makes several of one row.
     """
 
     ordinal: int = 0
@@ -101,11 +106,14 @@ class ShardInfo:
         name: Name in ``shard_names``.
         index: Index in ``shard_names``.
         url: Path of a local file, or URL without credentials. None for rows in memory.
-        format: Format of the file, such as ``parquet`` or ``jsonl``. None for rows in memory.
-        compression: Compression of the whole file (``gzip``, ``zstd``). None if there is none.
+        format: Format of the file, such as ``parquet`` or ``jsonl``. None for rows in
+            memory.
+        compression: Compression of the whole file (``gzip``, ``zstd``). None if there
+            is none.
         bytes: Exact stored size. None for rows in memory.
-        rows: Exact number of numbered rows, including bad and filtered ones. None if only a pass over the shard can
-            count them (lines, JSON arrays, CSV, Arrow streams, compressed files) and none has reached its end yet.
+        rows: Exact number of numbered rows, including bad and filtered ones. None if
+            only a pass over the shard can count them (lines, JSON arrays, CSV, Arrow
+            streams, compressed files) and none has reached its end yet.
     """
 
     name: str
@@ -137,15 +145,21 @@ def rows_from(first: int, rows: Iterator[Row], shard: str) -> Numbered:
 
 
 def rows_in_turn(
-    open_at: Callable[[str, int], Iterator[Row]], names: Sequence[str], row: int, workers: int
+    open_at: Callable[[str, int], Iterator[Row]],
+    names: Sequence[str],
+    row: int,
+    workers: int,
 ) -> Iterator[Row]:
     """Yield the rows of shards one after the other.
 
     Args:
-        open_at: Function from the name of a shard and the number of a row to the rows of the shard from there on.
+        open_at: Function from the name of a shard and the number of a row to the rows
+            of the shard from there on.
         names: Names of the shards, in order.
-        row: Number of the first row in the first shard. Other shards are read from their beginning.
-        workers: Number of shards that threads open ahead, each up to its first 1,024 rows. 0 for no threads.
+        row: Number of the first row in the first shard. Other shards are read from
+            their beginning.
+        workers: Number of shards that threads open ahead, each up to its first 1,024
+            rows. 0 for no threads.
     """
     starts: list[tuple[str, int]] = []
     for place, name in enumerate(names):
@@ -154,8 +168,12 @@ def rows_in_turn(
         yield from chain.from_iterable(open_at(name, first) for name, first in starts)
         return
 
-    def open_ahead(start: tuple[str, int]) -> tuple[list[Row], Iterator[Row] | Exception]:
-        """Return the first rows of a shard, and the iterator of the next ones or the error that stopped it."""
+    def open_ahead(
+        start: tuple[str, int],
+    ) -> tuple[list[Row], Iterator[Row] | Exception]:
+        """Return the first rows of a shard, and the iterator of the next ones or the
+        error that stopped it.
+        """
         rows = open_at(*start)
         first_rows: list[Row] = []
         try:
@@ -164,7 +182,9 @@ def rows_in_turn(
             return first_rows, error
         return first_rows, rows
 
-    with closing(Prefetched(iter(starts), open_ahead, workers=workers, ahead=workers)) as shards:
+    with closing(
+        Prefetched(iter(starts), open_ahead, workers=workers, ahead=workers)
+    ) as shards:
         for first_rows, next_rows in shards:
             yield from first_rows
             if isinstance(next_rows, Exception):
@@ -173,7 +193,8 @@ def rows_in_turn(
 
 
 def limited(rows: Sequence[int | None], max_rows: int) -> int | None:
-    """Return the number of rows that the last of some shards yields if all together yield at most `max_rows`.
+    """Return the number of rows that the last of some shards yields if all together
+    yield at most `max_rows`.
 
     Args:
         rows: Number of rows of each shard, in order; None if it is unknown.
@@ -199,7 +220,9 @@ def known_length(rows: Any) -> int | None:
 
 def unknown_length(source: object, reason: str) -> TypeError:
     """Return the error for a source that does not know its number of rows."""
-    return TypeError(f"the length of this {type(source).__name__} is unknown: {reason}; count its rows")
+    return TypeError(
+        f"the length of this {type(source).__name__} is unknown: {reason}; count its rows"
+    )
 
 
 def index_of(name: str, names: Sequence[str]) -> int:
@@ -208,7 +231,9 @@ def index_of(name: str, names: Sequence[str]) -> int:
         return names.index(name)
     shown = ", ".join(map(repr, names[:4])) + (", ..." if len(names) > 4 else "")
     near = did_you_mean(name, names)
-    raise ConfigError(f"no shard is named {name!r}{near}. There are {len(names)}: {shown}.", got=name)
+    raise ConfigError(
+        f"no shard is named {name!r}{near}. There are {len(names)}: {shown}.", got=name
+    )
 
 
 def beyond(name: str, row: int, rows: int) -> ConfigError:
@@ -234,7 +259,9 @@ def bad_row(shard: str, number: int, problem: str, **details: Any) -> BadRecordE
     return BadRecordError(f"shard {shard!r}, row {number}: {problem}", **fields)
 
 
-def no_row(shard: str, number: int, result: object, transform: str, *, drops: bool) -> ConfigError:
+def no_row(
+    shard: str, number: int, result: object, transform: str, *, drops: bool
+) -> ConfigError:
     """Return the error for a transform whose result is not a row.
 
     Args:
@@ -244,7 +271,9 @@ def no_row(shard: str, number: int, result: object, transform: str, *, drops: bo
         transform: Name of the transform in the message.
         drops: Whether the transform may return None to leave a row out.
     """
-    hint = " or None, which leaves the row out" if drops else "; `filter` leaves rows out"
+    hint = (
+        " or None, which leaves the row out" if drops else "; `filter` leaves rows out"
+    )
     return ConfigError(
         f"shard {shard!r}, row {number}: {transform} returned {type(result).__name__}, must be a dict{hint}",
         shard=shard,

@@ -1,4 +1,6 @@
-"""The order in which the stages of a pipeline may be called, and the options that each refuses."""
+"""The order in which the stages of a pipeline may be called, and the options that
+each refuses.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +13,21 @@ from tokenlake.errors import ConfigError, NotAvailableError
 
 STAGES: Final = ("source", "tokenize", "mix", "pack", "save", "load")
 _AFTER: Final = {"tokenize": ("mix", "pack", "load")}
-"""A stage to those that may not come before it, else load alone: rows can be saved at any place, and packed before or
-after a mix."""
+"""A stage to those that may not come before it, else load alone: rows can be saved at
+any place, and packed before or after a mix.
+"""
 _CHECKED_FIRST: Final = ("datasets", "source", "cache", "card", "ray")
-"""Sections of which no stage is called, so that they are checked before the first one."""
+"""Sections of which no stage is called, so that they are checked before the first
+one.
+"""
 
 
 def check_order(stage: str, applied: Sequence[str]) -> None:
     """Raise RuntimeError unless `stage` may follow the stages `applied`.
 
     Args:
-        stage: one of :data:`STAGES`, ``build``, or the name of a stage of the user's own.
+        stage: one of :data:`STAGES`, ``build``, or the name of a stage of the user's
+            own.
         applied: names of the stages so far, in order.
     """
     if stage == "source":
@@ -34,14 +40,19 @@ def check_order(stage: str, applied: Sequence[str]) -> None:
         return
     if stage in STAGES and stage in applied:
         raise RuntimeError(f"{stage}() has already been called")
-    before = next((name for name in _AFTER.get(stage, ("load",)) if name in applied), None)
+    before = next(
+        (name for name in _AFTER.get(stage, ("load",)) if name in applied), None
+    )
     if before is not None:
-        order = f"stages go {', '.join(STAGES)}; save may come earlier, and pack before mix"
+        order = (
+            f"stages go {', '.join(STAGES)}; save may come earlier, and pack before mix"
+        )
         raise RuntimeError(f"{stage}() cannot come after {before}(); {order}")
 
 
 def check_config(config: PipelineConfig, stage: str) -> None:
-    """Check a configuration, and what a pipeline refuses in the section of a stage; first in those without one.
+    """Check a configuration, and what a pipeline refuses in the section of a stage;
+    first in those without one.
 
     Raises:
         ConfigError: it contradicts itself; the message lists everything.

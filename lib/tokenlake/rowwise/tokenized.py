@@ -1,11 +1,14 @@
-"""Tokens of rows, made by the steps of a build: renderer, encoder, length policy, BOS and EOS.
+"""Tokens of rows, made by the steps of a build: renderer, encoder, length policy, BOS
+and EOS.
 
 A batch of rows becomes tokens in these steps:
 
 1. Render: each row becomes a text, by its content field, a prompt or a chat template.
-2. Encode: texts become documents of ids, by the length policy one document, several or none per text.
+2. Encode: texts become documents of ids, by the length policy one document, several or
+   none per text.
 3. Frame: BOS and EOS are put around the documents.
-4. Rows: each document becomes a row with the number of its source row, and the fields that are kept.
+4. Rows: each document becomes a row with the number of its source row, and the fields
+   that are kept.
 """
 
 from __future__ import annotations
@@ -38,36 +41,53 @@ from tokenlake.etl.text.renderer import Rendered, Renderer
 from tokenlake.etl.text.steps import open_renderer
 from tokenlake.etl.tokenizers.encoder import Encoder
 from tokenlake.etl.tokenizers.gate import choose_encoder
-from tokenlake.etl.tokenizers.manager import LoadedTokenizer, TokenizerManager, with_masks
+from tokenlake.etl.tokenizers.manager import (
+    LoadedTokenizer,
+    TokenizerManager,
+    with_masks,
+)
 from tokenlake.etl.unit.decoded_rows import with_text
 from tokenlake.etl.unit.encoding import DocumentEncoder
 from tokenlake.etl.unit.finish import Finish
 from tokenlake.rowwise.combine import IterableShardedSource
 from tokenlake.rowwise.shards import Numbered, Row, bad_row, fields_in
-from tokenlake.rowwise.source import DerivedSource, ShardedDataSource, TransformedShardedSource
+from tokenlake.rowwise.source import (
+    DerivedSource,
+    ShardedDataSource,
+    TransformedShardedSource,
+)
 
 Callback = Callable[[Row], Row | None]
 RowBatch = list[tuple[int, Row]]
 """Rows that are tokenized together, each with its number."""
 
-_FIRST_ROWS: Final = 16  # rows of the first batch, which is small so that the first row comes soon
+# Rows of the first batch, which is small so that the first row comes soon.
+_FIRST_ROWS: Final = 16
 _BATCH_TEXT: Final = 4 << 20  # characters after which a batch is full
 _JSON: Final = ("json", "jsonl")
-_SPELLED: Final = Fault("special_token_in_text", "the text spells out a special token of the tokenizer")
+_SPELLED: Final = Fault(
+    "special_token_in_text", "the text spells out a special token of the tokenizer"
+)
 _CUT: Final = "long_documents_truncate"
 """Name under which the encoder counts documents that it cut."""
-_DONE_BEFORE: Final = {"format_callback": None, "format_fields": None, "transforms": None}
+_DONE_BEFORE: Final = {
+    "format_callback": None,
+    "format_fields": None,
+    "transforms": None,
+}
 """Options of a dataset that act when its source is opened, and so not here."""
 
 
 @final
 class TokenizedShardedSource(DerivedSource):
-    """Shards of another source with every row tokenized. Rows keep their numbers, so reading can begin at any row.
+    """Shards of another source with every row tokenized. Rows keep their numbers, so
+    reading can begin at any row.
 
-    For each row, `format_callback` is applied, fields are renamed, the text is tokenized, and the fields to keep are
-    added: ``{"input_ids": [...], "attention_mask": [...], ...}``. Rows are tokenized in batches, at the speed of the
-    tokenizer, and the ids equal those of a build. If the first rows hold messages and no text, rows are rendered by
-    the tokenizer's chat template, which adds BOS itself.
+    For each row, `format_callback` is applied, fields are renamed, the text is
+    tokenized, and the fields to keep are added: ``{"input_ids": [...],
+    "attention_mask": [...], ...}``. Rows are tokenized in batches, at the speed of the
+    tokenizer, and the ids equal those of a build. If the first rows hold messages and
+    no text, rows are rendered by the tokenizer's chat template, which adds BOS itself.
     """
 
     def __init__(
@@ -88,17 +108,21 @@ class TokenizedShardedSource(DerivedSource):
 
         Args:
             source: Rows with text, or with messages.
-            tokenizer: Tokenizer, as :meth:`TokenizerManager.get_tokenizer` takes it. None for the tokenizer of
-                `tokenizer_config`.
-            tokenizer_config: Settings of truncation, padding and special tokens. None for the defaults.
-                `truncation=None` cuts.
+            tokenizer: Tokenizer, as :meth:`TokenizerManager.get_tokenizer` takes it.
+                None for the tokenizer of `tokenizer_config`.
+            tokenizer_config: Settings of truncation, padding and special tokens. None
+                for the defaults. `truncation=None` cuts.
             content_field: Field of the text, or of the messages.
-            additional_fields: Fields to keep beside the tokens. A row that lacks one is an error.
-            format_callback: Function of a row, applied first. Its result None leaves the row out.
+            additional_fields: Fields to keep beside the tokens. A row that lacks one is
+                an error.
+            format_callback: Function of a row, applied first. Its result None leaves
+                the row out.
             format_fields: Fields to rename after it, {old: new}.
-            remove_columns: Fields to drop; all other fields are kept (of `additional_fields`, if both are set).
-            batch_size: Maximum number of rows that are tokenized together. With padding "longest", rows are padded to
-                the longest of their batch, whose first number is a multiple of `batch_size`.
+            remove_columns: Fields to drop; all other fields are kept (of
+                `additional_fields`, if both are set).
+            batch_size: Maximum number of rows that are tokenized together. With padding
+                "longest", rows are padded to the longest of their batch, whose first
+                number is a multiple of `batch_size`.
             arrays: Whether rows hold int32 arrays instead of lists.
 
         Raises:
@@ -106,13 +130,19 @@ class TokenizedShardedSource(DerivedSource):
             SourceNotFoundError, TokenizerError: The tokenizer cannot be loaded.
         """
         if tokenizer is None and tokenizer_config is None:
-            raise ConfigError("tokenizer: missing; give a Hub id, a path, or a tokenizer_config")
+            raise ConfigError(
+                "tokenizer: missing; give a Hub id, a path, or a tokenizer_config"
+            )
         if format_callback is not None and not callable(format_callback):
             raise expected("format_callback", format_callback, "a function of a row")
-        loaded = TokenizerManager().get_tokenizer(tokenizer_config if tokenizer is None else tokenizer)
+        loaded = TokenizerManager().get_tokenizer(
+            tokenizer_config if tokenizer is None else tokenizer
+        )
         if tokenizer_config is not None:
             loaded = LoadedTokenizer(loaded.files, tokenizer_config)
-        dataset = DatasetConfig(data_files="rows", content_field=content_field, tokenizer=loaded.config)
+        dataset = DatasetConfig(
+            data_files="rows", content_field=content_field, tokenizer=loaded.config
+        )
         texts = texts_of(PipelineConfig(datasets=(dataset,)), dataset, "rows")
         left_open = ("content_field", *texts.texts.left_open)
         row_tokens = RowTokens(
@@ -126,12 +156,16 @@ class TokenizedShardedSource(DerivedSource):
             one_each=True,
         )
         if format_callback is not None:
-            source = TransformedShardedSource(source, format_callback, what="format_callback")
+            source = TransformedShardedSource(
+                source, format_callback, what="format_callback"
+            )
         self._source = source.rename_fields(format_fields) if format_fields else source
         self._decide: Callable[[], RowTokens] = lambda: row_tokens
 
     @classmethod
-    def deciding(cls, source: ShardedDataSource, decide: Callable[[], RowTokens]) -> Self:
+    def deciding(
+        cls, source: ShardedDataSource, decide: Callable[[], RowTokens]
+    ) -> Self:
         """Return a source whose settings are decided whenever a shard is opened.
 
         Args:
@@ -145,7 +179,9 @@ class TokenizedShardedSource(DerivedSource):
 
     @property
     def truncated(self) -> CutCount:
-        """Counts of the documents and tokens that `max_length` cut from the rows drawn so far."""
+        """Counts of the documents and tokens that `max_length` cut from the rows
+        drawn so far.
+        """
         return self._decide().cut.count
 
     @property
@@ -159,7 +195,8 @@ class TokenizedShardedSource(DerivedSource):
         def is_json() -> bool:
             return self.get_shard_info(name).format in _JSON
 
-        # Rows that are padded to the longest of their batch are read from the first row of the batch.
+        # Rows that are padded to the longest of their batch are read from the first row
+        # of the batch.
         first = row
         if row_tokens.aligned:
             first -= row % row_tokens.batch_size
@@ -170,7 +207,9 @@ class TokenizedShardedSource(DerivedSource):
         # Raises an error if `row` is beyond the end.
         next(self._source.open_shard_numbered(name, row), None)
         rows = self._source.open_shard_numbered(name, first)
-        return (pair for pair in row_tokens.tokenized(rows, name, is_json) if pair[0] >= row)
+        return (
+            pair for pair in row_tokens.tokenized(rows, name, is_json) if pair[0] >= row
+        )
 
     def __repr__(self) -> str:
         return f"TokenizedShardedSource({self._source!r}, tokenizer={self._decide().tokenizer.files.name!r})"
@@ -189,19 +228,27 @@ def batched_tokenize_iterator(
 
     Args:
         source: Rows to tokenize.
-        tokenizer, tokenizer_config, content_field: Arguments of :class:`TokenizedShardedSource`.
-        batch_size: Maximum number of rows that are tokenized together.
-        fields, options: Argument `additional_fields`, `format_callback`, `format_fields` and the others of
+        tokenizer, tokenizer_config, content_field: Arguments of
             :class:`TokenizedShardedSource`.
+        batch_size: Maximum number of rows that are tokenized together.
+        fields, options: Argument `additional_fields`, `format_callback`,
+            `format_fields` and the others of :class:`TokenizedShardedSource`.
 
     Raises:
-        ConfigError, SourceNotFoundError, TokenizerError: As for :class:`TokenizedShardedSource`.
+        ConfigError, SourceNotFoundError, TokenizerError: As for
+            :class:`TokenizedShardedSource`.
         BadRecordError: While rows are drawn: one has no text.
     """
     rows = IterableShardedSource(source)
     return iter(
         TokenizedShardedSource(
-            rows, tokenizer, tokenizer_config, content_field, *fields, batch_size=batch_size, **options
+            rows,
+            tokenizer,
+            tokenizer_config,
+            content_field,
+            *fields,
+            batch_size=batch_size,
+            **options,
         )
     )
 
@@ -209,26 +256,35 @@ def batched_tokenize_iterator(
 @final
 @dataclass(eq=False, kw_only=True)
 class RowTokens:
-    """Settings by which the rows of a source become tokens, as in a build of the same configuration.
+    """Settings by which the rows of a source become tokens, as in a build of the same
+    configuration.
 
-    A row may become several (``long_documents: split``), all with its number. It becomes none if it is empty, too long
-    (``drop``), or bad and the policy is ``quarantine``.
+    A row may become several (``long_documents: split``), all with its number. It
+    becomes none if it is empty, too long (``drop``), or bad and the policy is
+    ``quarantine``.
 
     Attributes:
-        source: Settings of the texts, as :func:`texts_of` returns them. The first rows decide the settings left open.
-        tokenizer: Tokenizer. Its configuration decides the padding, and whether there is an ``attention_mask``.
-        keep: Fields to keep beside the tokens. None for all but those of `remove`, and none without `remove`.
+        source: Settings of the texts, as :func:`texts_of` returns them. The first rows
+            decide the settings left open.
+        tokenizer: Tokenizer. Its configuration decides the padding, and whether there
+            is an ``attention_mask``.
+        keep: Fields to keep beside the tokens. None for all but those of `remove`, and
+            none without `remove`.
         remove: Fields to drop.
-        loss: Whether rows have a ``loss_mask``, which for plain texts is true except for BOS. None if they have one
-            only where a part of a document's tokens counts toward the loss.
-        batch_size: Maximum number of rows that are tokenized together. With padding "longest", a batch holds exactly
-            the rows with the same value of ``number // batch_size``.
-        workers: Number of threads that tokenize batches ahead of the reader, at most as many batches. 1 for no
-            threads: rows are tokenized when they are drawn.
+        loss: Whether rows have a ``loss_mask``, which for plain texts is true except
+            for BOS. None if they have one only where a part of a document's tokens
+            counts toward the loss.
+        batch_size: Maximum number of rows that are tokenized together. With padding
+            "longest", a batch holds exactly the rows with the same value of ``number //
+            batch_size``.
+        workers: Number of threads that tokenize batches ahead of the reader, at most as
+            many batches. 1 for no threads: rows are tokenized when they are drawn.
         lists: Whether rows hold lists instead of int32 arrays.
         eos_id: End of a packed document; None if there is none.
-        packing: Whether documents that spell their own special tokens always end with EOS.
-        one_each: Whether every row becomes exactly one, possibly without ids. Not with policies that drop or split.
+        packing: Whether documents that spell their own special tokens always end with
+            EOS.
+        one_each: Whether every row becomes exactly one, possibly without ids. Not with
+            policies that drop or split.
     """
 
     source: ResolvedSource
@@ -250,25 +306,34 @@ class RowTokens:
 
     @property
     def aligned(self) -> bool:
-        """Whether a row's tokens depend on the other rows of its batch, so that batches must have fixed bounds."""
+        """Whether a row's tokens depend on the other rows of its batch, so that
+        batches must have fixed bounds.
+        """
         return self.tokenizer.config.padding == "longest"
 
-    def tokenized(self, rows: Numbered, shard: str, is_json: Callable[[], bool]) -> Numbered:
-        """Yield the tokenized rows, each with the number of its row. Rows before an error are yielded first.
+    def tokenized(
+        self, rows: Numbered, shard: str, is_json: Callable[[], bool]
+    ) -> Numbered:
+        """Yield the tokenized rows, each with the number of its row. Rows before an
+        error are yielded first.
 
         Args:
             rows: Rows of a shard, each with its number.
             shard: Name of the shard.
-            is_json: Function that returns whether objects in a row lack the keys that they do not need. In other
-                formats, every object has every key, and keys without a value are removed.
+            is_json: Function that returns whether objects in a row lack the keys that
+                they do not need. In other formats, every object has every key, and keys
+                without a value are removed.
 
         Raises:
-            BadRecordError: A row cannot be used and the policy is ``fail``. The error names shard and row.
+            BadRecordError: A row cannot be used and the policy is ``fail``. The error
+                names shard and row.
         """
         batches = _batched(rows, self.batch_size, aligned=self.aligned)
 
         def tokenize(batch: RowBatch) -> tuple[RowBatch, Exception | None]:
-            """Return the tokenized rows of a batch, and the error after them, if there is one."""
+            """Return the tokenized rows of a batch, and the error after them, if
+            there is one.
+            """
             tokenized_rows: RowBatch = []
             try:
                 tokenized_rows.extend(self._tokenized_batch(batch, shard, is_json))
@@ -276,29 +341,43 @@ class RowTokens:
                 return tokenized_rows, error
             return tokenized_rows, None
 
-        # The first batch decides the settings left open, so it is tokenized before the threads start.
+        # The first batch decides the settings left open, so it is tokenized before the
+        # threads start.
         first = map(tokenize, islice(batches, 1))
         ahead = self.workers if self.workers > 1 else 0
         others = Prefetched(batches, tokenize, workers=self.workers, ahead=ahead)
         with closing(others):
             for tokenized_rows, error in chain(first, others):
-                yield from map(self._with_lists, tokenized_rows) if self.lists else tokenized_rows
+                yield from (
+                    map(self._with_lists, tokenized_rows)
+                    if self.lists
+                    else tokenized_rows
+                )
                 if error is not None:
                     raise error
                 self.cut.judge(is_end=False)
         self.cut.judge(is_end=True)
 
-    def _tokenized_batch(self, batch: RowBatch, shard: str, is_json: Callable[[], bool]) -> Numbered:
-        """Yield the tokenized rows of a batch; arguments and errors as for :meth:`tokenized`."""
+    def _tokenized_batch(
+        self, batch: RowBatch, shard: str, is_json: Callable[[], bool]
+    ) -> Numbered:
+        """Yield the tokenized rows of a batch; arguments and errors as for
+        :meth:`tokenized`.
+        """
         objects = [row for _, row in batch]
         source, renderer = self._open(objects)
         chat = source.texts.chat
         if chat is not None and not is_json():
-            objects = [_without_nulls(row, (chat.messages_field, chat.tools_field)) for row in objects]
+            objects = [
+                _without_nulls(row, (chat.messages_field, chat.tools_field))
+                for row in objects
+            ]
 
         rendered = renderer.render(with_text(Rows(objects=objects), renderer.columns))
         has_loss = source.texts.masked if self.loss is None else self.loss
-        documents, origin, faults = self._encoded(source, rendered, renderer, marks=has_loss)
+        documents, origin, faults = self._encoded(
+            source, rendered, renderer, marks=has_loss
+        )
         faults |= self._missing(objects)
         faults |= rendered.bad
 
@@ -313,10 +392,14 @@ class RowTokens:
             number, _ = batch[place]
             raise bad_row(shard, number, problem, reason=faults[place].reason)
         is_good = ~np.isin(origin, list(faults))
-        yield from self._rows_of(batch, documents.select(is_good), origin[is_good], loss=has_loss)
+        yield from self._rows_of(
+            batch, documents.select(is_good), origin[is_good], loss=has_loss
+        )
 
     def _open(self, first: list[Row]) -> tuple[ResolvedSource, Renderer]:
-        """Return the settings of the texts, with those left open decided by the first rows, and the renderer."""
+        """Return the settings of the texts, with those left open decided by the
+        first rows, and the renderer.
+        """
         if self._opened is None:
             files = self.tokenizer.files
             source, _ = settle(self.source, (), files, self.eos_id, Rows(objects=first))
@@ -325,11 +408,19 @@ class RowTokens:
                 chat = replace(source.texts.chat, loss="all")
                 source = replace(source, texts=replace(source.texts, chat=chat))
             mode = source.tokenizer.special_tokens_in_text
-            self._opened = source, open_renderer(source.texts, source.content_field, files, mode)
+            self._opened = (
+                source,
+                open_renderer(source.texts, source.content_field, files, mode),
+            )
         return self._opened
 
     def _encoded(
-        self, source: ResolvedSource, rendered: Rendered, renderer: Renderer, *, marks: bool
+        self,
+        source: ResolvedSource,
+        rendered: Rendered,
+        renderer: Renderer,
+        *,
+        marks: bool,
     ) -> tuple[Ragged, Int64, dict[int, Fault]]:
         """Return the documents of rendered texts.
 
@@ -340,9 +431,10 @@ class RowTokens:
             marks: Whether the documents mark the tokens that count toward the loss.
 
         Returns:
-            documents: Ids of the documents, with BOS and EOS, marked by bits if `marks` is true.
-            origin: int64[documents], the place in the batch of the row that each document is made of.
-            faults: Place in the batch to fault, for rows that cannot be used.
+            documents: Ids of the documents, with BOS and EOS, marked by bits if `marks`
+            is true. origin: int64[documents], the place in the batch of the row that
+            each document is made of. faults: Place in the batch to fault, for rows that
+            cannot be used.
 
         Raises:
             ConfigError: `max_length` leaves no room for a text.
@@ -351,12 +443,18 @@ class RowTokens:
         settings = source.tokenizer
         spans = rendered.spans
         mode = "encode" if renderer.control_tokens else settings.special_tokens_in_text
-        encoder = self._encoder(settings, mode, text_bytes=rendered.text.nbytes, has_spans=spans is not None)
+        encoder = self._encoder(
+            settings, mode, text_bytes=rendered.text.nbytes, has_spans=spans is not None
+        )
         finish: Finish | None = None
         if spans is not None:
             eos = -1 if self.eos_id is None else self.eos_id
             finish = Finish.around(
-                source.texts.prompt, eos, encoder.prefix, encoder.suffix, packed=self.packing
+                source.texts.prompt,
+                eos,
+                encoder.prefix,
+                encoder.suffix,
+                packed=self.packing,
             )
 
         # Encode, and count the documents and tokens that `max_length` cut.
@@ -364,10 +462,16 @@ class RowTokens:
         self._require_room(settings, len(frame.prefix) + len(frame.suffix))
         is_masked = marks or spans is not None
         settings = replace(settings, special_tokens_in_text=mode)
-        encoded = DocumentEncoder(settings, encoder, finish, masked=is_masked).encode(rendered.text, spans)
+        encoded = DocumentEncoder(settings, encoder, finish, masked=is_masked).encode(
+            rendered.text, spans
+        )
         left_out = sum(len(rows) for rows in encoded.left_out.values())
         cut = encoded.touched.get(_CUT, 0) or left_out
-        self.cut.add(CutCount(len(rendered.text), cut, encoded.tokens, sum(encoded.dropped.values())))
+        self.cut.add(
+            CutCount(
+                len(rendered.text), cut, encoded.tokens, sum(encoded.dropped.values())
+            )
+        )
 
         documents = Ragged(encoded.ids, encoded.offsets)
         origin = encoded.origin
@@ -378,8 +482,13 @@ class RowTokens:
             documents = Ragged(documents.ids, documents.offsets[0] + offsets_of(sizes))
             origin = np.arange(len(sizes))
         if finish is None:
-            # The special tokens of the tokenizer. The end counts toward the loss, as the text does.
-            suffix = [token | LOSS for token in encoder.suffix] if is_masked else encoder.suffix
+            # The special tokens of the tokenizer. The end counts toward the loss, as
+            # the text does.
+            suffix = (
+                [token | LOSS for token in encoder.suffix]
+                if is_masked
+                else encoder.suffix
+            )
             before = Ragged.alike(encoder.prefix, len(documents))
             after = Ragged.alike(suffix, len(documents))
             documents = Ragged.joined([before, documents, after])
@@ -387,15 +496,22 @@ class RowTokens:
         return documents, rendered.origin[origin], faults
 
     def _encoder(
-        self, settings: ResolvedTokenizer, mode: SpecialTokensInText, *, text_bytes: int, has_spans: bool
+        self,
+        settings: ResolvedTokenizer,
+        mode: SpecialTokensInText,
+        *,
+        text_bytes: int,
+        has_spans: bool,
     ) -> Encoder:
         """Return the encoder for a mode of special tokens, which is chosen once.
 
         Args:
             settings: Settings of the tokenizer.
             mode: Treatment of special tokens in a text.
-            text_bytes: Size of the first texts. It is a lower bound of the whole, whose size is not known.
-            has_spans: Whether parts of the texts are marked, so that places of tokens are needed.
+            text_bytes: Size of the first texts. It is a lower bound of the whole, whose
+                size is not known.
+            has_spans: Whether parts of the texts are marked, so that places of tokens
+                are needed.
         """
         key = (mode, has_spans)
         if key not in self._encoders:
@@ -410,15 +526,21 @@ class RowTokens:
         return self._encoders[key]
 
     def _require_room(self, settings: ResolvedTokenizer, special_tokens: int) -> None:
-        """Raise ConfigError if the special tokens around a text leave no room for the text."""
+        """Raise ConfigError if the special tokens around a text leave no room for
+        the text.
+        """
         if settings.long_documents != "keep" and settings.max_length <= special_tokens:
             raise ConfigError(
                 f"max_length: {settings.max_length} leaves no room beside the {special_tokens} special tokens of "
                 f"{self.tokenizer.files.name!r}; make it larger, or use add_special_tokens: false"
             )
 
-    def _rows_of(self, batch: RowBatch, documents: Ragged, origin: Int64, *, loss: bool) -> Numbered:
-        """Yield the rows of documents, each with the number of the row that it is made of."""
+    def _rows_of(
+        self, batch: RowBatch, documents: Ragged, origin: Int64, *, loss: bool
+    ) -> Numbered:
+        """Yield the rows of documents, each with the number of the row that it is
+        made of.
+        """
         if not len(documents):
             return
         ids = Ragged(plain(documents.ids), documents.offsets)
@@ -434,10 +556,15 @@ class RowTokens:
             tokens = dict(zip(names, cells, strict=True))
             if keeps_fields:
                 fields = row if self.keep is None else self.keep
-                tokens = {**{name: row[name] for name in fields if name not in removed}, **tokens}
+                tokens = {
+                    **{name: row[name] for name in fields if name not in removed},
+                    **tokens,
+                }
             yield number, tokens
 
-    def _loss_masks(self, documents: Ragged, rows: Sequence[Sized]) -> list[npt.NDArray[np.bool_]]:
+    def _loss_masks(
+        self, documents: Ragged, rows: Sequence[Sized]
+    ) -> list[npt.NDArray[np.bool_]]:
         """Return the loss mask of each document, padded to the length of its row."""
         pads_left = self.tokenizer.pads_left(self.tokenizer.config)
         masks: list[npt.NDArray[np.bool_]] = []
@@ -470,14 +597,18 @@ class RowTokens:
         mask = row.get("attention_mask")
         if mask is not None:
             is_padded = bool(self.tokenizer.config.padding)
-            with_lists["attention_mask"] = mask.tolist() if is_padded else [1] * len(row["input_ids"])
+            with_lists["attention_mask"] = (
+                mask.tolist() if is_padded else [1] * len(row["input_ids"])
+            )
         if "loss_mask" in row:
             with_lists["loss_mask"] = row["loss_mask"].tolist()
         return number, with_lists
 
 
 def _without_nulls(row: Row, names: Iterable[str | None]) -> Row:
-    """Return a row without the keys that have no value in the objects of some fields."""
+    """Return a row without the keys that have no value in the objects of some
+    fields.
+    """
     cleaned = row.copy()
     for name in names:
         if name is not None and name in row:
@@ -485,28 +616,34 @@ def _without_nulls(row: Row, names: Iterable[str | None]) -> Row:
     return cleaned
 
 
-def texts_of(config: PipelineConfig, dataset: DatasetConfig | None, name: str) -> ResolvedSource:
-    """Return the settings by which a build of the configuration makes documents of a source's rows.
+def texts_of(
+    config: PipelineConfig, dataset: DatasetConfig | None, name: str
+) -> ResolvedSource:
+    """Return the settings by which a build of the configuration makes documents of a
+    source's rows.
 
     Args:
         config: Configuration.
-        dataset: Dataset of the source. None for a source that a stage made: it has the pipeline's tokenizer, and no
-            options of its own.
+        dataset: Dataset of the source. None for a source that a stage made: it has the
+            pipeline's tokenizer, and no options of its own.
         name: Name of the source.
     """
     if dataset is None:
         dataset = DatasetConfig(data_files=name)
-    return replace(resolve_source(config, dataset.model_copy(update=_DONE_BEFORE)), name=name)
+    return replace(
+        resolve_source(config, dataset.model_copy(update=_DONE_BEFORE)), name=name
+    )
 
 
 def _batched(rows: Numbered, max_rows: int, *, aligned: bool) -> Iterator[RowBatch]:
-    """Yield rows in batches. If drawing them raises an error, the rows before it are yielded first.
+    """Yield rows in batches. If drawing them raises an error, the rows before it are
+    yielded first.
 
     Args:
         rows: Rows, each with its number.
         max_rows: Maximum number of rows per batch.
-        aligned: Whether a batch holds exactly the rows with the same value of ``number // max_rows``. If not, the
-            first batches are smaller.
+        aligned: Whether a batch holds exactly the rows with the same value of ``number
+            // max_rows``. If not, the first batches are smaller.
     """
     batch: RowBatch = []
     size = 0

@@ -1,7 +1,8 @@
-"""The local engine: the builds of one configuration, and the worker processes that do them.
+"""The local engine: the builds of one configuration, and the worker processes that do
+them.
 
-Whoever orchestrates the run brings threads, retries and records. Each thread borrows a worker process from our own
-pool, which survives the death of its workers.
+Whoever orchestrates the run brings threads, retries and records. Each thread borrows a
+worker process from our own pool, which survives the death of its workers.
 """
 
 from __future__ import annotations
@@ -11,7 +12,13 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor, as_completed, wait
+from concurrent.futures import (
+    Future,
+    InvalidStateError,
+    ThreadPoolExecutor,
+    as_completed,
+    wait,
+)
 from contextlib import ExitStack, nullcontext, suppress
 from contextvars import copy_context
 from dataclasses import astuple, replace
@@ -42,42 +49,56 @@ from tokenlake.etl.reports.dataset import planning_line
 from tokenlake.etl.runner import BuildResult, BuildSteps, result_of
 from tokenlake.etl.session import BuildSession
 from tokenlake.etl.step_clock import StepTime
-from tokenlake.runs.groups import MAX_GROUPS, MAX_TASK_RUNS, MOST_STEPS, group_name, group_units
+from tokenlake.runs.groups import (
+    MAX_GROUPS,
+    MAX_TASK_RUNS,
+    MOST_STEPS,
+    group_name,
+    group_units,
+)
 from tokenlake.runs.progress_log import Log, ProgressLog
 from tokenlake.runs.step_runs import StepRun, UnitTry, step_runs
 from tokenlake.runtime.store.account import Account
 from tokenlake.runtime.store.ledger import UnitRecord
 
 RETRY_SECONDS: Final = (0.5, 2.0)
-"""Seconds before the second and the third try. They are short, because a cancelled run waits for them."""
+"""Seconds before the second and the third try. They are short, because a cancelled
+run waits for them.
+"""
 
-_PLAN_LINE_EVERY: Final = 5.0  # seconds between two lines about the plan, after the first
+# Seconds between two lines about the plan, after the first.
+_PLAN_LINE_EVERY: Final = 5.0
 
 _CANCELLED: Final = "the run was cancelled; finished units are kept, and the same command resumes the run"
 
 
 @final
 class LocalEngine:
-    """The builds of one configuration on this machine; the first one starts with the object, in the background.
+    """The builds of one configuration on this machine; the first one starts with the
+    object, in the background.
 
-    Where text is mixed, the tokens of each source are built first, each by an engine of its own on the same
-    workers (:meth:`parts`). Everything else is about the last build: the mixture, or the only one.
+    Where text is mixed, the tokens of each source are built first, each by an engine of
+    its own on the same workers (:meth:`parts`). Everything else is about the last
+    build: the mixture, or the only one.
 
     Args:
         config: Configuration of all builds.
-        workers: Number of worker processes; None for one per core that this process may use.
+        workers: Number of worker processes; None for one per core that this process may
+            use.
         on_event: Function that gets every event, from several threads.
         pool: Shared workers that outlive the engine; None for workers of its own.
         executor: Place where units run; None for this machine.
 
     Attributes:
         pool: Workers that build the units.
-        blocks: Names of the secret blocks that the last build refers to; :meth:`provide` takes their values.
+        blocks: Names of the secret blocks that the last build refers to;
+            :meth:`provide` takes their values.
         tallies: Figures of the builds so far.
         is_part: True for the build of one source, for another engine.
 
     Raises:
-        ConfigError: Any build is wrong, the last one too: this must be known before hours of work.
+        ConfigError: Any build is wrong, the last one too: this must be known before
+            hours of work.
     """
 
     def __init__(
@@ -96,7 +117,11 @@ class LocalEngine:
         self._began = time.monotonic()
         self._watching = ExitStack()
         # The figures of the whole run are measured, not those of a part of it.
-        watcher = measured(config.observability, on_event) if pool is None else nullcontext(on_event)
+        watcher = (
+            measured(config.observability, on_event)
+            if pool is None
+            else nullcontext(on_event)
+        )
         self._watcher = self._watching.enter_context(watcher)
         self.tallies = RunTallies()
         self._cancelled = False
@@ -105,15 +130,19 @@ class LocalEngine:
         self._failed: dict[int, TokenlakeError] = {}
         self._records: dict[int, UnitRecord] = {}
         self._built: dict[int, UnitFinished] = {}
-        self._tries: defaultdict[int, list[UnitTry]] = defaultdict(list)  # tries that are not shown yet
+        # Tries that are not shown yet.
+        self._tries: defaultdict[int, list[UnitTry]] = defaultdict(list)
         self._tries_of: Counter[int] = Counter()
         self._task_runs_left = MAX_TASK_RUNS
         self._result: BuildResult | None = None
         self._lock = threading.Lock()
         self.pool: Pool = pool or open_pool(executor, workers, config.ray)
         self.workers = self.pool.workers
-        # One more than there are workers, so that no worker waits for a record to be published.
-        self._threads = ThreadPoolExecutor(self.workers + 1, thread_name_prefix="tokenlake-unit")
+        # One more than there are workers, so that no worker waits for a record to be
+        # published.
+        self._threads = ThreadPoolExecutor(
+            self.workers + 1, thread_name_prefix="tokenlake-unit"
+        )
         self.is_part = pool is not None
         self._opening: Future[BuildSession] = Future()
         # Set as soon as it is open, even if nobody waits for it.
@@ -124,7 +153,8 @@ class LocalEngine:
         self._open_next()
 
     def parts(self) -> Iterator[LocalEngine]:
-        """Yield an engine for each source that is text still; each must have committed before the next is asked for.
+        """Yield an engine for each source that is text still; each must have committed
+        before the next is asked for.
 
         Raises:
             CancelledError: :meth:`cancel` was called.
@@ -135,14 +165,18 @@ class LocalEngine:
             self._open_next()
 
     def _open_next(self) -> None:
-        """Start the next build: of one source's tokens, by an engine of its own, or the last."""
+        """Start the next build: of one source's tokens, by an engine of its own, or
+        the last.
+        """
         config = next(self._configs)
         is_last = self._steps.is_last
         with self._lock:
             self.raise_if_cancelled()
             self._part = None
             if not is_last:
-                self._part = LocalEngine(config, on_event=self._on_event, pool=self.pool)
+                self._part = LocalEngine(
+                    config, on_event=self._on_event, pool=self.pool
+                )
         if is_last:
             self._open(config)
 
@@ -166,7 +200,9 @@ class LocalEngine:
         return self._opening.result()
 
     def planned(self, log: Log) -> BuildSession:
-        """Return the planned build as :meth:`session` does, with lines in the log while a long plan is made."""
+        """Return the planned build as :meth:`session` does, with lines in the log
+        while a long plan is made.
+        """
         seconds = 1.0  # time until the next line
         while not self._opening.done():
             with suppress(TimeoutError):
@@ -177,23 +213,31 @@ class LocalEngine:
         return self.session()
 
     def groups(self) -> list[tuple[int, ...]]:
-        """Return the pending units, in order, in groups of neighbours that the run can show.
+        """Return the pending units, in order, in groups of neighbours that the run can
+        show.
 
-        There are at most :data:`MAX_GROUPS`, and fewer where a tokenizer was found wrong and units are built again.
+        There are at most :data:`MAX_GROUPS`, and fewer where a tokenizer was found
+        wrong and units are built again.
         """
         pending = self.session().pending
         with self._lock:
-            group_limit = max(1, min(MAX_GROUPS, self._task_runs_left // (1 + MOST_STEPS)))
+            group_limit = max(
+                1, min(MAX_GROUPS, self._task_runs_left // (1 + MOST_STEPS))
+            )
             groups = group_units(pending, group_limit)
             self._task_runs_left -= len(groups)
         return groups
 
     def groups_at_once(self, groups: Sequence[Sequence[int]]) -> int:
-        """Return how many groups must be under way so that no worker waits for the next one."""
+        """Return how many groups must be under way so that no worker waits for the
+        next one.
+        """
         return 1 + math.ceil(self.workers / max(1, len(groups[-1])))
 
     def step_runs(self, units: Sequence[int]) -> list[StepRun]:
-        """Return the steps of a group of units that are not shown yet, as far as the run has room for them."""
+        """Return the steps of a group of units that are not shown yet, as far as the
+        run has room for them.
+        """
         with self._lock:
             tries = [attempt for unit in units for attempt in self._tries.pop(unit, [])]
             shown = step_runs(units, tries)[: max(0, self._task_runs_left)]
@@ -203,18 +247,25 @@ class LocalEngine:
     def sources_of(self, units: Sequence[int]) -> list[str]:
         """Return the sources of units, each once, in the order of the units."""
         planned = self.session().plan.units
-        return list(dict.fromkeys(source_name(planned[unit].source).replace(" ", "-") for unit in units))
+        return list(
+            dict.fromkeys(
+                source_name(planned[unit].source).replace(" ", "-") for unit in units
+            )
+        )
 
     def build(self, units: Sequence[int], log: Log) -> dict[str, int | float]:
-        """Build some units, as many at a time as there are workers; those that an earlier try finished are kept.
+        """Build some units, as many at a time as there are workers; those that an
+        earlier try finished are kept.
 
         Args:
             units: Indices of units.
-            log: Function that gets a line at the end, and more meanwhile if it takes long.
+            log: Function that gets a line at the end, and more meanwhile if it takes
+                long.
 
         Returns:
-            ``units, documents, tokens, text_bytes`` and ``seconds`` of this call, and ``load_seconds``,
-            ``tokenize_seconds``, ``mix_seconds``, ``pack_seconds`` and ``save_seconds`` of the units that it built.
+            ``units, documents, tokens, text_bytes`` and ``seconds`` of this call, and
+            ``load_seconds``, ``tokenize_seconds``, ``mix_seconds``, ``pack_seconds``
+            and ``save_seconds`` of the units that it built.
 
         Raises:
             WorkerDiedError: A worker died; another try may succeed.
@@ -226,7 +277,8 @@ class LocalEngine:
         planned = self.session().plan.units
         size = sum(planned[unit].bytes for unit in units)
         progress = ProgressLog(group_name(units), size, log, self.display.form)
-        # Units that an earlier try finished count in the totals, but are not built again.
+        # Units that an earlier try finished count in the totals, but are not built
+        # again.
         pending = set(self.session().pending)
         self._build_units([unit for unit in units if unit in pending], progress)
         total = Account.total(self._records[unit].account for unit in units)
@@ -241,7 +293,10 @@ class LocalEngine:
             "tokens": total.tokens,
             "text_bytes": total.text_bytes,
             "seconds": round(time.monotonic() - began, 3),
-            **{f"{stage}_seconds": round(seconds, 3) for stage, seconds in spent.items()},
+            **{
+                f"{stage}_seconds": round(seconds, 3)
+                for stage, seconds in spent.items()
+            },
         }
 
     def commit(self, run: Mapping[str, str] | None = None) -> BuildResult:
@@ -259,14 +314,17 @@ class LocalEngine:
     def export(self) -> BuildResult:
         """Make the exports of the configuration, unless they exist already."""
         self.begin("writing the exports")
-        self._result = replace(self.result(), exports=make_exports(self.config, self.result().manifest))
+        self._result = replace(
+            self.result(), exports=make_exports(self.config, self.result().manifest)
+        )
         return self._result
 
     def begin(self, phase: str) -> None:
         """Report a phase of the flow run, for the display of the run.
 
         Args:
-            phase: Work that begins, ``writing the report``; empty where the build is at work again.
+            phase: Work that begins, ``writing the report``; empty where the build is at
+                work again.
         """
         self._on_event(Phase(phase, "flow"))
 
@@ -276,12 +334,16 @@ class LocalEngine:
         return self._result
 
     def built(self) -> list[UnitFinished]:
-        """Return the units that this engine itself built, in order, with their times."""
+        """Return the units that this engine itself built, in order, with their
+        times.
+        """
         with self._lock:
             return [self._built[unit] for unit in sorted(self._built)]
 
     def cancel(self) -> None:
-        """Kill the workers at once; all waiting calls raise CancelledError. Finished units are kept."""
+        """Kill the workers at once; all waiting calls raise CancelledError. Finished
+        units are kept.
+        """
         with self._lock:
             self._cancelled = True
             part = self._part
@@ -292,7 +354,8 @@ class LocalEngine:
             self._opening.set_exception(CancelledError(_CANCELLED))
         self.pool.cancel()
         if self._session is not None:
-            # Written now: a second Ctrl-C ends the process before anything else could write it.
+            # Written now: a second Ctrl-C ends the process before anything else could
+            # write it.
             self._session.failed(CancelledError(_CANCELLED))
 
     def raise_if_cancelled(self) -> None:
@@ -304,7 +367,10 @@ class LocalEngine:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if error is not None:
             if self._session is not None:
@@ -312,7 +378,8 @@ class LocalEngine:
                 reason = CancelledError(_CANCELLED) if self._cancelled else error
                 self._session.failed(reason)
             self.cancel()
-        # Cancelled, or all done: a thread that still waits for a worker ends with its pool.
+        # Cancelled, or all done: a thread that still waits for a worker ends with its
+        # pool.
         self._threads.shutdown(wait=False, cancel_futures=True)
         if not self.is_part:
             self.pool.close()
@@ -324,10 +391,14 @@ class LocalEngine:
         if not self.blocks:
             self._provided.set()
         # A daemon: hashing terabytes must not keep a cancelled run alive.
-        threading.Thread(target=self._plan, args=(config,), name="plan", daemon=True).start()
+        threading.Thread(
+            target=self._plan, args=(config,), name="plan", daemon=True
+        ).start()
 
     def _plan(self, config: PipelineConfig) -> None:
-        """Plan and claim a build, and hand the session, or the error, to the waiting threads."""
+        """Plan and claim a build, and hand the session, or the error, to the waiting
+        threads.
+        """
         # The future may have been cancelled meanwhile: then nobody waits any more.
         with suppress(InvalidStateError):
             try:
@@ -346,15 +417,18 @@ class LocalEngine:
     def _build_units(self, units: Sequence[int], progress: ProgressLog) -> None:
         """Build units, as many at a time as there are workers.
 
-        A single unit is tried once; the caller tries it again. A unit among others is tried again here: one worker that
-        dies must not stop its neighbours, or use up the tries of the group.
+        A single unit is tried once; the caller tries it again. A unit among others is
+        tried again here: one worker that dies must not stop its neighbours, or use up
+        the tries of the group.
         """
         if len(units) == 1:
             self._build_unit(units[0], progress)
             return
         builds = [
             # The context of the caller has the log of the run.
-            self._threads.submit(copy_context().run, self._build_with_retries, unit, progress)
+            self._threads.submit(
+                copy_context().run, self._build_with_retries, unit, progress
+            )
             for unit in units
         ]
         try:
@@ -413,7 +487,9 @@ class LocalEngine:
             self._note_try(event.unit, event.steps, event.error)
         self._on_event(event)
 
-    def _note_try(self, unit: int, steps: tuple[StepTime, ...], error: str | None) -> None:
+    def _note_try(
+        self, unit: int, steps: tuple[StepTime, ...], error: str | None
+    ) -> None:
         """Keep a try of a unit until its steps are shown."""
         with self._lock:
             self._tries_of[unit] += 1

@@ -1,4 +1,5 @@
-"""Bounds of a deployment's parameters: the paths, URLs, functions and secrets that its runs may reach.
+"""Bounds of a deployment's parameters: the paths, URLs, functions and secrets that its
+runs may reach.
 
 Whoever may start a run on a Prefect server chooses paths on the worker's machine, and URLs that are read
 with its credentials. Its owner bounds them with environment variables of the worker, lists of folders and URLs
@@ -27,10 +28,11 @@ Configurations that are files of the worker's machine must lie in ``deployments/
 
     TOKENLAKE_ALLOWED_CONFIGS=/data/configurations
 
-A variable that is not set allows every path of inputs and outputs, but no function, no secret and no other folder of
-configurations. Of `storage_options` a few are known, and all others refused: a reference stands only where a credential
-does, and an address must be written out and be allowed for inputs, or for outputs. Runs that a command starts are not
-bounded: their owner could read and write these paths without us.
+A variable that is not set allows every path of inputs and outputs, but no function, no
+secret and no other folder of configurations. Of `storage_options` a few are known, and
+all others refused: a reference stands only where a credential does, and an address must
+be written out and be allowed for inputs, or for outputs. Runs that a command starts are
+not bounded: their owner could read and write these paths without us.
 """
 
 from __future__ import annotations
@@ -47,14 +49,25 @@ from urllib.parse import unquote, urlsplit
 
 from tokenlake.base.section import BlockSecret, EnvSecret, plain_options, references
 from tokenlake.config.pipeline import PipelineConfig
-from tokenlake.config.resolve import first_steps, foreseen, resolve, resolve_source, store_of
+from tokenlake.config.resolve import (
+    first_steps,
+    foreseen,
+    resolve,
+    resolve_source,
+    store_of,
+)
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.errors import ConfigError
 from tokenlake.etl.clean.cleaning import output_of
 from tokenlake.etl.export.plan import exports_of
 from tokenlake.etl.job import EngineJob, Job, SignJob, UnitJob
 from tokenlake.etl.sources.allowed import require_allowed_inputs
-from tokenlake.runtime.store.allowed import INPUTS, AllowedPlaces, bound_inputs_here, entries_of
+from tokenlake.runtime.store.allowed import (
+    INPUTS,
+    AllowedPlaces,
+    bound_inputs_here,
+    entries_of,
+)
 from tokenlake.runtime.store.schemes import is_local
 
 _Ts = TypeVarTuple("_Ts")
@@ -66,13 +79,32 @@ VARIABLES: Final = "TOKENLAKE_ALLOWED_VARIABLES"
 BLOCKS: Final = "TOKENLAKE_ALLOWED_BLOCKS"
 CONFIGS: Final = "TOKENLAKE_ALLOWED_CONFIGS"
 
-# The storage options that are known, by the kind of their values. All others are refused.
+# The storage options that are known, by the kind of their values. All others are
+# refused.
 _CREDENTIALS: Final = frozenset(
-    {"key", "secret", "token", "username", "password", "query", "account_key", "sas_token", "client_secret"}
+    {
+        "key",
+        "secret",
+        "token",
+        "username",
+        "password",
+        "query",
+        "account_key",
+        "sas_token",
+        "client_secret",
+    }
     | {"aws_access_key_id", "aws_secret_access_key", "aws_session_token"}
 )
 _WORDS: Final = frozenset(
-    {"anon", "requester_pays", "project", "region", "region_name", "client_id", "tenant_id"}
+    {
+        "anon",
+        "requester_pays",
+        "project",
+        "region",
+        "region_name",
+        "client_id",
+        "tenant_id",
+    }
 )
 _ADDRESSES: Final = frozenset({"endpoint", "endpoint_url"})
 _HEADERS: Final = frozenset(
@@ -88,8 +120,8 @@ class Bounds:
     """The bounds of a run.
 
     Attributes:
-        environment: Variables of the worker's environment, which bound the run of a deployment. None: a run that a
-            command started, which is not bounded.
+        environment: Variables of the worker's environment, which bound the run of a
+            deployment. None: a run that a command started, which is not bounded.
     """
 
     environment: Mapping[str, str] | None = None
@@ -99,7 +131,9 @@ class Bounds:
         """True for the run of a deployment."""
         return self.environment is not None
 
-    def require(self, check: Callable[[*_Ts, Mapping[str, str]], None], *arguments: *_Ts) -> None:
+    def require(
+        self, check: Callable[[*_Ts, Mapping[str, str]], None], *arguments: *_Ts
+    ) -> None:
         """Check a path, address or secret of a run, unless the run is not bounded.
 
         Args:
@@ -114,17 +148,21 @@ class Bounds:
             check(*arguments, self.environment)
 
     def require_secret(self, name: str, value: str) -> None:
-        """Check the value of a block: whoever may start a run of a deployment can write blocks, too.
+        """Check the value of a block: whoever may start a run of a deployment can write
+        blocks, too.
 
         Raises:
             ConfigError: It is an address, or the path of a file of this machine.
         """
         if self.is_bounded and ("://" in value or os.path.isfile(value)):  # noqa: PTH113 - no OSError
-            raise ConfigError(f"{{block: {name}}} contains an address or a path, expected a secret")
+            raise ConfigError(
+                f"{{block: {name}}} contains an address or a path, expected a secret"
+            )
 
     @contextmanager
     def contents_hidden(self, path: str) -> Generator[None]:
-        """Report where a file is wrong, but not its content: whoever starts a deployment's run reads the message.
+        """Report where a file is wrong, but not its content: whoever starts a
+        deployment's run reads the message.
 
         Problems of the overrides, which came with the run, are reported in full.
 
@@ -138,7 +176,9 @@ class Bounds:
                 raise
             override = error.details.get("override")
             if override is not None:
-                raise ConfigError(f"{override}: it does not match the configuration {path}") from None
+                raise ConfigError(
+                    f"{override}: it does not match the configuration {path}"
+                ) from None
             problems: list[str] = error.details.get("problems", [])
             messages: list[str] = list(error.details.get("overridden", ()))
             if len(messages) < max(len(problems), 1):
@@ -154,7 +194,9 @@ UNBOUNDED: Final = Bounds()
 """The bounds of a run that a command started: none."""
 
 
-def check_store(store: str, options: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+def check_store(
+    store: str, options: Mapping[str, Any], environment: Mapping[str, str]
+) -> None:
     """Check the store that a run looks at, and the options that it opens it with."""
     for reference in _named_secrets(options):
         _check_reference(reference, environment)
@@ -163,23 +205,30 @@ def check_store(store: str, options: Mapping[str, Any], environment: Mapping[str
 
 def check_repository(repo: str, environment: Mapping[str, str]) -> None:
     """Check the Hub's repository that a run publishes in."""
-    AllowedPlaces.of(environment, OUTPUTS).require(f"hf://datasets/{repo}", "the repository")
+    AllowedPlaces.of(environment, OUTPUTS).require(
+        f"hf://datasets/{repo}", "the repository"
+    )
 
 
-def check_reference(reference: Mapping[str, str], environment: Mapping[str, str]) -> None:
+def check_reference(
+    reference: Mapping[str, str], environment: Mapping[str, str]
+) -> None:
     """Check the secret that a run names; empty: it names none."""
     for secret in _named_secrets({"token": reference}):
         _check_reference(secret, environment)
 
 
 def check_config(path: Path, deployments: Path, environment: Mapping[str, str]) -> None:
-    """Check, before it is read, that a configuration's file lies in `deployments` or in an allowed folder."""
+    """Check, before it is read, that a configuration's file lies in `deployments` or
+    in an allowed folder.
+    """
     entries = (str(deployments), *(entries_of(environment.get(CONFIGS)) or ()))
     AllowedPlaces(CONFIGS, entries).require(str(path), "config")
 
 
 def check_job(job: Job, environment: Mapping[str, str]) -> None:
-    """Check the inputs and functions of a job of a plan: everyone who can write the store can write plans.
+    """Check the inputs and functions of a job of a plan: everyone who can write the
+    store can write plans.
 
     Its store is checked separately.
     """
@@ -245,24 +294,31 @@ def check_cleaning(config: PipelineConfig, environment: Mapping[str, str]) -> No
     sets = clean.contamination.sets if clean.contamination else ()
     for dataset in (*config.datasets, *sets):
         _check_source(resolve_source(config, dataset), environment)
-    _check_store(store_of(config), plain_options(config.save.storage_options or {}), outputs)
+    _check_store(
+        store_of(config), plain_options(config.save.storage_options or {}), outputs
+    )
     # Lists of earlier runs were outputs, too.
     for path in (output_of(config), *clean.against):
         outputs.require(path, "a list of documents to leave out")
 
 
-def _check_store(store: str, options: Mapping[str, Any], outputs: AllowedPlaces) -> None:
+def _check_store(
+    store: str, options: Mapping[str, Any], outputs: AllowedPlaces
+) -> None:
     """Check the place of a store, and its options."""
     place = store
     if is_local(store) and "://" in store:
-        # As the store itself reads its address: ~ and percent signs must not lead elsewhere.
+        # As the store itself reads its address: ~ and percent signs must not lead
+        # elsewhere.
         place = unquote(urlsplit(store).path)
     outputs.require(place, "the store")
     _check_options(options, outputs, "the store")
 
 
 def _check_source(source: ResolvedSource, environment: Mapping[str, str]) -> None:
-    """Check the inputs of a source, the options that they are opened with, and its functions."""
+    """Check the inputs of a source, the options that they are opened with, and its
+    functions.
+    """
     inputs = AllowedPlaces.of(environment, INPUTS)
     require_allowed_inputs(source, inputs)
     _check_options(source.storage_options, inputs, repr(source.name))
@@ -270,7 +326,9 @@ def _check_source(source: ResolvedSource, environment: Mapping[str, str]) -> Non
 
 
 def _check_tokenizer(source: ResolvedSource, environment: Mapping[str, str]) -> None:
-    """Check the tokenizer of a source: a file by its folder, a repository of the Hub by patterns."""
+    """Check the tokenizer of a source: a file by its folder, a repository of the Hub
+    by patterns.
+    """
     name = source.tokenizer.name_or_path
     subject = f"the tokenizer of {source.name!r}"
     if _is_file(name):
@@ -280,7 +338,11 @@ def _check_tokenizer(source: ResolvedSource, environment: Mapping[str, str]) -> 
     if allowed is None:
         return
     repository, _, revision = name.partition("@")
-    patterns = [entry for entry in allowed.split(":") if entry and not entry.startswith(("/", "."))]
+    patterns = [
+        entry
+        for entry in allowed.split(":")
+        if entry and not entry.startswith(("/", "."))
+    ]
     is_listed = any(fnmatchcase(repository, pattern) for pattern in patterns)
     if not is_listed or ".." in revision.split("/"):
         allowed_names = ", ".join(patterns) or "nothing on the Hub"
@@ -294,7 +356,9 @@ def _check_functions(source: ResolvedSource, environment: Mapping[str, str]) -> 
     """Check that the functions of a source match one of the patterns."""
     for name in source.texts.functions:
         allowed = environment.get(CALLABLES, "")
-        _check_name(name, f"the function {name!r} of {source.name!r}", allowed, CALLABLES)
+        _check_name(
+            name, f"the function {name!r} of {source.name!r}", allowed, CALLABLES
+        )
 
 
 def _check_templates(source: ResolvedSource, environment: Mapping[str, str]) -> None:
@@ -308,21 +372,27 @@ def _check_templates(source: ResolvedSource, environment: Mapping[str, str]) -> 
     if texts.preference:
         templates.append(texts.preference.chat_template)
     for template in templates:
-        # Without a brace it is the name of one of the tokenizer's, or the path of a file.
+        # Without a brace it is the name of one of the tokenizer's, or the path of a
+        # file.
         if template and "{" not in template and _is_file(template):
             _folders(environment).require(template, f"the template of {source.name!r}")
 
 
 def _is_file(name: str) -> bool:
-    """Return whether a name is taken as that of a file of this machine, and not of something on the Hub."""
+    """Return whether a name is taken as that of a file of this machine, and not of
+    something on the Hub.
+    """
     is_path = name.startswith(("/", ".", "~")) or ".." in name.split("/")
-    # No tokenizer and no template is read from a URL; the text of one may still be a path.
+    # No tokenizer and no template is read from a URL; the text of one may still be a
+    # path.
     return is_path or "://" in name or Path(name).expanduser().exists()
 
 
 def _folders(environment: Mapping[str, str]) -> AllowedPlaces:
     """Return the folders of inputs and of tokenizers."""
-    variables = [variable for variable in (TOKENIZERS, INPUTS) if variable in environment]
+    variables = [
+        variable for variable in (TOKENIZERS, INPUTS) if variable in environment
+    ]
     if not variables:
         return AllowedPlaces(f"{TOKENIZERS} or {INPUTS}", None)
     folders: list[str] = []
@@ -332,8 +402,12 @@ def _folders(environment: Mapping[str, str]) -> AllowedPlaces:
     return AllowedPlaces(f"{TOKENIZERS} or {INPUTS}", tuple(folders))
 
 
-def _check_reference(reference: EnvSecret | BlockSecret, environment: Mapping[str, str]) -> None:
-    """Check that the name of a variable or a block matches one of the patterns, and that it holds no address."""
+def _check_reference(
+    reference: EnvSecret | BlockSecret, environment: Mapping[str, str]
+) -> None:
+    """Check that the name of a variable or a block matches one of the patterns, and
+    that it holds no address.
+    """
     if isinstance(reference, BlockSecret):
         name = reference.block.removeprefix("secret/")
         _check_name(name, f"{{block: {name}}}", environment.get(BLOCKS, ""), BLOCKS)
@@ -365,8 +439,11 @@ def _check_name(name: str, subject: str, allowed: str, variable: str) -> None:
         )
 
 
-def _check_options(options: Mapping[str, Any], places: AllowedPlaces, owner: str) -> None:
-    """Check that storage options are known ones, and that addresses in them are allowed.
+def _check_options(
+    options: Mapping[str, Any], places: AllowedPlaces, owner: str
+) -> None:
+    """Check that storage options are known ones, and that addresses in them are
+    allowed.
 
     Args:
         options: Options of a file system.
@@ -374,7 +451,8 @@ def _check_options(options: Mapping[str, Any], places: AllowedPlaces, owner: str
         owner: Source or store that has the options, for the message.
 
     Raises:
-        ConfigError: An option is not known, has another form, or leads to a place that is not allowed.
+        ConfigError: An option is not known, has another form, or leads to a place that
+            is not allowed.
     """
     for key, value in options.items():
         subject = f"storage_options of {owner}: {key}"
@@ -385,10 +463,15 @@ def _check_options(options: Mapping[str, Any], places: AllowedPlaces, owner: str
                 raise ConfigError(
                     f"{subject}: expected a URL in full, so that it can be compared with {places.variable}"
                 )
-            # Without a list, too: the credentials of the worker's machine would go there.
-            AllowedPlaces(places.variable, places.entries or ()).require_url(value, subject)
+            # Without a list, too: the credentials of the worker's machine would go
+            # there.
+            AllowedPlaces(places.variable, places.entries or ()).require_url(
+                value, subject
+            )
         elif not _is_known(key, value):
-            names = sorted({*_CREDENTIALS, *_WORDS, *_ADDRESSES, "client_kwargs", "headers"})
+            names = sorted(
+                {*_CREDENTIALS, *_WORDS, *_ADDRESSES, "client_kwargs", "headers"}
+            )
             raise ConfigError(
                 f"{subject} is refused: a worker allows runs of a deployment only {', '.join(names)}, and of headers "
                 f"{', '.join(sorted(_HEADERS))}; credentials as {{env: NAME}} or {{block: NAME}}, all others as a "
@@ -397,8 +480,14 @@ def _check_options(options: Mapping[str, Any], places: AllowedPlaces, owner: str
 
 
 def _is_known(key: str, value: object) -> bool:
-    """Return whether an option leads to no other place, and its value has the form that the option has."""
-    if key in ("headers", "query") and isinstance(value, Mapping) and not _is_reference(value):
+    """Return whether an option leads to no other place, and its value has the form
+    that the option has.
+    """
+    if (
+        key in ("headers", "query")
+        and isinstance(value, Mapping)
+        and not _is_reference(value)
+    ):
         entries = cast("Mapping[str, Any]", value)
         if key == "headers" and not {name.lower() for name in entries} <= _HEADERS:
             return False
@@ -409,16 +498,20 @@ def _is_known(key: str, value: object) -> bool:
 
 
 def _is_word(value: object) -> bool:
-    """Return whether a value is null, a truth value, or one word of letters, digits, ``_`` and ``-``."""
+    """Return whether a value is null, a truth value, or one word of letters, digits,
+    ``_`` and ``-``.
+    """
     if isinstance(value, str):
         return _WORD.fullmatch(value) is not None
     return value is None or isinstance(value, bool)
 
 
 def _is_credential(value: object) -> bool:
-    """Return whether a value can be a credential: a reference, or a text that is no address.
+    """Return whether a value can be a credential: a reference, or a text that is no
+    address.
 
-    Texts are accepted because literal secrets were refused when the configuration was read.
+    Texts are accepted because literal secrets were refused when the configuration was
+    read.
     """
     if isinstance(value, str):
         return "://" not in value
@@ -426,8 +519,13 @@ def _is_credential(value: object) -> bool:
 
 
 def _is_reference(value: object) -> bool:
-    """Return whether a value is a reference to a secret: ``{env: NAME}`` or ``{block: NAME}``."""
-    return isinstance(value, Mapping) and set(cast("Mapping[str, Any]", value)) in ({"env"}, {"block"})
+    """Return whether a value is a reference to a secret: ``{env: NAME}`` or
+    ``{block: NAME}``.
+    """
+    return isinstance(value, Mapping) and set(cast("Mapping[str, Any]", value)) in (
+        {"env"},
+        {"block"},
+    )
 
 
 def _named_secrets(options: Mapping[str, Any]) -> Iterator[EnvSecret | BlockSecret]:

@@ -1,4 +1,6 @@
-"""The log lines of a group of units: its progress every ten seconds, and its totals at the end."""
+"""The log lines of a group of units: its progress every ten seconds, and its totals
+at the end.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ class ProgressLog:
         name: Beginning of each line.
         total: Input bytes of the group.
         log: Function that gets the lines.
-        form: Form of the lines: ``json``, or ``none`` for the last line alone; any other word is text.
+        form: Form of the lines: ``json``, or ``none`` for the last line alone; any
+            other word is text.
         clock: Function that returns monotonic seconds.
     """
 
@@ -60,15 +63,24 @@ class ProgressLog:
             self._write(summary, self._documents, self._tokens, self._bytes)
 
     def done(self, documents: int, tokens: int, stages: Mapping[str, float]) -> None:
-        """Write the last line, with the totals of the group and the seconds of each stage."""
+        """Write the last line, with the totals of the group and the seconds of each
+        stage.
+        """
         summary = f"{numbers.size(self._total)} in {numbers.duration(self._clock() - self._began)}"
         if stages:
-            times = [f"{stage} {numbers.duration(seconds)}" for stage, seconds in stages.items()]
+            times = [
+                f"{stage} {numbers.duration(seconds)}"
+                for stage, seconds in stages.items()
+            ]
             summary += f" ({', '.join(times)})"
         self._write(summary, documents, tokens, self._total)
 
-    def _write(self, summary: str, documents: int, tokens: int, read_bytes: int) -> None:
-        """Write a line with figures: a JSON object, or text that begins with a summary."""
+    def _write(
+        self, summary: str, documents: int, tokens: int, read_bytes: int
+    ) -> None:
+        """Write a line with figures: a JSON object, or text that begins with a
+        summary.
+        """
         seconds = self._clock() - self._began
         if self._form == "json":
             figures = {
@@ -82,5 +94,7 @@ class ProgressLog:
             self._log(json.dumps(figures))
             return
         speed = numbers.rate(read_bytes, seconds)
-        counts = f"{numbers.plural(documents, 'document')}, {numbers.short(tokens)} tokens"
+        counts = (
+            f"{numbers.plural(documents, 'document')}, {numbers.short(tokens)} tokens"
+        )
         self._log(f"{self._name}: {summary}, {speed}, {counts}")

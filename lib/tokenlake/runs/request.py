@@ -1,7 +1,9 @@
-"""The configuration that the parameters of a run describe: a name, a file or a mapping, and values that override it.
+"""The configuration that the parameters of a run describe: a name, a file or a mapping,
+and values that override it.
 
-Each parameter becomes an override ``key=value``, as the command line has them. Overrides refuse literal secrets, so a
-mapping that came as a parameter is turned into overrides, too. The order is
+Each parameter becomes an override ``key=value``, as the command line has them.
+Overrides refuse literal secrets, so a mapping that came as a parameter is turned into
+overrides, too. The order is
 
     the demo's data (only for the configuration `demo`) < the mapping < the form's fields < the overrides
 """
@@ -26,8 +28,14 @@ from tokenlake.etl.sources.hash_cache import default_path
 from tokenlake.runs.policy import UNBOUNDED, Bounds, check_config
 
 _PACKAGED: Final = Path(__file__).resolve().parent / "deployments"
-DEPLOYMENTS: Final = _PACKAGED if _PACKAGED.is_dir() else Path(__file__).resolve().parents[3] / "deployments"
-"""Folder of the configurations that are known by name: in the wheel, otherwise in the checkout."""
+DEPLOYMENTS: Final = (
+    _PACKAGED
+    if _PACKAGED.is_dir()
+    else Path(__file__).resolve().parents[3] / "deployments"
+)
+"""Folder of the configurations that are known by name: in the wheel, otherwise in
+the checkout.
+"""
 
 DEFAULT: Final = "demo"
 """Configuration of runs of the flow `tokenize` that name none."""
@@ -50,19 +58,23 @@ def resolve_request(
     weights: Mapping[str, float] | None = None,
     bounds: Bounds = UNBOUNDED,
 ) -> PipelineConfig:
-    """Return the configuration that the parameters of the flow `tokenize` or `mix` describe.
+    """Return the configuration that the parameters of the flow `tokenize` or `mix`
+    describe.
 
     The server stores all parameters as they are, so secrets must be references.
 
     Args:
-        config: Name of a configuration in :data:`DEPLOYMENTS`, path of a file, or a mapping; None for the demo.
+        config: Name of a configuration in :data:`DEPLOYMENTS`, path of a file, or a
+            mapping; None for the demo.
         data_files: Files of the only source, or a mapping of source to its files.
-        tokenizer: Hub id or path of the tokenizer that replaces the configured one; its options stay.
+        tokenizer: Hub id or path of the tokenizer that replaces the configured one; its
+            options stay.
         output: Path or URL of the store.
         name: Name of the dataset.
         overrides: Texts ``key=value``, which come last.
         report: Function that gets a line when a file is made that takes a while.
-        weights: Weights of a mixture, in place of those of the configuration and of its schedule.
+        weights: Weights of a mixture, in place of those of the configuration and of its
+            schedule.
         bounds: Bounds of the run; a configuration's file must lie within them.
 
     Raises:
@@ -80,12 +92,17 @@ def resolve_request(
         values += _data_file_overrides(data, data_files)
     if weights:
         # A schedule would take precedence over weights.
-        values += ["mix.weight_schedule=null", f"mix.weights={json.dumps(dict(weights))}"]
+        values += [
+            "mix.weight_schedule=null",
+            f"mix.weights={json.dumps(dict(weights))}",
+        ]
     return _load(file, data, [*values, *overrides], report, bounds)
 
 
 def _tokenizer_key(data: Mapping[str, Any]) -> str:
-    """Return the key of the default tokenizer that a configuration uses: that of `tokenize` comes first."""
+    """Return the key of the default tokenizer that a configuration uses: that of
+    `tokenize` comes first.
+    """
     key = "default_tokenizer"
     choice = data.get(key)
     stage = data.get("tokenize")
@@ -104,7 +121,8 @@ def stage_values(
     tokenizer_backend: str | None = None,
     splits: Mapping[str, float] | None = None,
 ) -> list[str]:
-    """Return the overrides that the fields of a flow's form stand for; an empty field has none.
+    """Return the overrides that the fields of a flow's form stand for; an empty field
+    has none.
 
     Args:
         seq_length: Tokens of a packed row.
@@ -127,7 +145,8 @@ def known_configurations() -> list[str]:
 
 
 def require_flow(flow: str, config: PipelineConfig) -> None:
-    """Check that a flow builds a configuration: `tokenize` builds from text, `mix` everything else.
+    """Check that a flow builds a configuration: `tokenize` builds from text, `mix`
+    everything else.
 
     Args:
         flow: Name of the flow.
@@ -183,7 +202,8 @@ def _load(
         data: Content of the file, or the mapping.
         values: Overrides ``key=value``.
         report: Function that gets a line when a file is made that takes a while.
-        bounds: Bounds of the run; they decide whether messages may show the content of the file.
+        bounds: Bounds of the run; they decide whether messages may show the content of
+            the file.
 
     Raises:
         ConfigError: An option is wrong, or there is no data to read.
@@ -193,20 +213,25 @@ def _load(
     if not has_datasets:
         has_datasets = any(key.partition(".")[0] == "datasets" for key in keys)
     if not has_datasets:
-        is_demo = file is not None and Path(file).resolve() == DEPLOYMENTS / f"{DEFAULT}.yaml"
+        is_demo = (
+            file is not None and Path(file).resolve() == DEPLOYMENTS / f"{DEFAULT}.yaml"
+        )
         if not is_demo:
             raise _no_data(file, data)
         values = [*_demo_overrides(keys, report), *values]
     if file is not None:
         with bounds.contents_hidden(file):
             return load_config(file, values)
-    # As overrides, because those refuse literal secrets and mappings from Python code do not.
+    # As overrides, because those refuse literal secrets and mappings from Python code
+    # do not.
     options = [f"{key}={json.dumps(value)}" for key, value in data.items()]
     return load_config({}, [*options, *values])
 
 
 def _no_data(file: str | None, data: Mapping[str, Any]) -> ConfigError:
-    """Return the error for a configuration without datasets, with the parameter that names files."""
+    """Return the error for a configuration without datasets, with the parameter that
+    names files.
+    """
     name = Path(file).stem if file else data.get("name")
     files = "'/data/*.jsonl.zst'"
     if data.get("mix"):
@@ -220,20 +245,28 @@ def _no_data(file: str | None, data: Mapping[str, Any]) -> ConfigError:
 
 
 def _demo_overrides(keys: Sequence[str], report: Callable[[str], None]) -> list[str]:
-    """Return the overrides that name the demo's corpus and its tokenizer; missing files are made.
+    """Return the overrides that name the demo's corpus and its tokenizer; missing files
+    are made.
 
     Args:
-        keys: Keys of the other overrides; the tokenizer is trained only if they name none.
+        keys: Keys of the other overrides; the tokenizer is trained only if they name
+            none.
         report: Function that gets a line when a file is made that takes a while.
     """
     names_tokenizer = any("default_tokenizer" in key for key in keys)
-    settings = demo_settings(default_path().parent / "demo", report, trained=not names_tokenizer)
+    settings = demo_settings(
+        default_path().parent / "demo", report, trained=not names_tokenizer
+    )
     return [
-        f"{key}={json.dumps(settings[key])}" for key in ("datasets", "default_tokenizer") if key in settings
+        f"{key}={json.dumps(settings[key])}"
+        for key in ("datasets", "default_tokenizer")
+        if key in settings
     ]
 
 
-def _read_base(config: str | Mapping[str, Any], bounds: Bounds) -> tuple[str | None, Mapping[str, Any]]:
+def _read_base(
+    config: str | Mapping[str, Any], bounds: Bounds
+) -> tuple[str | None, Mapping[str, Any]]:
     """Return the path of the configuration's file, None for a mapping, and its content.
 
     Raises:
@@ -260,19 +293,23 @@ def _read_base(config: str | Mapping[str, Any], bounds: Bounds) -> tuple[str | N
 
 
 def _data_file_overrides(data: Mapping[str, Any], files: DataFiles) -> list[str]:
-    """Return the overrides that give sources other files, or new sources if the configuration has none.
+    """Return the overrides that give sources other files, or new sources if the
+    configuration has none.
 
     Args:
         data: Content of the configuration.
         files: Files of the only source, or a mapping of source to its files.
 
     Raises:
-        ConfigError: The mapping names an unknown source, or there are several sources and no mapping.
+        ConfigError: The mapping names an unknown source, or there are several sources
+            and no mapping.
     """
     datasets = data.get("datasets") or ()
     if not datasets:
         entries = files if isinstance(files, Mapping) else {"data": files}
-        sources = [{"name": name, "data_files": entry} for name, entry in entries.items()]
+        sources = [
+            {"name": name, "data_files": entry} for name, entry in entries.items()
+        ]
         return [f"datasets={json.dumps(sources)}"]
     # Files without names belong to the only dataset.
     if not isinstance(files, Mapping):
@@ -282,7 +319,9 @@ def _data_file_overrides(data: Mapping[str, Any], files: DataFiles) -> list[str]
                 "files belong; write overrides such as datasets.0.data_files=..."
             )
         return [f"datasets.0.data_files={json.dumps(files)}"]
-    names = [str(dataset.get("name")) for dataset in datasets if isinstance(dataset, Mapping)]
+    names = [
+        str(dataset.get("name")) for dataset in datasets if isinstance(dataset, Mapping)
+    ]
     overrides: list[str] = []
     for name, entry in files.items():
         if name not in names:

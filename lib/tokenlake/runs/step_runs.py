@@ -1,6 +1,8 @@
-"""The steps of a group of units as a run shows them: each step once, with its true begin and end.
+"""The steps of a group of units as a run shows them: each step once, with its true
+begin and end.
 
-A unit is loaded, tokenized or mixed, packed and saved inside a worker process. What is shown here was measured there.
+A unit is loaded, tokenized or mixed, packed and saved inside a worker process. What is
+shown here was measured there.
 """
 
 from __future__ import annotations
@@ -63,7 +65,11 @@ class StepRun:
         """
         if self.error is not None:
             raise WorkerError(self.error, step=self.stage)
-        return {"units": self.units, "seconds": self.ended - self.began, "busy_seconds": self.busy}
+        return {
+            "units": self.units,
+            "seconds": self.ended - self.began,
+            "busy_seconds": self.busy,
+        }
 
     @property
     def summary(self) -> str:
@@ -77,8 +83,8 @@ class StepRun:
 def step_runs(units: Sequence[int], tries: Iterable[UnitTry]) -> list[StepRun]:
     """Return the steps to show for a group of units, in the order in which they began.
 
-    A unit by itself shows all steps of every try. A group shows the sum over its units that were built, and each step
-    that failed.
+    A unit by itself shows all steps of every try. A group shows the sum over its units
+    that were built, and each step that failed.
 
     Args:
         units: Indices of the units of the group, neighbours in ascending order.
@@ -116,7 +122,9 @@ def _of_group(units: Sequence[int], built: Sequence[UnitTry]) -> list[StepRun]:
     """Return the steps of a group, each summed over the units that were built."""
     runs: list[StepRun] = []
     for stage in STAGES:
-        steps = [step for attempt in built for step in attempt.steps if step.stage == stage]
+        steps = [
+            step for attempt in built for step in attempt.steps if step.stage == stage
+        ]
         if not steps:
             continue
         runs.append(

@@ -1,4 +1,6 @@
-"""What a trainer installs: stores, shards, mixtures, the order of rows, loaders; beside them the trainer and proofs."""
+"""What a trainer installs: stores, shards, mixtures, the order of rows, loaders;
+beside them the trainer and proofs.
+"""
 
 from tokenlake.base.lazy_names import lazy_package
 

@@ -1,8 +1,11 @@
-"""Types of the columns of kept fields: one name for each set of values, and the conversions between them.
+"""Types of the columns of kept fields: one name for each set of values, and the
+conversions between them.
 
-Of several Arrow types that hold the same values there is one :data:`~tokenlake.base.columns.ColumnType`: strings and
-lists are the large ones, dictionaries are their values, and seconds are milliseconds, because Parquet has no seconds.
-Values that Parquet cannot hold as they are (unions, maps, extensions) become JSON text.
+Of several Arrow types that hold the same values there is one
+:data:`~tokenlake.base.columns.ColumnType`: strings and lists are the large ones,
+dictionaries are their values, and seconds are milliseconds, because Parquet has no
+seconds. Values that Parquet cannot hold as they are (unions, maps, extensions) become
+JSON text.
 """
 
 from __future__ import annotations
@@ -28,24 +31,38 @@ _RANGES: Final[dict[str, tuple[int, int]]] = {
 _LARGE_INTEGERS: Final = "decimal128(38, 0)"  # integers beyond 64 bits
 _DECIMAL: Final = re.compile(r"decimal(32|64|128|256)\((\d+), (-?\d+)\)")
 _ZONED: Final = re.compile(r"timestamp\[(ms|us|ns), tz=(.+)\]")
-_COARSE: Final = {"timestamp[s]": "timestamp[ms]", "time32[s]": "time32[ms]", "date64[ms]": "date32[day]"}
+_COARSE: Final = {
+    "timestamp[s]": "timestamp[ms]",
+    "time32[s]": "time32[ms]",
+    "date64[ms]": "date32[day]",
+}
 _EXACT_FLOAT: Final = 1 << 53  # integers up to this size are exact as float64
 
 
 def is_list(kind: Any) -> bool:
     """Return whether values of an Arrow type are lists, in any layout."""
     types = pa.types
-    return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    return (
+        types.is_list(kind)
+        or types.is_large_list(kind)
+        or types.is_fixed_size_list(kind)
+    )
 
 
 def column_type(kind: Any) -> ColumnType:
-    """Return the type of a column of an Arrow type; JSON text if Parquet cannot hold its values as they are."""
+    """Return the type of a column of an Arrow type; JSON text if Parquet cannot hold
+    its values as they are.
+    """
     types = pa.types
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
         return column_type(kind.value_type)
     if kind in STRINGS:
         return "large_string"
-    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
+    if (
+        types.is_binary(kind)
+        or types.is_large_binary(kind)
+        or types.is_fixed_size_binary(kind)
+    ):
         return "large_binary"
     if is_list(kind):
         inner = column_type(kind.value_type)
@@ -58,8 +75,12 @@ def column_type(kind: Any) -> ColumnType:
 
 
 def _struct_type(kind: Any) -> ColumnType:
-    """Return the type of a struct column; JSON text if it has no fields, equal names, or fields of JSON text."""
-    fields: dict[str, ColumnType] = {field.name: column_type(field.type) for field in kind}
+    """Return the type of a struct column; JSON text if it has no fields, equal
+    names, or fields of JSON text.
+    """
+    fields: dict[str, ColumnType] = {
+        field.name: column_type(field.type) for field in kind
+    }
     has_equal_names = len(fields) < kind.num_fields
     if not fields or has_equal_names or JSON in fields.values():
         return JSON
@@ -72,7 +93,11 @@ def _flat_type(kind: Any) -> str:
     if name.startswith("timestamp[s, "):
         return name.replace("timestamp[s", "timestamp[ms")
     is_time = pa.types.is_temporal(kind) and not pa.types.is_interval(kind)
-    if is_time or pa.types.is_decimal(kind) or name in (*_RANGES, *_FLOATS, "bool", NULL):
+    if (
+        is_time
+        or pa.types.is_decimal(kind)
+        or name in (*_RANGES, *_FLOATS, "bool", NULL)
+    ):
         return _COARSE.get(name, name)
     return JSON
 
@@ -82,7 +107,9 @@ def arrow_type(kind: ColumnType) -> pa.DataType:
     if isinstance(kind, dict):
         if "list" in kind:
             return _ARROW.large_list(arrow_type(kind["list"]))
-        return _ARROW.struct([(name, arrow_type(inner)) for name, inner in kind["struct"]])
+        return _ARROW.struct(
+            [(name, arrow_type(inner)) for name, inner in kind["struct"]]
+        )
     if kind == JSON:
         return pa.large_string()
     decimal = _DECIMAL.fullmatch(kind)
@@ -97,7 +124,9 @@ def arrow_type(kind: ColumnType) -> pa.DataType:
 
 
 def joined(a: ColumnType, b: ColumnType) -> ColumnType:
-    """Return the narrowest type that holds the values of both types; JSON text if no other does."""
+    """Return the narrowest type that holds the values of both types; JSON text if no
+    other does.
+    """
     if a == b or b == NULL:
         return a
     if a == NULL:
@@ -119,7 +148,9 @@ def joined(a: ColumnType, b: ColumnType) -> ColumnType:
 
 
 def _joined_numbers(a: str, b: str) -> str:
-    """Return the narrowest type that holds the values of two different types that are not nested."""
+    """Return the narrowest type that holds the values of two different types that
+    are not nested.
+    """
     if a in _RANGES and b in _RANGES:
         low = min(_RANGES[a][0], _RANGES[b][0])
         high = max(_RANGES[a][1], _RANGES[b][1])
@@ -127,7 +158,11 @@ def _joined_numbers(a: str, b: str) -> str:
         narrowest_width: int | None = None
         for name, (least, largest) in _RANGES.items():
             width = largest - least
-            if least <= low and high <= largest and (narrowest_width is None or width < narrowest_width):
+            if (
+                least <= low
+                and high <= largest
+                and (narrowest_width is None or width < narrowest_width)
+            ):
                 narrowest = name
                 narrowest_width = width
         return narrowest
@@ -142,7 +177,9 @@ def _joined_numbers(a: str, b: str) -> str:
 
 
 def settled(kind: ColumnType) -> ColumnType:
-    """Return the final type of a column; JSON text if a part of it never held a value, so that any may come."""
+    """Return the final type of a column; JSON text if a part of it never held a
+    value, so that any may come.
+    """
     return JSON if _has_null_type(kind) else kind
 
 
@@ -156,9 +193,11 @@ def _has_null_type(kind: ColumnType) -> bool:
 
 
 def may_become(kind: ColumnType, declared: ColumnType) -> bool:
-    """Return whether values of a type can be converted to a declared type, although some values may not fit.
+    """Return whether values of a type can be converted to a declared type, although
+    some values may not fit.
 
-    Numbers may become other numbers, text may spell a number or a truth value, and bytes may be text.
+    Numbers may become other numbers, text may spell a number or a truth value, and
+    bytes may be text.
     """
     if declared == JSON or kind == NULL or joined(kind, declared) == declared:
         return True
@@ -186,7 +225,9 @@ def _is_number(kind: str) -> bool:
 
 
 def fits(value: Any, kind: ColumnType) -> bool:
-    """Return whether a column can hold a Python value exactly; it can always hold None."""
+    """Return whether a column can hold a Python value exactly; it can always hold
+    None.
+    """
     if value is None or kind == JSON:
         return True
     if isinstance(kind, dict):
@@ -216,13 +257,18 @@ def _fits_nested(value: Any, kind: dict[str, Any]) -> bool:
         return False
     fields: dict[str, ColumnType] = dict(kind["struct"])
     members = cast("dict[str, Any]", value)
-    return all(name in fields and fits(member, fields[name]) for name, member in members.items())
+    return all(
+        name in fields and fits(member, fields[name])
+        for name, member in members.items()
+    )
 
 
 def _fits_float(value: Any, kind: str) -> bool:
     """Return whether a column of floats can hold a value exactly."""
     if type(value) is int:
-        return abs(value) <= _EXACT_FLOAT and (kind == "double" or _survives(float(value), kind))
+        return abs(value) <= _EXACT_FLOAT and (
+            kind == "double" or _survives(float(value), kind)
+        )
     if type(value) is not float:
         return False
     is_nan = value != value
@@ -230,7 +276,9 @@ def _fits_float(value: Any, kind: str) -> bool:
 
 
 def _survives(value: Any, kind: str) -> bool:
-    """Return whether a value is the same after a conversion to an Arrow type and back."""
+    """Return whether a value is the same after a conversion to an Arrow type and
+    back.
+    """
     try:
         return _ARROW.scalar(value, arrow_type(kind)).as_py() == value
     except (pa.ArrowException, ArithmeticError, TypeError, ValueError):

@@ -1,4 +1,6 @@
-"""Hash of a shard's content that does not depend on encoding, compression or row groups."""
+"""Hash of a shard's content that does not depend on encoding, compression or row
+groups.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +15,19 @@ from tokenlake.base.arrays import FlatRows, Level, Values, levels_of
 
 
 class LogicalHasher:
-    """Hash of rows, column by column. Equal digests mean equal rows, whatever wrote the file.
+    """Hash of rows, column by column. Equal digests mean equal rows, whatever wrote the
+    file.
 
-    A column is hashed with xxh3 (128 bit, hex), over the little-endian values of all rows in order:
+    A column is hashed with xxh3 (128 bit, hex), over the little-endian values of all
+    rows in order:
 
-    - A list column hashes its lengths (int32) and its flattened values separately, and joins the two digests.
+    - A list column hashes its lengths (int32) and its flattened values separately, and
+      joins the two digests.
     - A struct hashes each child.
     - A string or binary column hashes its lengths (int64) and its bytes.
-    - A null is hashed as zero, an empty list or an empty string. If there was one, the numbers (int64) of the nulls
-      among the values of their level are hashed separately and follow.
+    - A null is hashed as zero, an empty list or an empty string. If there was one, the
+      numbers (int64) of the nulls among the values of their level are hashed separately
+      and follow.
     """
 
     def __init__(self) -> None:
@@ -45,13 +51,17 @@ class LogicalHasher:
         for level_hash, level in zip(hashes, levels, strict=True):
             level_hash.update(*level)
 
-    def update_list(self, name: str, values: Values, lengths: Values | None = None) -> None:
-        """Add values of a column of lists without nulls, as :meth:`update` adds them with their rows.
+    def update_list(
+        self, name: str, values: Values, lengths: Values | None = None
+    ) -> None:
+        """Add values of a column of lists without nulls, as :meth:`update` adds them
+        with their rows.
 
         Args:
             name: Name of the column; all of it is added by this method.
             values: Next values; they may end inside a row.
-            lengths: Lengths of the next rows, int32; None if all rows have one length, which is not hashed.
+            lengths: Lengths of the next rows, int32; None if all rows have one length,
+                which is not hashed.
         """
         hashes = self._levels.setdefault(name, [_LevelHash(), _LevelHash()])
         if lengths is not None:
@@ -59,7 +69,9 @@ class LogicalHasher:
         hashes[1].update(len(values), values, None)
 
     def digest(self) -> dict[str, str]:
-        """Return the hex digest of each column, by name; 32 digits for each level and for the nulls of a level."""
+        """Return the hex digest of each column, by name; 32 digits for each level
+        and for the nulls of a level.
+        """
         digests: dict[str, str] = {}
         for name, hashes in self._levels.items():
             digests[name] = "".join(level_hash.hexdigest() for level_hash in hashes)
@@ -68,7 +80,9 @@ class LogicalHasher:
 
 @final
 class _LevelHash:
-    """Hashes of one level of one column: of its values, and of the numbers of its nulls."""
+    """Hashes of one level of one column: of its values, and of the numbers of its
+    nulls.
+    """
 
     def __init__(self) -> None:
         self._values: xxhash.xxh3_128 | None = None
@@ -94,7 +108,9 @@ class _LevelHash:
         self._count += count
 
     def hexdigest(self) -> str:
-        """Return the digest of the values, then that of the nulls; either may be missing."""
+        """Return the digest of the values, then that of the nulls; either may be
+        missing.
+        """
         digest = ""
         for part in (self._values, self._nulls):
             if part is not None:

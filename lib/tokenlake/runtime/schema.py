@@ -13,14 +13,16 @@ Datasets are of three kinds:
     and 0 for padding. Fields kept of the input (`additional_fields`) are columns after all others, under their own
     names; only they may hold nulls.
 ``preference``
-    One row per judged prompt: the columns of :mod:`tokenlake.base.columns`, then ``file, position``.
+    One row per judged prompt: the columns of :mod:`tokenlake.base.columns`, then
+    ``file, position``.
 
-If only a part of the tokens is to be learned, the first two kinds have ``loss_mask``, one bit per id: 1 if the id
-counts toward the loss when it is predicted. Padding and BOS never do.
+If only a part of the tokens is to be learned, the first two kinds have ``loss_mask``,
+one bit per id: 1 if the id counts toward the loss when it is predicted. Padding and BOS
+never do.
 
-No token column has statistics or a dictionary of its values: both cost size and time on token ids. Packed rows are
-written by :mod:`tokenlake.runtime.parquet.writer`, the others by Arrow. The key-values of each file describe it
-(:func:`described`).
+No token column has statistics or a dictionary of its values: both cost size and time on
+token ids. Packed rows are written by :mod:`tokenlake.runtime.parquet.writer`, the
+others by Arrow. The key-values of each file describe it (:func:`described`).
 """
 
 from __future__ import annotations
@@ -61,7 +63,9 @@ DOCUMENT: Final = pa.struct(_fields({**_PLACE, "start": pa.int32()}))
 
 
 @functools.cache
-def packed_schema(width: int, *, store_segment_ids: bool = False, loss_mask: bool = False) -> pa.Schema:
+def packed_schema(
+    width: int, *, store_segment_ids: bool = False, loss_mask: bool = False
+) -> pa.Schema:
     """Return the schema of a packed shard.
 
     Args:
@@ -80,7 +84,10 @@ def packed_schema(width: int, *, store_segment_ids: bool = False, loss_mask: boo
 
 
 def tokens_schema(
-    *, loss_mask: bool = False, attention_mask: bool = False, kept: Sequence[tuple[str, pa.DataType]] = ()
+    *,
+    loss_mask: bool = False,
+    attention_mask: bool = False,
+    kept: Sequence[tuple[str, pa.DataType]] = (),
 ) -> pa.Schema:
     """Return the schema of a tokens shard: one row per document.
 
@@ -117,7 +124,8 @@ def preference_fields(method: Method, trainer: Trainer) -> list[pa.Field[Any]]:
 def preference_schema(
     method: Method, trainer: Trainer, kept: Sequence[tuple[str, pa.DataType]] = ()
 ) -> pa.Schema:
-    """Return the schema of a preference shard: one row per judged prompt, with its origin.
+    """Return the schema of a preference shard: one row per judged prompt, with its
+    origin.
 
     Args:
         method: Method of preference training.
@@ -125,18 +133,22 @@ def preference_schema(
         kept: Name and type of each kept field.
     """
     kept_fields = [pa.field(name, kind) for name, kind in kept]
-    return pa.schema([*preference_fields(method, trainer), *_fields(_PLACE), *kept_fields])
+    return pa.schema(
+        [*preference_fields(method, trainer), *_fields(_PLACE), *kept_fields]
+    )
 
 
 def described(schema: pa.Schema, tokenizer: str | None) -> pa.Schema:
-    """Return the schema of a shard with a description as metadata, which become key-values of the Parquet file.
+    """Return the schema of a shard with a description as metadata, which become
+    key-values of the Parquet file.
 
-    The description is the same in every version that has the shard: versions share files, so that it has neither the
-    name of a dataset nor the number of a version.
+    The description is the same in every version that has the shard: versions share
+    files, so that it has neither the name of a dataset nor the number of a version.
 
     Args:
         schema: Schema of the shard.
-        tokenizer: Sha256 (hex) of the ``tokenizer.json`` that made the ids; None if it is unknown.
+        tokenizer: Sha256 (hex) of the ``tokenizer.json`` that made the ids; None if it
+            is unknown.
     """
     first: Any = schema.field(0)
     description: dict[str, object] = {"format_version": FORMAT_VERSION}
@@ -150,7 +162,9 @@ def described(schema: pa.Schema, tokenizer: str | None) -> pa.Schema:
         description["seq_length"] = first.type.list_size
     if tokenizer is not None:
         description["tokenizer"] = tokenizer
-    return schema.with_metadata({f"tokenlake.{name}": str(value) for name, value in description.items()})
+    return schema.with_metadata(
+        {f"tokenlake.{name}": str(value) for name, value in description.items()}
+    )
 
 
 def row_group_rows(width: int) -> int:
@@ -170,8 +184,10 @@ def open_writer(
     Args:
         sink: Path, Python file object or Arrow output stream.
         schema: Schema of the file.
-        compression: Name of the codec; lz4 is LZ4_RAW, because no two readers agree on Parquet's own lz4.
-        encoded: Paths of the columns that have dictionaries and statistics; all others are PLAIN.
+        compression: Name of the codec; lz4 is LZ4_RAW, because no two readers agree on
+            Parquet's own lz4.
+        encoded: Paths of the columns that have dictionaries and statistics; all others
+            are PLAIN.
     """
     encoded_columns: Any = list(encoded) or False
     codec: Any = compression

@@ -19,11 +19,13 @@ _ARROW: Final[Any] = pa
 
 @final
 class DatasetCache:
-    """A cache of whole datasets; an entry holds some of the rows, and one more says how many entries there are.
+    """A cache of whole datasets; an entry holds some of the rows, and one more says how
+    many entries there are.
 
     Args:
         cache_dir: Folder, or the cache that keeps the entries, with its own bounds.
-        compression, expiry_seconds, max_bytes: Options of the :class:`DiskCache` in a folder.
+        compression, expiry_seconds, max_bytes: Options of the :class:`DiskCache` in a
+            folder.
     """
 
     def __init__(
@@ -35,15 +37,20 @@ class DatasetCache:
         max_bytes: int | None = None,
     ) -> None:
         if not isinstance(cache_dir, DiskCache | TreeCacheManager):
-            cache_dir = DiskCache(cache_dir, compression, expiry_seconds, max_bytes=max_bytes)
+            cache_dir = DiskCache(
+                cache_dir, compression, expiry_seconds, max_bytes=max_bytes
+            )
         self._layer = cache_dir
 
-    def put(self, key: str, dataset: Any, metadata: CacheMetadata | None = None) -> None:
+    def put(
+        self, key: str, dataset: Any, metadata: CacheMetadata | None = None
+    ) -> None:
         """Keep a dataset.
 
         Args:
             key: Key of the dataset.
-            dataset: Arrow table, list of rows (dicts), Dataset of Hugging Face, or DatasetDict.
+            dataset: Arrow table, list of rows (dicts), Dataset of Hugging Face, or
+                DatasetDict.
             metadata: Metadata of the dataset.
 
         Raises:
@@ -63,7 +70,9 @@ class DatasetCache:
                 table = _ARROW.Table.from_pylist(dataset)
             elif hasattr(dataset, "with_format") and hasattr(dataset, "features"):
                 kind = "dataset"
-                table = dataset.with_format("arrow")[:].cast(dataset.features.arrow_schema)
+                table = dataset.with_format("arrow")[:].cast(
+                    dataset.features.arrow_schema
+                )
             elif isinstance(dataset, pa.Table):
                 table = dataset
             else:
@@ -85,7 +94,8 @@ class DatasetCache:
         """Return a dataset as it was put, None if it or a part of it is missing.
 
         Raises:
-            MissingExtraError: It is a Dataset of Hugging Face, and `datasets` is not installed.
+            MissingExtraError: It is a Dataset of Hugging Face, and `datasets` is not
+                installed.
         """
         index = self.index(key)
         if index is None:
@@ -111,7 +121,10 @@ class DatasetCache:
             return False
         if index["kind"] == "splits":
             return all(self.contains(f"{key}/{name}") for name in index["splits"])
-        return all(self._layer.contains(_chunk_key(key, number)) for number in range(len(index["firsts"])))
+        return all(
+            self._layer.contains(_chunk_key(key, number))
+            for number in range(len(index["firsts"]))
+        )
 
     def invalidate(self, key: str | None = None) -> None:
         """Remove one dataset, or all of them."""
@@ -130,7 +143,9 @@ class DatasetCache:
         return ChunkWriter(self._layer, key)
 
     def index(self, key: str) -> dict[str, Any] | None:
-        """Return the kind of a dataset and the number of the first row of each chunk; None for a miss."""
+        """Return the kind of a dataset and the number of the first row of each
+        chunk; None for a miss.
+        """
         entry = self._layer.get(key)
         return None if entry is None else entry[0]
 
@@ -139,15 +154,19 @@ class DatasetCache:
         entry = self._layer.get(_chunk_key(key, number))
         return None if entry is None else entry[0]
 
-    def chunks(self, key: str, row: int = 0) -> Iterator[tuple[int, pa.Table | None]] | None:
-        """Return an iterator over the chunks of a dataset, from the one with a row on; None if the dataset is missing.
+    def chunks(
+        self, key: str, row: int = 0
+    ) -> Iterator[tuple[int, pa.Table | None]] | None:
+        """Return an iterator over the chunks of a dataset, from the one with a row on;
+        None if the dataset is missing.
 
         Args:
             key: Key of the dataset.
             row: Number of a row in the first chunk.
 
         Returns:
-            Number of the first row and rows of each chunk. A missing chunk is None, and the last one.
+            Number of the first row and rows of each chunk. A missing chunk is None, and
+            the last one.
         """
         index = self.index(key)
         if index is None:
@@ -180,7 +199,9 @@ class ChunkWriter:
         self._layer.put(_chunk_key(self._key, len(self._firsts)), table)
         self._firsts.append(first)
 
-    def finish(self, metadata: CacheMetadata | None = None, *, kind: str = "table") -> None:
+    def finish(
+        self, metadata: CacheMetadata | None = None, *, kind: str = "table"
+    ) -> None:
         """Make the added rows a dataset of a kind."""
         self._layer.put(self._key, {"kind": kind, "firsts": self._firsts}, metadata)
 

@@ -1,4 +1,5 @@
-"""Entries in the files of a folder: checksummed, compressed, of limited age and size, for many processes at once.
+"""Entries in the files of a folder: checksummed, compressed, of limited age and size,
+for many processes at once.
 
 A file is named by the sha256 of its key and holds::
 
@@ -8,9 +9,10 @@ A file is named by the sha256 of its key and holds::
     header       JSON: key, shape of the value, codec, size before compression, times, metadata
     payload
 
-It is written under a temporary name and gets its own by a rename, so that a process which dies leaves no entry, and a
-reader sees an old one or a new one, never a part. When a file is read its time is set, which is how the ones that were
-used longest ago are known to all processes.
+It is written under a temporary name and gets its own by a rename, so that a process
+which dies leaves no entry, and a reader sees an old one or a new one, never a part.
+When a file is read its time is set, which is how the ones that were used longest ago
+are known to all processes.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ class CacheMetadata:
     Attributes:
         version: Version of the program that wrote it.
         created_at: Time of creation, in seconds since 1970.
-        source_hash, tokenizer_hash, transform_hash, config_hash: Hashes of the inputs of the value.
+        source_hash, tokenizer_hash, transform_hash, config_hash: Hashes of the inputs
+            of the value.
         num_examples: Number of rows.
         extra: Further JSON values.
     """
@@ -58,8 +61,13 @@ class CacheMetadata:
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def is_valid_for(self, config_hash: str, source_hash: str | None = None) -> bool:
-        """Return whether the entry has this configuration, and this source if one is given."""
-        return self.config_hash == config_hash and source_hash in (None, self.source_hash)
+        """Return whether the entry has this configuration, and this source if one is
+        given.
+        """
+        return self.config_hash == config_hash and source_hash in (
+            None,
+            self.source_hash,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the attributes by name, as JSON has them."""
@@ -74,12 +82,16 @@ class CacheMetadata:
         """
         field_names = [field.name for field in fields(cls)]
         if unknown := ", ".join(sorted(set(data) - set(field_names))):
-            raise ConfigError(f"metadata of a cache entry: got {unknown}; expected {', '.join(field_names)}")
+            raise ConfigError(
+                f"metadata of a cache entry: got {unknown}; expected {', '.join(field_names)}"
+            )
         return cls(**data)
 
 
 class Entry(NamedTuple):
-    """A value with its metadata and its time of expiry in seconds since 1970, None for never."""
+    """A value with its metadata and its time of expiry in seconds since 1970, None
+    for never.
+    """
 
     value: Any
     metadata: CacheMetadata | None = None
@@ -92,7 +104,9 @@ Shape: TypeAlias = "dict[str, Any]"
 
 _ARROW: Final[Any] = pa
 _PLAIN: Final = "biufcmMSU"
-_EXPECTED: Final = "bytes, JSON values, numpy arrays, a dict of these, or an Arrow table or batch"
+_EXPECTED: Final = (
+    "bytes, JSON values, numpy arrays, a dict of these, or an Arrow table or batch"
+)
 
 
 def encoded(value: object) -> tuple[Shape, bytes]:
@@ -118,13 +132,18 @@ def encoded(value: object) -> tuple[Shape, bytes]:
 
 
 def _encoded_mapping(mapping: Mapping[Any, Any]) -> tuple[Shape, bytes]:
-    """Return the shape and the bytes of a mapping: its arrays one after the other, then a JSON list of the rest."""
-    fields: list[list[Any]] = []  # name and kind of each array, name and None of each other value
+    """Return the shape and the bytes of a mapping: its arrays one after the other,
+    then a JSON list of the rest.
+    """
+    # Name and kind of each array, name and None of each other value.
+    fields: list[list[Any]] = []
     array_bytes: list[bytes] = []
     plain_values: list[Any] = []
     for name, value in mapping.items():
         if not isinstance(name, str):
-            raise ConfigError(f"cache: $ has the key {name!r}; expected text keys, so write {str(name)!r}")
+            raise ConfigError(
+                f"cache: $ has the key {name!r}; expected text keys, so write {str(name)!r}"
+            )
         if isinstance(value, np.ndarray):
             fields.append([name, _kind_of(value, f"$.{name}")])
             array_bytes.append(value.tobytes())
@@ -136,7 +155,9 @@ def _encoded_mapping(mapping: Mapping[Any, Any]) -> tuple[Shape, bytes]:
 
 
 def decoded(shape: Shape, data: memoryview) -> Any:
-    """Return the value of a shape and its bytes; arrays are copies and can be written to, tables are views."""
+    """Return the value of a shape and its bytes; arrays are copies and can be
+    written to, tables are views.
+    """
     match shape["kind"]:
         case "bytes":
             return bytes(data)
@@ -155,7 +176,10 @@ def decoded(shape: Shape, data: memoryview) -> Any:
                     arrays[name] = _array(array, data[at:])
                     at += arrays[name].nbytes
             rest = iter(json.loads(bytes(data[at:])))
-            return {name: next(rest) if array is None else arrays[name] for name, array in fields}
+            return {
+                name: next(rest) if array is None else arrays[name]
+                for name, array in fields
+            }
         case kind:
             raise ValueError(f"unsupported kind of value: {kind!r}")
 
@@ -163,14 +187,20 @@ def decoded(shape: Shape, data: memoryview) -> Any:
 def _kind_of(array: Array, place: str) -> Shape:
     if array.dtype.kind not in _PLAIN:
         expected = "numbers, booleans or fixed texts"
-        raise ConfigError(f"cache: {place} is an array of {array.dtype}; expected {expected}")
+        raise ConfigError(
+            f"cache: {place} is an array of {array.dtype}; expected {expected}"
+        )
     return {"dtype": array.dtype.str, "shape": list(array.shape)}
 
 
 def _array(shape: Shape, data: memoryview) -> Array:
     kind, lengths = np.dtype(shape["dtype"]), shape["shape"]
     count = int(np.prod(lengths, dtype=np.int64))
-    return np.frombuffer(data, kind, count).reshape(lengths).copy() if count else np.zeros(lengths, kind)
+    return (
+        np.frombuffer(data, kind, count).reshape(lengths).copy()
+        if count
+        else np.zeros(lengths, kind)
+    )
 
 
 def _json_bytes(value: object, place: str) -> bytes:
@@ -201,32 +231,41 @@ _BODY = len(_MAGIC) + 16
 _HEADER = len(_MAGIC) + 20
 _ENTRY = ".entry"
 _PART = ".part-"
-_ABANDONED: Final = 3600.0  # seconds after which a temporary file belongs to no running process
-_LOOK_SHARE: Final = 16  # the folder is listed after this part of the limit was written: others write, too
+# Seconds after which a temporary file belongs to no running process.
+_ABANDONED: Final = 3600.0
+# The folder is listed after this part of the limit was written: others write, too.
+_LOOK_SHARE: Final = 16
 _LOOK_BYTES: Final = 16 << 30  # stands for the limit if there is none
 _DAMAGED: Final = (ValueError, KeyError, TypeError, MemoryError, pa.ArrowException)
 
 
 def default_folder() -> Path:
-    """Return the folder of all caches: ``$TOKENLAKE_CACHE``, otherwise the user's cache directory."""
+    """Return the folder of all caches: ``$TOKENLAKE_CACHE``, otherwise the user's
+    cache directory.
+    """
     folder = os.environ.get("TOKENLAKE_CACHE")
     if folder:
         return Path(folder)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tokenlake"
+    return (
+        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tokenlake"
+    )
 
 
 @final
 class DiskCache:
     """A cache in a folder, for any number of processes and threads.
 
-    If the folder cannot be read or written, nothing is kept, and that is no error: a cache is a convenience. Several
-    processes that write at once may exceed `max_bytes` by a sixteenth each.
+    If the folder cannot be read or written, nothing is kept, and that is no error: a
+    cache is a convenience. Several processes that write at once may exceed `max_bytes`
+    by a sixteenth each.
 
     Args:
         cache_dir: Folder, which is created with the first entry.
-        compression: Compression of written values: ``none``, ``gzip``, ``lz4`` or ``zstd``. Any of them is read.
+        compression: Compression of written values: ``none``, ``gzip``, ``lz4`` or
+            ``zstd``. Any of them is read.
         expiry_seconds: Age at which an entry becomes a miss; None for never.
-        max_bytes: Largest size of all files together; the least recently used ones are removed. None for any size.
+        max_bytes: Largest size of all files together; the least recently used ones are
+            removed. None for any size.
         clock: Function that returns the seconds since 1970.
 
     Raises:
@@ -243,7 +282,9 @@ class DiskCache:
         clock: Callable[[], float] = time.time,
     ) -> None:
         if compression not in _CODECS:
-            raise ConfigError(f"compression: got {compression!r}, must be one of {', '.join(_CODECS)}")
+            raise ConfigError(
+                f"compression: got {compression!r}, must be one of {', '.join(_CODECS)}"
+            )
         if min(expiry_seconds or 0, max_bytes or 0) < 0:
             raise ConfigError(
                 f"a cache of {max_bytes} bytes for {expiry_seconds} seconds; expected 0 or more of each"
@@ -255,7 +296,8 @@ class DiskCache:
         self._clock = clock
         self._lock = Lock()
         self._unseen = 0  # bytes to write until the folder is listed again
-        self._room = 0  # bytes to write until the limit is reached, as far as this process knows
+        # Bytes to write until the limit is reached, as far as this process knows.
+        self._room = 0
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_lock"}
@@ -283,7 +325,9 @@ class DiskCache:
         return entry.value, entry.metadata
 
     def entry(self, key: str) -> Entry | None:
-        """Return the entry of a key, with its time of expiry; a damaged or expired one is removed."""
+        """Return the entry of a key, with its time of expiry; a damaged or expired
+        one is removed.
+        """
         path = self._path(key)
         try:
             data = path.read_bytes()
@@ -293,17 +337,27 @@ class DiskCache:
             entry = _unpacked(key, memoryview(data))
         except _DAMAGED:
             entry = None
-        if entry is not None and entry.expires is not None and self._clock() >= entry.expires:
+        if (
+            entry is not None
+            and entry.expires is not None
+            and self._clock() >= entry.expires
+        ):
             entry = None
         with suppress(OSError):
             if entry is not None:
                 self._touch(path)
-            elif path.read_bytes() == data:  # otherwise another process has replaced it since
+            # Otherwise another process has replaced it since.
+            elif path.read_bytes() == data:
                 path.unlink()
         return entry
 
     def put(
-        self, key: str, value: Any, metadata: CacheMetadata | None = None, *, expires: float | None = None
+        self,
+        key: str,
+        value: Any,
+        metadata: CacheMetadata | None = None,
+        *,
+        expires: float | None = None,
     ) -> None:
         """Keep a value.
 
@@ -311,10 +365,12 @@ class DiskCache:
             key: Key of the value.
             value: Value to keep.
             metadata: Metadata of the value.
-            expires: Time of expiry in seconds since 1970; None for `expiry_seconds` from now.
+            expires: Time of expiry in seconds since 1970; None for `expiry_seconds`
+                from now.
 
         Raises:
-            ConfigError: The value, or `metadata.extra`, has a type that a cache does not keep.
+            ConfigError: The value, or `metadata.extra`, has a type that a cache does
+                not keep.
         """
         if expires is None and self.expiry_seconds is not None:
             expires = self._clock() + self.expiry_seconds
@@ -332,12 +388,19 @@ class DiskCache:
 
     def invalidate(self, key: str | None = None) -> None:
         """Remove one entry, or all of them."""
-        for path in [path for _, _, path in self._entries()] if key is None else [self._path(key)]:
+        for path in (
+            [path for _, _, path in self._entries()]
+            if key is None
+            else [self._path(key)]
+        ):
             with suppress(OSError):
                 path.unlink()
 
     def _path(self, key: str) -> Path:
-        return self.cache_dir / f"{sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}{_ENTRY}"
+        return (
+            self.cache_dir
+            / f"{sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}{_ENTRY}"
+        )
 
     def _write(self, path: Path, data: bytes) -> None:
         self.cache_dir.mkdir(parents=True, exist_ok=True)
@@ -357,7 +420,8 @@ class DiskCache:
         os.utime(path, ns=(now, now))
 
     def _make_room(self, size: int) -> None:
-        """Remove expired entries, and the least recently used ones while the folder is too large.
+        """Remove expired entries, and the least recently used ones while the folder is
+        too large.
 
         The folder is listed only now and then: after enough was written to matter.
 
@@ -385,20 +449,30 @@ class DiskCache:
             self._room = max_bytes - used_bytes
 
     def _entries(self) -> Iterator[tuple[int, int, Path]]:
-        """Yield each entry's time of last use in ns, its bytes and its path; remove files of dead processes."""
+        """Yield each entry's time of last use in ns, its bytes and its path; remove
+        files of dead processes.
+        """
         with suppress(OSError), os.scandir(self.cache_dir) as files:
             for file in files:
                 with suppress(OSError):
                     status = file.stat(follow_symlinks=False)
                     if file.name.endswith(_ENTRY):
                         yield status.st_mtime_ns, status.st_size, Path(file.path)
-                    elif file.name.startswith(_PART) and status.st_mtime < time.time() - _ABANDONED:
+                    elif (
+                        file.name.startswith(_PART)
+                        and status.st_mtime < time.time() - _ABANDONED
+                    ):
                         Path(file.path).unlink()
 
 
 def _packed(key: str, entry: Entry, codec: Compression) -> bytes:
     shape, payload = encoded(entry.value)
-    header: dict[str, Any] = {"key": key, "shape": shape, "codec": codec, "size": len(payload)}
+    header: dict[str, Any] = {
+        "key": key,
+        "shape": shape,
+        "codec": codec,
+        "size": len(payload),
+    }
     metadata = None if entry.metadata is None else entry.metadata.to_dict()
     header |= {"expires": entry.expires, "metadata": metadata}
     if codec != "none":
@@ -406,7 +480,9 @@ def _packed(key: str, entry: Entry, codec: Compression) -> bytes:
     try:
         text = json.dumps(header).encode()
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"metadata of a cache entry: {error}; expected JSON values in `extra`") from error
+        raise ConfigError(
+            f"metadata of a cache entry: {error}; expected JSON values in `extra`"
+        ) from error
     body = len(text).to_bytes(4, "little") + text + payload
     return _MAGIC + xxhash.xxh3_128_digest(body) + body
 
@@ -420,6 +496,10 @@ def _unpacked(key: str, data: memoryview) -> Entry | None:
     if header["key"] != key:
         return None
     if header["codec"] != "none":
-        payload = memoryview(_ARROW.decompress(payload, header["size"], codec=header["codec"], asbytes=True))
+        payload = memoryview(
+            _ARROW.decompress(
+                payload, header["size"], codec=header["codec"], asbytes=True
+            )
+        )
     metadata = header["metadata"] and CacheMetadata.from_dict(header["metadata"])
     return Entry(decoded(header["shape"], payload), metadata, header["expires"])

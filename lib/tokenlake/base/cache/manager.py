@@ -19,12 +19,14 @@ _DIGITS = 32  # of a sha256 in keys: no two different things have the same
 
 @final
 class TreeCacheManager:
-    """A cache in memory over one on disk; an entry of the disk is copied into memory when it is read.
+    """A cache in memory over one on disk; an entry of the disk is copied into memory
+    when it is read.
 
     Args:
         cache_dir: folder of the disk's entries.
         memory_size: entries at most in memory.
-        disk_expiry: seconds after which an entry is a miss, in both layers; None for never.
+        disk_expiry: seconds after which an entry is a miss, in both layers; None for
+            never.
         compression: of entries on disk: ``none``, ``gzip``, ``lz4`` or ``zstd``.
         max_bytes: of entries on disk; None for any number.
         cache_type: ``memory`` and ``disk`` for one layer alone.
@@ -47,8 +49,12 @@ class TreeCacheManager:
     ) -> None:
         self.cache_dir = Path(cache_dir)
         size = 0 if cache_type == "disk" else memory_size
-        self._memory: MemoryCache[str] = MemoryCache(size, expiry_seconds=disk_expiry, clock=clock)
-        disk = DiskCache(cache_dir, compression, disk_expiry, max_bytes=max_bytes, clock=clock)
+        self._memory: MemoryCache[str] = MemoryCache(
+            size, expiry_seconds=disk_expiry, clock=clock
+        )
+        disk = DiskCache(
+            cache_dir, compression, disk_expiry, max_bytes=max_bytes, clock=clock
+        )
         self._disk = None if cache_type == "memory" else disk
 
     @property
@@ -58,7 +64,9 @@ class TreeCacheManager:
         return layers if self._disk is None else layers | {"disk": self._disk.stats}
 
     def get(self, key: str) -> tuple[Any, CacheMetadata | None] | None:
-        """Return (value, metadata), None for a miss. All callers get the same object of a value in memory."""
+        """Return (value, metadata), None for a miss. All callers get the same object
+        of a value in memory.
+        """
         entry = self._memory.entry(key)
         if entry is None:
             entry = self._on_disk(key)
@@ -95,14 +103,16 @@ class TreeCacheManager:
         metadata: CacheMetadata | None = None,
         validate_fn: Callable[[CacheMetadata], bool] | None = None,
     ) -> Any:
-        """Return the value of a key, computed and kept on a miss: once if several threads ask at the same time.
+        """Return the value of a key, computed and kept on a miss: once if several
+        threads ask at the same time.
 
         Args:
             key: Key of the value.
             compute_fn: Function that computes the value.
             metadata: Metadata to keep with a computed value.
-            validate_fn: Function that returns whether the metadata of an entry is still valid. An invalid entry, and
-                one without metadata, is computed again. None accepts every entry.
+            validate_fn: Function that returns whether the metadata of an entry is still
+                valid. An invalid entry, and one without metadata, is computed again.
+                None accepts every entry.
 
         Raises:
             ConfigError: The computed value has a type that a cache does not keep.
@@ -133,7 +143,8 @@ class TreeCacheManager:
         include_content_hash: bool = False,
         content: str | bytes | None = None,
     ) -> str:
-        """Return a key for a configuration: equal configurations have equal keys, in any order of their options.
+        """Return a key for a configuration: equal configurations have equal keys, in
+        any order of their options.
 
         Args:
             config: Configuration of JSON values.
@@ -142,7 +153,8 @@ class TreeCacheManager:
             content: Text or bytes that the value is computed from.
 
         Raises:
-            ConfigError: `config` holds a value that JSON does not have, or `content` is missing.
+            ConfigError: `config` holds a value that JSON does not have, or `content` is
+                missing.
         """
         parts = [prefix] if prefix else []
         parts.append(fingerprint(config)[:_DIGITS])

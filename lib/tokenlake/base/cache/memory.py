@@ -18,7 +18,9 @@ MEMORY_BYTES: Final = 1 << 30
 
 
 def value_bytes(value: object) -> int:
-    """Return the approximate memory of a value in bytes: that of its buffers, otherwise that of its objects."""
+    """Return the approximate memory of a value in bytes: that of its buffers,
+    otherwise that of its objects.
+    """
     buffer_bytes = getattr(value, "nbytes", None)
     if isinstance(buffer_bytes, int):
         return buffer_bytes
@@ -41,7 +43,8 @@ def _least_recently_used(keys: Iterable[K]) -> K:
 class MemoryCache(Generic[K]):
     """A bounded cache in memory; may be used by several threads.
 
-    A value is the very object that was put, not a copy: whoever gets it must not change it.
+    A value is the very object that was put, not a copy: whoever gets it must not change
+    it.
 
     Args:
         max_size: Largest number of entries; None for any number.
@@ -49,8 +52,8 @@ class MemoryCache(Generic[K]):
         expiry_seconds: Age at which an entry becomes a miss; None for never.
         clock: Function that returns the seconds since 1970.
         size_of: Function that returns the bytes of a value.
-        first_out: Function that chooses the key to remove, of all keys in the order of use; None for the least
-            recently used one.
+        first_out: Function that chooses the key to remove, of all keys in the order of
+            use; None for the least recently used one.
         stay: Number of the last entries that stay, however large they are.
         lock: Lock of all operations, `first_out` included; None for an own one.
 
@@ -95,7 +98,9 @@ class MemoryCache(Generic[K]):
 
     @property
     def kept(self) -> Mapping[K, tuple[Entry, int]]:
-        """Entries and their bytes by key, the least recently used first; to be read under the lock."""
+        """Entries and their bytes by key, the least recently used first; to be read
+        under the lock.
+        """
         return self._kept
 
     @property
@@ -105,7 +110,9 @@ class MemoryCache(Generic[K]):
 
     @property
     def stats(self) -> dict[str, Any]:
-        """Entries and bytes with their bounds, hits, misses, and the share of hits in [0, 1]."""
+        """Entries and bytes with their bounds, hits, misses, and the share of hits
+        in [0, 1].
+        """
         with self._lock:
             lookups = self._hits + self._misses
             return {
@@ -131,7 +138,12 @@ class MemoryCache(Generic[K]):
             return self._find(key)
 
     def put(
-        self, key: K, value: Any, metadata: CacheMetadata | None = None, *, expires: float | None = None
+        self,
+        key: K,
+        value: Any,
+        metadata: CacheMetadata | None = None,
+        *,
+        expires: float | None = None,
     ) -> None:
         """Keep a value, and remove others where the room does not suffice.
 
@@ -139,13 +151,15 @@ class MemoryCache(Generic[K]):
             key: Key of the value.
             value: Value, which is not copied.
             metadata: Metadata of the value.
-            expires: Time of expiry in seconds since 1970; None for `expiry_seconds` from now.
+            expires: Time of expiry in seconds since 1970; None for `expiry_seconds`
+                from now.
         """
         with self._lock:
             self._add(key, Entry(value, metadata, expires))
 
     def compute(self, key: K, make: Callable[[], Entry]) -> Entry:
-        """Return the entry of a key, or make and keep it: once if several threads ask at the same time.
+        """Return the entry of a key, or make and keep it: once if several threads ask
+        at the same time.
 
         Args:
             key: Key of the entry.
@@ -184,7 +198,9 @@ class MemoryCache(Generic[K]):
         return entry
 
     def contains(self, key: K) -> bool:
-        """Return whether the cache has an entry that has not expired; this does not count as a use."""
+        """Return whether the cache has an entry that has not expired; this does not
+        count as a use.
+        """
         with self._lock:
             entry_and_size = self._kept.get(key)
             return entry_and_size is not None and self._is_fresh(entry_and_size[0])
@@ -197,7 +213,9 @@ class MemoryCache(Generic[K]):
                 self._remove(removed_key)
 
     def _find(self, key: K) -> Entry | None:
-        """Return the entry of a key and make it the last used one; an expired entry is removed."""
+        """Return the entry of a key and make it the last used one; an expired entry
+        is removed.
+        """
         entry_and_size = self._kept.pop(key, None)
         if entry_and_size is None:
             self._misses += 1
@@ -215,7 +233,9 @@ class MemoryCache(Generic[K]):
         return entry.expires is None or self._clock() < entry.expires
 
     def _add(self, key: K, entry: Entry) -> None:
-        """Keep an entry in place of an older one, and remove others until the bounds hold."""
+        """Keep an entry in place of an older one, and remove others until the bounds
+        hold.
+        """
         self._remove(key)
         size = self._size_of(entry.value)
         if not self._stay and (size > self.max_bytes or self.max_size == 0):
@@ -225,7 +245,9 @@ class MemoryCache(Generic[K]):
         self._kept[key] = entry, size
         self._held += size
         max_size = sys.maxsize if self.max_size is None else self.max_size
-        while len(self._kept) > self._stay and (self._held > self.max_bytes or len(self._kept) > max_size):
+        while len(self._kept) > self._stay and (
+            self._held > self.max_bytes or len(self._kept) > max_size
+        ):
             self._remove(self._first_out(self._kept))
 
     def _remove(self, key: K) -> None:

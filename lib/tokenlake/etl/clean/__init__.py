@@ -1,4 +1,6 @@
-"""Cleaning before tokenization: duplicates, evaluation sets and poor text are left out; see docs/cleaning.md."""
+"""Cleaning before tokenization: duplicates, evaluation sets and poor text are left
+out; see docs/cleaning.md.
+"""
 
 from tokenlake.base.lazy_names import lazy_package
 

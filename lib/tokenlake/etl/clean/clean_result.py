@@ -16,8 +16,10 @@ class CleanResult:
 
     Attributes:
         output: Path of the list, for `exclude` of a source.
-        accounts: Source -> audit: ``rows_read = kept + filtered + quarantined``, each by reason.
-        sets: Evaluation set -> number of its documents, of those too short to be found, and of its n-grams.
+        accounts: Source -> audit: ``rows_read = kept + filtered + quarantined``, each
+            by reason.
+        sets: Evaluation set -> number of its documents, of those too short to be found,
+            and of its n-grams.
         units_made: Number of units whose signatures this run made.
         units_found: Number of units whose signatures an earlier run had made.
         notes: Sentences for the user.
@@ -56,7 +58,11 @@ class CleanResult:
     def _repr_html_(self) -> str:
         """Return a small table for notebooks."""
         account = self.account
-        facts = {"output": self.output, "rows read": account.rows_read, "kept": account.kept}
+        facts = {
+            "output": self.output,
+            "rows read": account.rows_read,
+            "kept": account.kept,
+        }
         rows: list[tuple[str, str]] = []
         for reason, count in sorted(account.filtered.items()):
             rows.append((reason, f"{count:,}"))

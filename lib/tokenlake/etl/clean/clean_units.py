@@ -1,7 +1,9 @@
-"""Units of cleaning: ranges of the sources' files whose documents get signatures together.
+"""Units of cleaning: ranges of the sources' files whose documents get signatures
+together.
 
-The units are those of a build, of a fixed size. A unit is named by a hash of its inputs and of the options of the
-signatures, so that a later run finds the signatures of unchanged files again.
+The units are those of a build, of a fixed size. A unit is named by a hash of its inputs
+and of the options of the signatures, so that a later run finds the signatures of
+unchanged files again.
 """
 
 from __future__ import annotations
@@ -22,10 +24,22 @@ from tokenlake.etl.events import Watcher
 from tokenlake.etl.plan.exclusions import Positions, match_exclusions, of_unit
 from tokenlake.etl.plan.unit_ranges import range_identity
 from tokenlake.etl.plan.unit_size import LARGEST
-from tokenlake.etl.planner import Groups, check_predicates, read_listing, require_use, with_code
+from tokenlake.etl.planner import (
+    Groups,
+    check_predicates,
+    read_listing,
+    require_use,
+    with_code,
+)
 from tokenlake.etl.sources.inputs import FileRange
 
-_OTHER_STAGES: Final = ("splits", "tokenizer", "additional_fields", "field_types", "num_shards")
+_OTHER_STAGES: Final = (
+    "splits",
+    "tokenizer",
+    "additional_fields",
+    "field_types",
+    "num_shards",
+)
 """Parts of a source's identity on which its signatures do not depend."""
 
 
@@ -51,7 +65,9 @@ class CleanUnit:
         return sum(part.weight for part in self.ranges)
 
 
-def units_of(config: PipelineConfig, signing: Signing, output: str, on_event: Watcher) -> Iterator[CleanUnit]:
+def units_of(
+    config: PipelineConfig, signing: Signing, output: str, on_event: Watcher
+) -> Iterator[CleanUnit]:
     """Yield the units of all sources that are text, in order.
 
     Args:
@@ -69,7 +85,9 @@ def units_of(config: PipelineConfig, signing: Signing, output: str, on_event: Wa
     hash_threads = config.source.hash_threads
     groups_of: dict[str, Groups] = {}
     for source in sources:
-        files, groups = read_listing(source, unit_size_of(config), hash_threads, on_event)
+        files, groups = read_listing(
+            source, unit_size_of(config), hash_threads, on_event
+        )
         require_use(source, files)
         groups_of[source.name] = groups
 
@@ -112,7 +130,9 @@ def text_source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSourc
 
 
 def unit_size_of(config: PipelineConfig) -> int:
-    """Return the input bytes of a unit. They are fixed, so that the signatures of old files are used again."""
+    """Return the input bytes of a unit. They are fixed, so that the signatures of
+    old files are used again.
+    """
     return config.source.unit_size or LARGEST
 
 
@@ -142,13 +162,17 @@ def _text_sources(config: PipelineConfig, output: str) -> list[ResolvedSource]:
 
 
 def _without_own_list(source: ResolvedSource, output: str) -> ResolvedSource:
-    """Return a source without the list that this run writes, which is not there yet, or an older one."""
+    """Return a source without the list that this run writes, which is not there yet,
+    or an older one.
+    """
     if source.exclude and Path(source.exclude).absolute() == Path(output).absolute():
         return replace(source, exclude=None)
     return source
 
 
-def _fingerprint(source: ResolvedSource, ranges: Sequence[FileRange], signing: Signing) -> str:
+def _fingerprint(
+    source: ResolvedSource, ranges: Sequence[FileRange], signing: Signing
+) -> str:
     """Return the name of a unit's signatures: a hash of everything they depend on."""
     identity = source_identity(source)
     for stage in _OTHER_STAGES:

@@ -1,10 +1,13 @@
 """Cleaning: from a configuration to the list of documents that its build leaves out.
 
-1. Plan: the evaluation sets are read, if there are any, and the sources are divided into units.
+1. Plan: the evaluation sets are read, if there are any, and the sources are divided
+   into units.
 2. Sign: worker processes make the signatures of every unit that has none.
-3. Settle: all signatures together decide which documents are left out, and the list is written.
+3. Settle: all signatures together decide which documents are left out, and the list is
+   written.
 
-Signatures stay in the store. A run that was killed is resumed, and a run after a file was added reads only that file.
+Signatures stay in the store. A run that was killed is resumed, and a run after a file
+was added reads only that file.
 """
 
 from __future__ import annotations
@@ -29,7 +32,13 @@ from tokenlake.etl.clean.clean_units import CleanUnit, split_notes, units_of
 from tokenlake.etl.clean.duplicates import Documents
 from tokenlake.etl.clean.evaluation_sets import short_document_notes, stored_ngrams
 from tokenlake.etl.clean.fate import LeftOut
-from tokenlake.etl.clean.left_out_list import SCHEMA, CleanAbout, EarlierList, ListWriter, require_ours
+from tokenlake.etl.clean.left_out_list import (
+    SCHEMA,
+    CleanAbout,
+    EarlierList,
+    ListWriter,
+    require_ours,
+)
 from tokenlake.etl.clean.signatures import SignatureFile, signature_key
 from tokenlake.etl.events import Watcher, ignore
 from tokenlake.etl.executors import open_pool
@@ -72,7 +81,9 @@ class Cleaning:
 
         store = store_of(self.config)
         raise_problems(ConfigError, store_problems(self.config, store))
-        self._address = absolute_address(store, plain_options(self.config.save.storage_options or {}))
+        self._address = absolute_address(
+            store, plain_options(self.config.save.storage_options or {})
+        )
         self._store = open_store(self._address)
 
         self._evaluation = stored_ngrams(self.config, self._store, on_event)
@@ -80,7 +91,9 @@ class Cleaning:
         if self._evaluation is not None:
             evaluation_hash = self._evaluation.sha256
         self._signing = signing_of(self._clean, evaluation_hash)
-        self._earlier = [EarlierList(path, self._signing) for path in self._clean.against]
+        self._earlier = [
+            EarlierList(path, self._signing) for path in self._clean.against
+        ]
 
         self.units = list(units_of(self.config, self._signing, self.output, on_event))
         self.notes = (
@@ -94,15 +107,27 @@ class Cleaning:
     def pending(self) -> list[CleanUnit]:
         """Units without signatures, each once."""
         units = {unit.fingerprint: unit for unit in self.units}
-        return [unit for name, unit in units.items() if not self._store.exists(signature_key(name))]
+        return [
+            unit
+            for name, unit in units.items()
+            if not self._store.exists(signature_key(name))
+        ]
 
-    def sign(self, pool: Pool, *, retries: int = 2, on_progress: Progress = lambda fields: None) -> None:
+    def sign(
+        self,
+        pool: Pool,
+        *,
+        retries: int = 2,
+        on_progress: Progress = lambda fields: None,
+    ) -> None:
         """Make the signatures of all pending units.
 
         Args:
             pool: Worker processes.
-            retries: Number of times that a unit is tried again after an error that may pass.
-            on_progress: Function that is called with ``{"bytes": n}`` for each n bytes read, from several threads.
+            retries: Number of times that a unit is tried again after an error that may
+                pass.
+            on_progress: Function that is called with ``{"bytes": n}`` for each n bytes
+                read, from several threads.
         """
         pending = self.pending
         if not pending:
@@ -134,7 +159,9 @@ class Cleaning:
         """
         fingerprints = [unit.fingerprint for unit in self.units]
         excluded = [unit.excluded for unit in self.units]
-        documents = Documents(self._store, self._earlier, fingerprints, excluded, self._clean.memory)
+        documents = Documents(
+            self._store, self._earlier, fingerprints, excluded, self._clean.memory
+        )
         if self._clean.exact != "none":
             documents.drop_duplicates()
         documents.drop_near_duplicates(self._signing.bands)
@@ -149,7 +176,10 @@ class Cleaning:
         try:
             accounts = self._write_rows(documents, writer)
             about = CleanAbout(
-                signing=self._signing.identity(), units=tuple(fingerprints), accounts=accounts, sets=sets
+                signing=self._signing.identity(),
+                units=tuple(fingerprints),
+                accounts=accounts,
+                sets=sets,
             )
             writer.finish(about)
         except BaseException:
@@ -165,8 +195,12 @@ class Cleaning:
             seconds=time.monotonic() - self._start,
         )
 
-    def _write_rows(self, documents: Documents, writer: ListWriter) -> dict[str, Account]:
-        """Write the documents that are left out, in order; return the audit of each source."""
+    def _write_rows(
+        self, documents: Documents, writer: ListWriter
+    ) -> dict[str, Account]:
+        """Write the documents that are left out, in order; return the audit of each
+        source.
+        """
         accounts: dict[str, list[Account]] = {}
         kept_places = documents.kept_for_others()
         for index, unit in enumerate(self.units):
@@ -192,22 +226,27 @@ def clean_dataset(
     on_progress: Progress = lambda fields: None,
     pool: Pool | None = None,
 ) -> CleanResult:
-    """Write the list of documents that the builds of a configuration leave out, as its section `clean` describes.
+    """Write the list of documents that the builds of a configuration leave out, as its
+    section `clean` describes.
 
     Args:
-        config: Configuration with section `clean`, mapping of its keys, or path of a YAML file.
-        workers: Number of worker processes; None: one for each processor that this process may use.
-        on_event: Function that receives events of the listing of inputs. Default: none is called.
-        on_progress: Function that receives ``{"bytes": n}`` for each n bytes of input read, from several threads.
-            Default: none is called.
-        pool: Running workers that are used in place of `workers` new ones, and stay open; None: new workers.
+        config: Configuration with section `clean`, mapping of its keys, or path of a
+            YAML file.
+        workers: Number of worker processes; None: one for each processor that this
+            process may use.
+        on_event: Function that receives events of the listing of inputs. Default: none
+            is called.
+        on_progress: Function that receives ``{"bytes": n}`` for each n bytes of input
+            read, from several threads. Default: none is called.
+        pool: Running workers that are used in place of `workers` new ones, and stay
+            open; None: new workers.
 
     Returns:
         Path of the list, and the audit: documents read, kept, and left out by reason.
 
     Raises:
-        TokenlakeError: The inputs or the configuration cannot be used. Finished units are kept, and the same call
-            resumes.
+        TokenlakeError: The inputs or the configuration cannot be used. Finished units
+            are kept, and the same call resumes.
 
     Example:
         >>> import tokenlake as tl
@@ -223,7 +262,11 @@ def clean_dataset(
     """
     cleaning = Cleaning(config, on_event)
     if cleaning.pending:
-        opened = open_pool(None, workers, cleaning.config.ray) if pool is None else nullcontext(pool)
+        opened = (
+            open_pool(None, workers, cleaning.config.ray)
+            if pool is None
+            else nullcontext(pool)
+        )
         with opened as unit_pool:
             cleaning.sign(unit_pool, on_progress=on_progress)
     return cleaning.settle()
@@ -234,16 +277,23 @@ def _stored_dataset_notes(config: PipelineConfig) -> list[str]:
     notes: list[str] = []
     for dataset in config.datasets:
         if dataset.dataset is not None:
-            notes.append(f"{dataset.name}: a dataset of the store, which contains no texts; it is skipped")
+            notes.append(
+                f"{dataset.name}: a dataset of the store, which contains no texts; it is skipped"
+            )
     return notes
 
 
 def _without(account: Account, left_out: LeftOut) -> Account:
-    """Return the audit of a unit's signatures less the documents that are left out, which count as filtered."""
+    """Return the audit of a unit's signatures less the documents that are left out,
+    which count as filtered.
+    """
     filtered = Counter(account.filtered) + Counter(left_out.reason)
     count = len(left_out)
     return replace(
-        account, filtered=dict(filtered), kept=account.kept - count, documents=account.documents - count
+        account,
+        filtered=dict(filtered),
+        kept=account.kept - count,
+        documents=account.documents - count,
     )
 
 

@@ -11,12 +11,15 @@ def compiled_loops() -> Any:
     """Return the compiled loops, see :mod:`tokenlake.etl.clean.kernels`.
 
     Raises:
-        MissingExtraError: numba is not installed, or has no folder for what it compiles.
+        MissingExtraError: numba is not installed, or has no folder for what it
+            compiles.
     """
     try:
         from tokenlake.etl.clean import kernels
     except ImportError as error:
-        raise MissingExtraError("cleaning needs its packages: pip install 'tokenlake[etl]'") from error
+        raise MissingExtraError(
+            "cleaning needs its packages: pip install 'tokenlake[etl]'"
+        ) from error
     except RuntimeError as error:  # numba's own where it finds no folder to write to
         raise MissingExtraError(
             f"cleaning cannot store its compiled code: {error}; set NUMBA_CACHE_DIR to a folder that can be written"

@@ -1,8 +1,8 @@
 """N-grams of evaluation sets, by which documents that contain test data are found.
 
-An n-gram of 13 words that a document shares with an evaluation set is the rule of GPT-3 (Brown et al. 2020,
-https://arxiv.org/abs/2005.14165, appendix C). A document of a set with fewer words cannot be found, and is counted as
-too short.
+An n-gram of 13 words that a document shares with an evaluation set is the rule of GPT-3
+(Brown et al. 2020, https://arxiv.org/abs/2005.14165, appendix C). A document of a set
+with fewer words cannot be found, and is counted as too short.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from tokenlake.etl.clean.words import WordBuffer
 
 _METADATA_KEY: Final = b"tokenlake.evaluation"
 _SIEVE_BYTES_PER_HASH: Final = 16
-"""Size of the sieve. One byte of 16 is set, so that one look-up of 16 has to search the hashes."""
+"""Size of the sieve. One byte of 16 is set, so that one look-up of 16 has to search
+the hashes.
+"""
 _SMALLEST_SIEVE: Final = 1 << 16
 
 
@@ -68,14 +70,21 @@ class EvaluationNgrams:
 
     @cached_property
     def _sieve(self) -> UInt8:
-        """Bytes that are 1 where the low bits of a hash point: a quick test that most other hashes fail."""
-        size = max(_SMALLEST_SIEVE, 1 << (_SIEVE_BYTES_PER_HASH * len(self.hashes)).bit_length())
+        """Bytes that are 1 where the low bits of a hash point: a quick test that
+        most other hashes fail.
+        """
+        size = max(
+            _SMALLEST_SIEVE,
+            1 << (_SIEVE_BYTES_PER_HASH * len(self.hashes)).bit_length(),
+        )
         sieve = np.zeros(size, np.uint8)
         sieve[self.hashes & np.uint64(size - 1)] = 1
         return sieve
 
     @classmethod
-    def of(cls, sets: Mapping[str, Iterable[Sequence[str]]], ngram: int) -> EvaluationNgrams:
+    def of(
+        cls, sets: Mapping[str, Iterable[Sequence[str]]], ngram: int
+    ) -> EvaluationNgrams:
         """Return the n-grams of sets.
 
         Args:
@@ -96,10 +105,11 @@ class EvaluationNgrams:
         return cls(ngram, hashes[order], groups[order], counts)
 
     def find(self, words: WordBuffer, least: int, share: float) -> list[str | None]:
-        """Return for each document the name of the set of which it contains too much; None for no set.
+        """Return for each document the name of the set of which it contains too much;
+        None for no set.
 
-        A document contains too much if it has at least `least` n-grams of the sets, and these are at least the
-        share `share` of all its n-grams.
+        A document contains too much if it has at least `least` n-grams of the sets, and
+        these are at least the share `share` of all its n-grams.
 
         Args:
             words: Words of the documents.
@@ -109,7 +119,9 @@ class EvaluationNgrams:
         hashes, counts = ngram_hashes(words, self.ngram)
         hits = np.empty(len(counts), np.int64)
         groups = np.empty(len(counts), np.int64)
-        compiled_loops().look_up(hashes, counts, self.hashes, self.groups, self._sieve, hits, groups)
+        compiled_loops().look_up(
+            hashes, counts, self.hashes, self.groups, self._sieve, hits, groups
+        )
         is_contaminated: Bools = (hits >= least) & (hits >= share * counts) & (hits > 0)
 
         set_names: list[str | None] = [None] * len(counts)
@@ -124,7 +136,10 @@ class EvaluationNgrams:
         for name, counts in self.counts.items():
             sets[name] = [counts.documents, counts.too_short, counts.ngrams]
         schema = pa.schema(
-            [pa.field("hash", pa.uint64(), False), pa.field("group", pa.int64(), False)],
+            [
+                pa.field("hash", pa.uint64(), False),
+                pa.field("group", pa.int64(), False),
+            ],
             {_METADATA_KEY: json.dumps({"ngram": self.ngram, "sets": sets}).encode()},
         )
         arrays: list[Any] = [pa.array(self.hashes), pa.array(self.groups)]
@@ -146,20 +161,31 @@ class EvaluationNgrams:
         counts: dict[str, SetCounts] = {}
         for name, (documents, too_short, ngrams) in metadata["sets"].items():
             counts[name] = SetCounts(documents, too_short, ngrams)
-        return cls(metadata["ngram"], table["hash"].to_numpy(), table["group"].to_numpy(), counts)
+        return cls(
+            metadata["ngram"],
+            table["hash"].to_numpy(),
+            table["group"].to_numpy(),
+            counts,
+        )
 
 
 def ngram_hashes(words: WordBuffer, ngram: int) -> tuple[UInt64, Int64]:
-    """Return the hashes of all n-grams, document by document, and the number of each document (int64[documents])."""
+    """Return the hashes of all n-grams, document by document, and the number of each
+    document (int64[documents]).
+    """
     # A word and its space have two bytes at least, so this is room enough.
     hashes = np.empty(len(words.data) // 2 + len(words.ends) + 1, np.uint64)
     counts = np.empty(len(words.ends) - 1, np.int64)
-    total = compiled_loops().ngrams_of_all(words.data, words.ends, ngram, hashes, counts)
+    total = compiled_loops().ngrams_of_all(
+        words.data, words.ends, ngram, hashes, counts
+    )
     return hashes[:total], counts
 
 
 def _ngrams_of(batches: Iterable[Sequence[str]], ngram: int) -> tuple[UInt64, int, int]:
-    """Return the different n-grams of a set, the number of its documents, and of those that are too short."""
+    """Return the different n-grams of a set, the number of its documents, and of
+    those that are too short.
+    """
     parts = [np.zeros(0, np.uint64)]
     documents = 0
     too_short = 0

@@ -1,4 +1,6 @@
-"""Reading of evaluation sets, whose n-grams are put into the store, where workers find them."""
+"""Reading of evaluation sets, whose n-grams are put into the store, where workers
+find them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from tokenlake.etl.unit.documents import Recipe
 from tokenlake.runtime.store.base import Store
 
 
-def stored_ngrams(config: PipelineConfig, store: Store, on_event: Watcher) -> EvaluationNgrams | None:
+def stored_ngrams(
+    config: PipelineConfig, store: Store, on_event: Watcher
+) -> EvaluationNgrams | None:
     """Read the evaluation sets of a configuration and put their n-grams into the store.
 
     Args:
@@ -58,12 +62,18 @@ def short_document_notes(evaluation: EvaluationNgrams | None) -> list[str]:
     return notes
 
 
-def _texts(source: ResolvedSource, config: PipelineConfig, on_event: Watcher) -> Iterator[list[str]]:
+def _texts(
+    source: ResolvedSource, config: PipelineConfig, on_event: Watcher
+) -> Iterator[list[str]]:
     """Yield the texts of an evaluation set in batches."""
     recipe = Recipe(source, NO_TOKENIZER)
     # All splits of a folder are used unless one is named.
     _, groups = read_listing(
-        source, unit_size_of(config), config.source.hash_threads, on_event, select=every_file
+        source,
+        unit_size_of(config),
+        config.source.hash_threads,
+        on_event,
+        select=every_file,
     )
     for part in chain.from_iterable(groups):
         for prepared in recipe.read(part):

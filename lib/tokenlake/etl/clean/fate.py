@@ -1,4 +1,6 @@
-"""The result of cleaning for each document: it stays, or it is left out for a reason."""
+"""The result of cleaning for each document: it stays, or it is left out for a
+reason.
+"""
 
 from __future__ import annotations
 
@@ -74,9 +76,17 @@ class LeftOut:
         return len(self.reason)
 
     def to_columns(self) -> dict[str, Any]:
-        """Return the columns of the list; those of the kept document are null where there is none."""
-        columns: dict[str, Any] = {"file": self.file, "position": self.position, "reason": self.reason}
-        for name, places in zip(KEPT_COLUMNS, (self.kept_file, self.kept_position), strict=True):
+        """Return the columns of the list; those of the kept document are null where
+        there is none.
+        """
+        columns: dict[str, Any] = {
+            "file": self.file,
+            "position": self.position,
+            "reason": self.reason,
+        }
+        for name, places in zip(
+            KEPT_COLUMNS, (self.kept_file, self.kept_position), strict=True
+        ):
             values = np.zeros(len(self), np.int64)
             values[self.is_duplicate] = places
             columns[name] = pa.array(values, mask=~self.is_duplicate)

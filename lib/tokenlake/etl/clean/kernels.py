@@ -1,6 +1,8 @@
-"""Compiled loops of cleaning: hashes of word n-grams, MinHash signatures, look-ups, clusters.
+"""Compiled loops of cleaning: hashes of word n-grams, MinHash signatures, look-ups,
+clusters.
 
-numba compiles them once for each machine and keeps the result on disk. Arrays are the caller's, and so is their size.
+numba compiles them once for each machine and keeps the result on disk. Arrays are the
+caller's, and so is their size.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ def _round(sum_: Any, lane: Any) -> Any:
 
 @njit(cache=True, inline="always")
 def _long_start(data: Any, at: Any, end: Any) -> Any:
-    """Return the state after all whole blocks of 32 bytes, and the offset of their end."""
+    """Return the state after all whole blocks of 32 bytes, and the offset of their
+    end.
+    """
     # Each block gives 8 bytes to each of four lanes.
     one = _P1 + _P2
     two = _P2
@@ -69,17 +73,25 @@ def _long_start(data: Any, at: Any, end: Any) -> Any:
 
 @njit(cache=True)
 def xxh64(data: Any, at: Any, end: Any) -> Any:
-    """Return XXH64 (seed 0) of the bytes from `at` to `end`; the algorithm is that of xxHash's specification."""
+    """Return XXH64 (seed 0) of the bytes from `at` to `end`; the algorithm is that
+    of xxHash's specification.
+    """
     size = np.uint64(end - at)
     state = _P5
     if end - at >= 32:
         state, at = _long_start(data, at, end)
     state += size
     while at + 8 <= end:
-        state = _rotated(state ^ _round(np.uint64(0), _number(data, at, 8)), np.uint64(27)) * _P1 + _P4
+        state = (
+            _rotated(state ^ _round(np.uint64(0), _number(data, at, 8)), np.uint64(27))
+            * _P1
+            + _P4
+        )
         at += 8
     if at + 4 <= end:
-        state = _rotated(state ^ (_number(data, at, 4) * _P1), np.uint64(23)) * _P2 + _P3
+        state = (
+            _rotated(state ^ (_number(data, at, 4) * _P1), np.uint64(23)) * _P2 + _P3
+        )
         at += 4
     while at < end:
         state = _rotated(state ^ (np.uint64(data[at]) * _P5), np.uint64(11)) * _P1
@@ -120,9 +132,11 @@ def hash_ngrams(data: Any, at: Any, end: Any, n: Any, starts: Any, out: Any) -> 
 
 @njit(cache=True)
 def sign(hashes: Any, count: Any, factors: Any, terms: Any, least: Any) -> Any:
-    """Fill `least` (uint64[k]) with the least values of k permutations of a document's n-grams.
+    """Fill `least` (uint64[k]) with the least values of k permutations of a document's
+    n-grams.
 
-    The permutations are ``(factor * hash + term) mod (2^61 - 1)``, the product being of 64 bits.
+    The permutations are ``(factor * hash + term) mod (2^61 - 1)``, the product being of
+    64 bits.
     """
     least[:] = _FULL
     for i in range(count):
@@ -135,25 +149,37 @@ def sign(hashes: Any, count: Any, factors: Any, terms: Any, least: Any) -> Any:
 
 
 @njit(cache=True)
-def sign_all(data: Any, ends: Any, n: Any, factors: Any, terms: Any, rows: Any, out: Any, counts: Any) -> Any:
+def sign_all(
+    data: Any,
+    ends: Any,
+    n: Any,
+    factors: Any,
+    terms: Any,
+    rows: Any,
+    out: Any,
+    counts: Any,
+) -> Any:
     """Make the band keys of documents.
 
     Args:
         data: Words of the documents, with one space between each two, uint8.
-        ends: Offset of each document's first byte, and of the end of the last one, int64[documents + 1].
+        ends: Offset of each document's first byte, and of the end of the last one,
+            int64[documents + 1].
         n: Number of words of an n-gram.
         factors: Factors of the permutations, uint64[bands * rows].
         terms: Terms of the permutations, uint64[bands * rows].
         rows: Number of permutations of a band.
         out: Output: a hash of each band's least values, uint64[documents, bands].
-        counts: Output: number of n-grams of each document, int64[documents]. The keys of a document without n-grams
-            mean nothing.
+        counts: Output: number of n-grams of each document, int64[documents]. The keys
+            of a document without n-grams mean nothing.
     """
     hashes = np.empty(_most_words(ends), np.uint64)
     starts = np.empty(n, np.int64)
     least = np.empty(len(factors), np.uint64)
     for document in range(len(ends) - 1):
-        counts[document] = hash_ngrams(data, ends[document], ends[document + 1], n, starts, hashes)
+        counts[document] = hash_ngrams(
+            data, ends[document], ends[document + 1], n, starts, hashes
+        )
         sign(hashes, counts[document], factors, terms, least)
         band = least.view(np.uint8)
         for key in range(out.shape[1]):
@@ -162,7 +188,9 @@ def sign_all(data: Any, ends: Any, n: Any, factors: Any, terms: Any, rows: Any, 
 
 @njit(cache=True)
 def _most_words(ends: Any) -> Any:
-    """Return the largest number of words that a document can have: each takes two bytes, with its space."""
+    """Return the largest number of words that a document can have: each takes two
+    bytes, with its space.
+    """
     longest = 0
     for document in range(len(ends) - 1):
         longest = max(longest, ends[document + 1] - ends[document])
@@ -171,27 +199,37 @@ def _most_words(ends: Any) -> Any:
 
 @njit(cache=True)
 def ngrams_of_all(data: Any, ends: Any, n: Any, out: Any, counts: Any) -> Any:
-    """Hash the n-grams of all documents into `out`, count those of each in `counts`, and return their number."""
+    """Hash the n-grams of all documents into `out`, count those of each in `counts`,
+    and return their number.
+    """
     starts = np.empty(n, np.int64)
     total = 0
     for document in range(len(ends) - 1):
-        counts[document] = hash_ngrams(data, ends[document], ends[document + 1], n, starts, out[total:])
+        counts[document] = hash_ngrams(
+            data, ends[document], ends[document + 1], n, starts, out[total:]
+        )
         total += counts[document]
     return total
 
 
 @njit(cache=True)
-def look_up(hashes: Any, counts: Any, known: Any, groups: Any, sieve: Any, hits: Any, group: Any) -> Any:
-    """Count the known n-grams of each document, and find the group of the first of them.
+def look_up(
+    hashes: Any, counts: Any, known: Any, groups: Any, sieve: Any, hits: Any, group: Any
+) -> Any:
+    """Count the known n-grams of each document, and find the group of the first of
+    them.
 
     Args:
-        hashes: Hashes of the n-grams of all documents, one document after the other, uint64.
+        hashes: Hashes of the n-grams of all documents, one document after the other,
+            uint64.
         counts: Number of n-grams of each document, int64[documents].
         known: Hashes of the known n-grams, ascending, uint64[k].
         groups: Group of each known n-gram, int64[k].
-        sieve: 1 where the low bits of a known hash point, uint8 of a power of two bytes.
+        sieve: 1 where the low bits of a known hash point, uint8 of a power of two
+            bytes.
         hits: Output: number of known n-grams of each document, int64[documents].
-        group: Output: group of the first known n-gram of each document, or -1, int64[documents].
+        group: Output: group of the first known n-gram of each document, or -1,
+            int64[documents].
     """
     mask = np.uint64(len(sieve) - 1)
     at = 0
@@ -201,7 +239,8 @@ def look_up(hashes: Any, counts: Any, known: Any, groups: Any, sieve: Any, hits:
         for _ in range(counts[document]):
             value = hashes[at]
             at += 1
-            # Most hashes are unknown, and the sieve rules out 15 of 16 of them without a search.
+            # Most hashes are unknown, and the sieve rules out 15 of 16 of them without
+            # a search.
             if sieve[value & mask] == 0:
                 continue
             place = np.searchsorted(known, value)
@@ -222,7 +261,8 @@ def _root(parents: Any, item: Any) -> Any:
 
 @njit(cache=True)
 def unite(parents: Any, keys: Any, items: Any) -> Any:
-    """Join the sets of neighbours with equal keys. The root of a set is its lowest item.
+    """Join the sets of neighbours with equal keys. The root of a set is its lowest
+    item.
 
     Args:
         parents: Parent of each item, changed in place, int64.

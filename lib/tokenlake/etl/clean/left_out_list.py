@@ -1,6 +1,8 @@
-"""The list that a cleaning run writes: a Parquet file of the documents that builds leave out.
+"""The list that a cleaning run writes: a Parquet file of the documents that builds
+leave out.
 
-Its key-value metadata says how it was made, so that a later run can compare its documents with an earlier list's.
+Its key-value metadata says how it was made, so that a later run can compare its
+documents with an earlier list's.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ SCHEMA: Final = pa.schema(
         pa.field("kept_position", pa.int64()),
     ]
 )
-"""``file`` and ``position`` name the document; ``kept_file`` and ``kept_position`` the one that a duplicate equals."""
+"""``file`` and ``position`` name the document; ``kept_file`` and ``kept_position``
+the one that a duplicate equals.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +49,10 @@ class CleanAbout:
     Attributes:
         signing: Options of the signatures.
         units: Fingerprints of the signatures, in order.
-        accounts: Source -> audit; documents that are left out count as `filtered`, by reason.
-        sets: Evaluation set -> number of its documents, of those too short to be found, and of its n-grams.
+        accounts: Source -> audit; documents that are left out count as `filtered`, by
+            reason.
+        sets: Evaluation set -> number of its documents, of those too short to be found,
+            and of its n-grams.
     """
 
     signing: Mapping[str, Any]
@@ -74,7 +80,10 @@ class CleanAbout:
         for name, account_fields in fields["accounts"].items():
             accounts[name] = Account(**account_fields)
         return cls(
-            signing=fields["signing"], units=tuple(fields["units"]), accounts=accounts, sets=fields["sets"]
+            signing=fields["signing"],
+            units=tuple(fields["units"]),
+            accounts=accounts,
+            sets=fields["sets"],
         )
 
 
@@ -96,7 +105,8 @@ class EarlierList:
         places: Hashes of the places that it leaves out, uint64[m].
 
     Raises:
-        ConfigError: The file is no such list, or its signatures cannot be compared with those of this run.
+        ConfigError: The file is no such list, or its signatures cannot be compared with
+            those of this run.
     """
 
     def __init__(self, path: str, signing: Signing) -> None:
@@ -117,14 +127,17 @@ class EarlierList:
                 )
         table = pq.read_table(path, columns=["file", "position"])
         self.units = about.units
-        self.places = places_hash(table["file"].to_numpy(), table["position"].to_numpy())
+        self.places = places_hash(
+            table["file"].to_numpy(), table["position"].to_numpy()
+        )
 
 
 def read_about(path: str) -> CleanAbout | None:
     """Return the description of a list; None for a Parquet file of another kind.
 
     Raises:
-        ConfigError: There is no such file, or it is no Parquet file, or another release wrote it.
+        ConfigError: There is no such file, or it is no Parquet file, or another release
+            wrote it.
     """
     try:
         metadata = pq.read_metadata(path).metadata or {}
@@ -135,11 +148,15 @@ def read_about(path: str) -> CleanAbout | None:
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no such file", file=path) from None
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
-        raise ConfigError(f"{path}: not a list of documents to leave out: {error}", file=path) from error
+        raise ConfigError(
+            f"{path}: not a list of documents to leave out: {error}", file=path
+        ) from error
 
 
 def require_ours(path: str) -> None:
-    """Raise ConfigError if `path` is a file that no run of `clean` wrote. A list made by hand is never replaced."""
+    """Raise ConfigError if `path` is a file that no run of `clean` wrote. A list
+    made by hand is never replaced.
+    """
     if Path(path).exists() and read_about(path) is None:
         raise ConfigError(
             f"clean.output: {path} exists, but `tokenlake clean` did not write it; name another file. Give your own "

@@ -9,7 +9,12 @@ from typing import Any, Final, cast
 import numpy as np
 
 from tokenlake.base.arrays import Int64
-from tokenlake.etl.clean.signatures import EvaluationNgrams, SignatureWriter, Signer, evaluation_key
+from tokenlake.etl.clean.signatures import (
+    EvaluationNgrams,
+    SignatureWriter,
+    Signer,
+    evaluation_key,
+)
 from tokenlake.etl.job import Progress, SignJob, begin
 from tokenlake.etl.tokenizers.files import TokenizerFiles
 from tokenlake.etl.unit.documents import Recipe, TextDocuments
@@ -18,13 +23,16 @@ from tokenlake.runtime.store.base import Store, read_files
 from tokenlake.runtime.store.ledger import Account
 
 
-def run_sign_job(job: SignJob, store: Store, kept: dict[Any, Any], progress: Progress) -> dict[str, Any]:
+def run_sign_job(
+    job: SignJob, store: Store, kept: dict[Any, Any], progress: Progress
+) -> dict[str, Any]:
     """Make the signatures of one unit and publish them; return their account.
 
     Args:
         job: Unit to sign.
         store: Open store of the job.
-        kept: Signers of earlier jobs of this process. A signer holds the n-grams of evaluation sets.
+        kept: Signers of earlier jobs of this process. A signer holds the n-grams of
+            evaluation sets.
         progress: Function that is told how many bytes are read.
     """
     signing = job.signing
@@ -44,11 +52,16 @@ NO_TOKENIZER: Final = TokenizerFiles(name="none", files={"tokenizer.json": b"{}"
 """Tokenizer of recipes whose texts are fields, which need none."""
 
 _BATCH_DOCUMENTS: Final = 1 << 14
-"""Largest number of documents that are signed together; meanwhile their texts are Python strings."""
+"""Largest number of documents that are signed together; meanwhile their texts are
+Python strings.
+"""
 
 
-def sign_unit(job: SignJob, store: Store, signer: Signer, progress: Progress) -> Account:
-    """Make the signatures of one unit, whose records are read, prepared and accounted as for a build, and publish them.
+def sign_unit(
+    job: SignJob, store: Store, signer: Signer, progress: Progress
+) -> Account:
+    """Make the signatures of one unit, whose records are read, prepared and accounted
+    as for a build, and publish them.
 
     Args:
         job: Unit to sign.
@@ -77,7 +90,11 @@ def sign_unit(job: SignJob, store: Store, signer: Signer, progress: Progress) ->
                     positions = documents.position[row_starts]
                     writer.write(signer.sign(texts, files, positions))
                     row_count = len(row_starts)
-                    tally.numbers.update(kept=row_count, documents=row_count, text_bytes=documents.text_bytes)
+                    tally.numbers.update(
+                        kept=row_count,
+                        documents=row_count,
+                        text_bytes=documents.text_bytes,
+                    )
                 progress({"bytes": prepared.bytes_read})
         account = tally.account(())
         account.check(where=f"signatures of {job.source.name}")
@@ -89,7 +106,8 @@ def sign_unit(job: SignJob, store: Store, signer: Signer, progress: Progress) ->
 
 
 def _texts_of_rows(documents: TextDocuments, row_starts: Int64) -> list[str]:
-    """Return one text for each row. A row that became several documents is left out whole, or not at all.
+    """Return one text for each row. A row that became several documents is left out
+    whole, or not at all.
 
     Args:
         documents: Documents of whole rows.
@@ -105,7 +123,9 @@ def _texts_of_rows(documents: TextDocuments, row_starts: Int64) -> list[str]:
 
 
 def _batches_of_rows(documents: TextDocuments) -> Iterator[tuple[TextDocuments, Int64]]:
-    """Yield batches of whole rows: their documents, and the index of each row's first document (int64[n])."""
+    """Yield batches of whole rows: their documents, and the index of each row's
+    first document (int64[n]).
+    """
     if documents.extra is None:
         row_starts = np.arange(len(documents))
     else:

@@ -1,10 +1,12 @@
-"""Signatures: the record that cleaning keeps of every document of a unit, in one Parquet file.
+"""Signatures: the record that cleaning keeps of every document of a unit, in one
+Parquet file.
 
-A signature, in a file under ``.clean/`` of the store, has about 150 bytes, for a document of any length: the hash that
-equal documents share, the keys of the bands that near duplicates share, and the reason for which the document is left
-out by itself. A unit's file is named by the hash of its inputs and of the options of the signatures. It is therefore
-made once and serves every later list. Nothing in a store needs these files: the folder ``.clean`` may be removed at any
-time.
+A signature, in a file under ``.clean/`` of the store, has about 150 bytes, for a
+document of any length: the hash that equal documents share, the keys of the bands that
+near duplicates share, and the reason for which the document is left out by itself. A
+unit's file is named by the hash of its inputs and of the options of the signatures. It
+is therefore made once and serves every later list. Nothing in a store needs these
+files: the folder ``.clean`` may be removed at any time.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ FORMAT: Final = 1
 
 FOLDER: Final = ".clean"
 _ABOUT: Final = "tokenlake.signatures"
-_PARQUET: Final[Any] = pq  # its type stubs lack file objects of our own and columns with a dictionary
+# Its type stubs lack file objects of our own and columns with a dictionary.
+_PARQUET: Final[Any] = pq
 _PRIME: Final = (1 << 61) - 1
 _ROW_GROUP_ROWS: Final = 1 << 16
 
@@ -59,9 +62,10 @@ def band_name(band: int) -> str:
 def signature_schema(bands: int) -> pa.Schema:
     """Return the schema of a file.
 
-    ``exact_high`` and ``exact_low`` are the halves of the hash of the whole document. ``ngrams`` is the number of its
-    n-grams; the bands of a document without n-grams mean nothing. ``reason`` is the reason to leave the document out,
-    whatever the other documents are; null: there is none.
+    ``exact_high`` and ``exact_low`` are the halves of the hash of the whole document.
+    ``ngrams`` is the number of its n-grams; the bands of a document without n-grams
+    mean nothing. ``reason`` is the reason to leave the document out, whatever the other
+    documents are; null: there is none.
     """
     fields = [
         pa.field("file", pa.int64(), False),
@@ -79,7 +83,8 @@ def signature_schema(bands: int) -> pa.Schema:
 def permutations(signing: Signing) -> tuple[UInt64, UInt64]:
     """Return factors and terms of the permutations, uint64[bands * rows] each.
 
-    They are drawn as datatrove draws them, from NumPy's frozen generator: one seed gives both tools the same functions.
+    They are drawn as datatrove draws them, from NumPy's frozen generator: one seed
+    gives both tools the same functions.
     """
     generator = np.random.RandomState(signing.seed)
     count = signing.bands * signing.rows
@@ -97,14 +102,18 @@ class Signer:
         evaluation: N-grams of the evaluation sets that `signing` names.
     """
 
-    def __init__(self, signing: Signing, evaluation: EvaluationNgrams | None = None) -> None:
+    def __init__(
+        self, signing: Signing, evaluation: EvaluationNgrams | None = None
+    ) -> None:
         self._signing = signing
         self._evaluation = evaluation
         self._judge = open_quality(signing.filters)
         self._factors, self._terms = permutations(signing)
         self.schema = signature_schema(signing.bands)
 
-    def sign(self, texts: Sequence[str], file: Int64, position: Int64) -> pa.RecordBatch:
+    def sign(
+        self, texts: Sequence[str], file: Int64, position: Int64
+    ) -> pa.RecordBatch:
         """Return the signatures of n documents.
 
         Args:
@@ -138,11 +147,17 @@ class Signer:
             pa.array(reasons, pa.string()),
             pa.array(ngrams),
         ]
-        arrays += [pa.array(np.ascontiguousarray(column)) for column in (*exact.T, *bands.T)]
+        arrays += [
+            pa.array(np.ascontiguousarray(column)) for column in (*exact.T, *bands.T)
+        ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def _reasons(self, texts: Sequence[str], words: WordBuffer | None) -> list[str | None]:
-        """Return the reason to leave out each document by itself; None for no reason. Filters go first."""
+    def _reasons(
+        self, texts: Sequence[str], words: WordBuffer | None
+    ) -> list[str | None]:
+        """Return the reason to leave out each document by itself; None for no
+        reason. Filters go first.
+        """
         reasons: list[str | None] = [None] * len(texts)
         if self._signing.filters:
             reasons = [self._judge(text) for text in texts]
@@ -157,7 +172,8 @@ class Signer:
 
 @final
 class EvenRowGroups:
-    """Writes a Parquet file in row groups of about equal size, whatever the batches are.
+    """Writes a Parquet file in row groups of about equal size, whatever the batches
+    are.
 
     Args:
         sink: Path of the file, or a file object.
@@ -168,7 +184,11 @@ class EvenRowGroups:
     def __init__(self, sink: Any, schema: pa.Schema, dictionary: Sequence[str]) -> None:
         self._schema = schema
         self._writer = _PARQUET.ParquetWriter(
-            sink, schema, compression="zstd", use_dictionary=list(dictionary), write_page_checksum=True
+            sink,
+            schema,
+            compression="zstd",
+            use_dictionary=list(dictionary),
+            write_page_checksum=True,
         )
         self._batches: list[pa.RecordBatch] = []
         self._row_count = 0
@@ -194,7 +214,9 @@ class EvenRowGroups:
     def _flush(self) -> None:
         if self._row_count:
             table: Any = pa.Table.from_batches(self._batches, self._schema)
-            self._writer.write_table(table.combine_chunks(), row_group_size=self._row_count)
+            self._writer.write_table(
+                table.combine_chunks(), row_group_size=self._row_count
+            )
         self._batches = []
         self._row_count = 0
 
@@ -217,9 +239,13 @@ class SignatureWriter:
         """Move the whole file to its place in the store."""
         self._rows.finish({_ABOUT: json.dumps(account.to_json(), sort_keys=True)})
         self._file.close()
-        # A file of this name holds the same rows; another version of Arrow may have written other bytes.
+        # A file of this name holds the same rows; another version of Arrow may have
+        # written other bytes.
         self._store.publish(
-            self._temp, signature_key(fingerprint), self._file.sha256, replace_orphan=lambda: True
+            self._temp,
+            signature_key(fingerprint),
+            self._file.sha256,
+            replace_orphan=lambda: True,
         )
 
     def discard(self) -> None:
@@ -260,7 +286,10 @@ class SignatureFile:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._file.close()
         self._bytes.close()
@@ -288,8 +317,12 @@ class SignatureFile:
         )
 
 
-def opened_signatures(store: Store, fingerprints: Sequence[str]) -> Iterator[SignatureFile]:
-    """Yield files one after the other; each is closed when the next one is asked for."""
+def opened_signatures(
+    store: Store, fingerprints: Sequence[str]
+) -> Iterator[SignatureFile]:
+    """Yield files one after the other; each is closed when the next one is asked
+    for.
+    """
     for fingerprint in fingerprints:
         with SignatureFile(store, fingerprint) as file:
             yield file

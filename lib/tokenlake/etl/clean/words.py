@@ -1,8 +1,10 @@
-"""Documents as words, in a form in which texts that people would call the same are equal.
+"""Documents as words, in a form in which texts that people would call the same are
+equal.
 
-Lower case, without accents (NFD without nonspacing marks), every number as ``0``. All characters except letters, marks
-and digits separate words; an ideograph is a word by itself. Hugging Face's datatrove and Meta's CCNet normalize in the
-same way (Wenzek et al. 2020, https://arxiv.org/abs/1911.00359).
+Lower case, without accents (NFD without nonspacing marks), every number as ``0``. All
+characters except letters, marks and digits separate words; an ideograph is a word by
+itself. Hugging Face's datatrove and Meta's CCNet normalize in the same way (Wenzek et
+al. 2020, https://arxiv.org/abs/1911.00359).
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from tokenlake.config.resolved import Normal
 _NUMBERS: Final = re.compile(r"\d+(?:[.,\u060C\u066B]\d+)?")
 _ASCII_NUMBERS: Final = re.compile(rb"[0-9]+(?:[.,][0-9]+)?")
 _ASCII_LETTERS: Final = bytes(
-    ord(chr(byte).lower()) if byte < 128 and chr(byte).isalnum() else 32 for byte in range(256)
+    ord(chr(byte).lower()) if byte < 128 and chr(byte).isalnum() else 32
+    for byte in range(256)
 )
 _IDEOGRAPHS: Final = (
     (0x3040, 0x30FF),
@@ -69,7 +72,8 @@ class WordBuffer:
 
     Attributes:
         data: UTF-8 bytes of all words, uint8.
-        ends: Byte offset of each document's beginning, and of the last one's end, int64[documents + 1].
+        ends: Byte offset of each document's beginning, and of the last one's end,
+            int64[documents + 1].
     """
 
     data: UInt8
@@ -85,11 +89,13 @@ class WordBuffer:
 
 
 def exact_hashes(texts: Sequence[str], normal: Normal) -> UInt64:
-    """Return a hash that equal documents share: the two halves of XXH3-128, uint64[n, 2].
+    """Return a hash that equal documents share: the two halves of XXH3-128, uint64[n,
+    2].
 
     Args:
         texts: Texts of the documents.
-        normal: ``text`` to hash the text itself, ``folded`` to hash its case-folded words with single spaces.
+        normal: ``text`` to hash the text itself, ``folded`` to hash its case-folded
+            words with single spaces.
     """
     hashes = np.empty((len(texts), 2), np.uint64)
     for row, text in enumerate(texts):

@@ -17,7 +17,9 @@ _SLOTS_OF_PROCESS: Final[list[Slot]] = []
 
 
 def run_here(preflight: bytes, line: bytes) -> bytes:
-    """Run a job in the slot of this thread of a Dask worker, and return the answer; see :meth:`Slot.run`."""
+    """Run a job in the slot of this thread of a Dask worker, and return the answer;
+    see :meth:`Slot.run`.
+    """
     if not hasattr(_THREAD, "slot"):
         _THREAD.slot = Slot()
         _SLOTS_OF_PROCESS.append(_THREAD.slot)
@@ -33,7 +35,8 @@ def close_here() -> None:
 
 @final
 class DaskNodes:
-    """A Dask cluster: each job is a task, and runs in the slot of one thread of its workers.
+    """A Dask cluster: each job is a task, and runs in the slot of one thread of its
+    workers.
 
     Args:
         workers: Number of jobs at a time; None for one for each thread of the cluster.

@@ -14,13 +14,22 @@ from tokenlake.etl.cluster_pool.ray_nodes import RayNodes
 from tokenlake.etl.cluster_pool.slots import Nodes, SlotLostError
 from tokenlake.etl.job.activity import Progress
 from tokenlake.etl.job.lines import answer_of, to_line
-from tokenlake.etl.job.messages import NO_ENGINE, EngineJob, Job, PreflightJob, SignJob, UnitJob
+from tokenlake.etl.job.messages import (
+    NO_ENGINE,
+    EngineJob,
+    Job,
+    PreflightJob,
+    SignJob,
+    UnitJob,
+)
 from tokenlake.etl.job.versions import produced_by
 from tokenlake.etl.pool import Jobs, Pool
 from tokenlake.etl.shared_plan.open_jobs import check_open
 
 _SECONDS_BETWEEN_LOOKS: Final = 2.0
-"""Number of seconds after which a thread that waits for a slot checks whether the cluster has grown."""
+"""Number of seconds after which a thread that waits for a slot checks whether the
+cluster has grown.
+"""
 
 
 @final
@@ -51,10 +60,12 @@ class ClusterPool(Pool):
                 self._start_slot()
 
     def run(self, job: Job, on_progress: Progress | None = None) -> Any:
-        """Run one job in one slot and return its result; its progress is reported at its end.
+        """Run one job in one slot and return its result; its progress is reported at
+        its end.
 
         Raises:
-            ConfigError: The job holds secrets, or a machine of the cluster would write other bytes.
+            ConfigError: The job holds secrets, or a machine of the cluster would write
+                other bytes.
             WorkerDiedError: The slot or its worker is gone; the job may be tried again.
             CancelledError: :meth:`cancel` was called.
             TokenlakeError: The job itself raised this error.
@@ -68,9 +79,13 @@ class ClusterPool(Pool):
         except BaseException as error:
             self._end_slot(slot)
             if self._is_cancelled:
-                raise errors.CancelledError("the build was cancelled; run it again to resume") from None
+                raise errors.CancelledError(
+                    "the build was cancelled; run it again to resume"
+                ) from None
             if isinstance(error, SlotLostError):
-                raise errors.WorkerDiedError(f"a worker on the cluster was lost: {error}") from error
+                raise errors.WorkerDiedError(
+                    f"a worker on the cluster was lost: {error}"
+                ) from error
             raise
         with self._changed:
             self._idle_slots.append(slot)
@@ -99,7 +114,9 @@ class ClusterPool(Pool):
         self._nodes.close()
 
     def _preflight_of(self, job: Job) -> bytes:
-        """Return the line of the machine check before a unit; empty for a job that builds no unit."""
+        """Return the line of the machine check before a unit; empty for a job that
+        builds no unit.
+        """
         if isinstance(job, EngineJob | PreflightJob | SignJob):
             return b""
         source = ""
@@ -122,7 +139,9 @@ class ClusterPool(Pool):
         return self._preflights[key]
 
     def _most_slots(self) -> int:
-        """Return the largest number of slots: one without room would wait for it, and a unit with it."""
+        """Return the largest number of slots: one without room would wait for it,
+        and a unit with it.
+        """
         return max(1, min(self.workers, self._nodes.room()))
 
     def _start_slot(self) -> None:
@@ -146,7 +165,9 @@ class ClusterPool(Pool):
                 else:
                     self._changed.wait(_SECONDS_BETWEEN_LOOKS)
             if self._is_cancelled:
-                raise errors.CancelledError("the build was cancelled; run it again to resume")
+                raise errors.CancelledError(
+                    "the build was cancelled; run it again to resume"
+                )
             return self._idle_slots.pop()
 
 

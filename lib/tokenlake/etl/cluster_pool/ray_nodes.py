@@ -12,12 +12,15 @@ from tokenlake.config.stages import RayConfig
 from tokenlake.etl.cluster_pool.slots import Slot, SlotLostError
 
 _SECONDS_BETWEEN_LOOKS: Final = 2.0
-"""Number of seconds after which a call that waits for an answer checks whether the slot has lost its room."""
+"""Number of seconds after which a call that waits for an answer checks whether the
+slot has lost its room.
+"""
 
 
 @final
 class RayNodes:
-    """A Ray cluster whose slots are actors, with the resources that the configuration reserves for each.
+    """A Ray cluster whose slots are actors, with the resources that the configuration
+    reserves for each.
 
     Args:
         section: Section `ray` of the configuration.
@@ -54,9 +57,15 @@ class RayNodes:
         reserved = {"CPU": 1.0, **(section.resources_per_worker or {})}
         if section.use_gpu:
             reserved["GPU"] = 1.0
-        self._reserved = {name: amount for name, amount in reserved.items() if amount > 0}
+        self._reserved = {
+            name: amount for name, amount in reserved.items() if amount > 0
+        }
         self._require_room(reserved)
-        other_resources = {name: amount for name, amount in reserved.items() if name not in ("CPU", "GPU")}
+        other_resources = {
+            name: amount
+            for name, amount in reserved.items()
+            if name not in ("CPU", "GPU")
+        }
         self._actor: Any = ray.remote(Slot).options(
             num_cpus=reserved["CPU"],
             num_gpus=reserved.get("GPU", 0),
@@ -66,10 +75,14 @@ class RayNodes:
 
     def _join(self, section: RayConfig) -> None:
         """Join the cluster of ``RAY_ADDRESS``, or start one on this machine."""
-        options: dict[str, Any] = {"logging_level": logging.WARNING, "log_to_driver": False}
+        options: dict[str, Any] = {
+            "logging_level": logging.WARNING,
+            "log_to_driver": False,
+        }
         if not os.environ.get("RAY_ADDRESS"):
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            # Without an address, Ray joins any cluster that runs on this machine, and refuses the other options.
+            # Without an address, Ray joins any cluster that runs on this machine, and
+            # refuses the other options.
             options["address"] = "local"
             options["include_dashboard"] = False
             options["num_cpus"] = max(self.workers, os.cpu_count() or 1)
@@ -93,7 +106,10 @@ class RayNodes:
 
     def room(self) -> int:
         resources: dict[str, float] = self._ray.cluster_resources()
-        slots = [int(resources.get(name, 0.0) / amount) for name, amount in self._reserved.items()]
+        slots = [
+            int(resources.get(name, 0.0) / amount)
+            for name, amount in self._reserved.items()
+        ]
         return min(slots, default=self.workers)
 
     def start(self) -> Any:
@@ -110,7 +126,10 @@ class RayNodes:
                     raise SlotLostError("the cluster has no room for it anymore")
             self._answered_slots.add(id(slot))
             return self._ray.get(answer)
-        except (self._ray.exceptions.RayActorError, self._ray.exceptions.WorkerCrashedError) as error:
+        except (
+            self._ray.exceptions.RayActorError,
+            self._ray.exceptions.WorkerCrashedError,
+        ) as error:
             raise SlotLostError(str(error).strip().splitlines()[0]) from error
 
     def end(self, slot: Any) -> None:

@@ -23,7 +23,8 @@ class Slot:
         """Return the answer to a job, as a line.
 
         Args:
-            preflight: Line of a job that is done first, unless this slot has done it before; may be empty.
+            preflight: Line of a job that is done first, unless this slot has done it
+                before; may be empty.
             line: Line of the job.
         """
         progress: Counter[str] = Counter()
@@ -33,7 +34,11 @@ class Slot:
                 self._passed_preflights.add(preflight)
             result = self._pool.run(cast("Job", job_of(line)), progress.update)
         except errors.TokenlakeError as error:
-            return to_line(WorkerAnswer(progress=dict(progress), rss=1, error=errors.to_json(error)))
+            return to_line(
+                WorkerAnswer(
+                    progress=dict(progress), rss=1, error=errors.to_json(error)
+                )
+            )
         return to_line(WorkerAnswer(progress=dict(progress), rss=1, result=result))
 
     def close(self) -> None:
@@ -55,7 +60,9 @@ class Nodes(Protocol):
     workers: int
 
     def room(self) -> int:
-        """Return the number of slots for which there is room now, existing ones included: clusters grow and shrink."""
+        """Return the number of slots for which there is room now, existing ones
+        included: clusters grow and shrink.
+        """
         ...
 
     def start(self) -> Any:
@@ -63,7 +70,9 @@ class Nodes(Protocol):
         ...
 
     def ask(self, slot: Any, preflight: bytes, line: bytes) -> bytes:
-        """Return a slot's answer to a job, see :meth:`Slot.run`; SlotLostError where the slot is gone or was ended."""
+        """Return a slot's answer to a job, see :meth:`Slot.run`; SlotLostError where
+        the slot is gone or was ended.
+        """
         ...
 
     def end(self, slot: Any) -> None:

@@ -7,7 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
+from tokenlake.errors import (
+    IntegrityError,
+    NotFoundError,
+    StoreError,
+    VersionConflictError,
+)
 from tokenlake.etl.commit.manifest_draft import draft_manifest
 from tokenlake.etl.plan.plan import Plan
 from tokenlake.etl.reports.card import render_card
@@ -53,17 +58,21 @@ def _lost(layout: Layout) -> VersionConflictError:
 def publish_preamble(store: Store, plan: Plan, layout: Layout) -> None:
     """Publish the files that workers and readers need besides the data."""
     for path, data in plan.preamble().items():
-        # An interrupted run of another release may have left other bytes: the manifest decides what counts.
+        # An interrupted run of another release may have left other bytes: the manifest
+        # decides what counts.
         store.put_new(layout.key(path), data, replace_orphan=True)
 
 
 def publish_manifest(store: Store, layout: Layout, manifest: Manifest) -> None:
-    """Change the claim into a commit, and make the version visible; steps that were done before are not repeated.
+    """Change the claim into a commit, and make the version visible; steps that were
+    done before are not repeated.
 
-    The second copy of the manifest is written first: a version that is visible has both.
+    The second copy of the manifest is written first: a version that is visible has
+    both.
 
     Raises:
-        VersionConflictError: gc swept the version, or another writer committed something else.
+        VersionConflictError: gc swept the version, or another writer committed
+            something else.
     """
     claim, claim_bytes = require_held(store, layout, manifest.fingerprint)
     try:
@@ -74,8 +83,13 @@ def publish_manifest(store: Store, layout: Layout, manifest: Manifest) -> None:
         raise
     data = manifest.to_bytes()
     try:
-        # An equal build of another release may have left its own copy here, or may have committed.
-        store.put_new(layout.manifest_copy, data, replace_orphan=lambda: not store.exists(layout.manifest))
+        # An equal build of another release may have left its own copy here, or may have
+        # committed.
+        store.put_new(
+            layout.manifest_copy,
+            data,
+            replace_orphan=lambda: not store.exists(layout.manifest),
+        )
         store.put_new(layout.manifest, data)
     except VersionConflictError as error:
         with contextlib.suppress(NotFoundError):
@@ -83,7 +97,8 @@ def publish_manifest(store: Store, layout: Layout, manifest: Manifest) -> None:
                 raise _lost(layout) from error
         raise
     if store.read(layout.manifest_copy) != data:
-        # Another build replaced the copy between the two writes, and cannot commit any more.
+        # Another build replaced the copy between the two writes, and cannot commit any
+        # more.
         store.put_new(layout.manifest_copy, data, replace_orphan=True)
 
 
@@ -105,13 +120,17 @@ def commit_version(
 
     Raises:
         AccountError: The account does not balance; nothing is visible.
-        VersionConflictError: gc swept the version, or another writer committed something else.
+        VersionConflictError: gc swept the version, or another writer committed
+            something else.
     """
     require_held(store, layout, plan.fingerprint)
     try:
-        return _commit(store, plan, layout, records, _written_files(plan, layout, records, filed))
+        return _commit(
+            store, plan, layout, records, _written_files(plan, layout, records, filed)
+        )
     except (StoreError, IntegrityError):
-        # A file that gc deleted is missed in many ways; that the version was swept says more.
+        # A file that gc deleted is missed in many ways; that the version was swept says
+        # more.
         require_held(store, layout, plan.fingerprint)
         raise
 
@@ -124,17 +143,24 @@ def _commit(
     written_files: Mapping[str, FileEntry],
 ) -> Manifest:
     kept_files = _tidy(store, layout, written_files)
-    # Temporary names again: a worker whose parent was killed outlives it by a moment, perhaps past the first sweep.
+    # Temporary names again: a worker whose parent was killed outlives it by a moment,
+    # perhaps past the first sweep.
     store.sweep_temp(layout.prefix)
 
     all_files = {**written_files, **kept_files}
-    other_files = {path: entry for path, entry in all_files.items() if not path.startswith(f"{DATA}/")}
+    other_files = {
+        path: entry
+        for path, entry in all_files.items()
+        if not path.startswith(f"{DATA}/")
+    }
     draft = draft_manifest(plan, layout.version, records, _sorted(other_files))
     draft.check(layout.manifest)
 
     card = render_card(draft).encode()
     # An equal build of another release may have committed meanwhile: its card stays.
-    store.put_new(layout.card, card, replace_orphan=lambda: not store.exists(layout.manifest))
+    store.put_new(
+        layout.card, card, replace_orphan=lambda: not store.exists(layout.manifest)
+    )
     other_files[layout.path(layout.card)] = FileEntry.of(card)
     manifest = replace(draft, other_files=_sorted(other_files))
     publish_manifest(store, layout, manifest)
@@ -150,9 +176,13 @@ def _sorted(files: Mapping[str, FileEntry]) -> dict[str, FileEntry]:
 
 
 def _written_files(
-    plan: Plan, layout: Layout, records: Sequence[UnitRecord], filed: Mapping[int, FileEntry]
+    plan: Plan,
+    layout: Layout,
+    records: Sequence[UnitRecord],
+    filed: Mapping[int, FileEntry],
 ) -> dict[str, FileEntry]:
-    """Return the size and hash of every file of the version except card and manifest, by path.
+    """Return the size and hash of every file of the version except card and manifest,
+    by path.
 
     They are those of the bytes that were written.
     """
@@ -166,15 +196,21 @@ def _written_files(
         files[layout.path(layout.ledger(record.unit))] = entry
         if record.quarantine is not None:
             quarantine = record.quarantine
-            files[quarantine.path] = FileEntry(bytes=quarantine.bytes, sha256=quarantine.sha256)
+            files[quarantine.path] = FileEntry(
+                bytes=quarantine.bytes, sha256=quarantine.sha256
+            )
     return files
 
 
-def _tidy(store: Store, layout: Layout, written_files: Mapping[str, FileEntry]) -> dict[str, FileEntry]:
-    """Compare the version's folders with the written files; delete leftover data, and return other files that stay.
+def _tidy(
+    store: Store, layout: Layout, written_files: Mapping[str, FileEntry]
+) -> dict[str, FileEntry]:
+    """Compare the version's folders with the written files; delete leftover data, and
+    return other files that stay.
 
-    A listing has names and sizes, which is enough: each object was read back when it was published. A file that the
-    listing does not confirm is read. So is the preamble, the one thing that another release may have written over.
+    A listing has names and sizes, which is enough: each object was read back when it
+    was published. A file that the listing does not confirm is read. So is the preamble,
+    the one thing that another release may have written over.
 
     Raises:
         NotFoundError, IntegrityError: A written file is missing, or was changed.
@@ -187,7 +223,8 @@ def _tidy(store: Store, layout: Layout, written_files: Mapping[str, FileEntry]) 
     kept_files: dict[str, FileEntry] = {}
     for path in sizes.keys() - written_files.keys():
         if path.startswith((f"{DATA}/", f"{QUARANTINE}/")):
-            # A unit that was built again wrote fewer files; another writer may have deleted the rest already.
+            # A unit that was built again wrote fewer files; another writer may have
+            # deleted the rest already.
             with contextlib.suppress(NotFoundError):
                 store.delete(layout.key(path))
         else:
@@ -201,18 +238,23 @@ def _tidy(store: Store, layout: Layout, written_files: Mapping[str, FileEntry]) 
 
 
 def committed_manifest(catalog: Catalog, layout: Layout) -> Manifest:
-    """Return the manifest of a committed version, whose files are checked by one listing: by name and size.
+    """Return the manifest of a committed version, whose files are checked by one
+    listing: by name and size.
 
     Raises:
-        IntegrityError: The manifest is damaged, or a file is missing or has another size.
+        IntegrityError: The manifest is damaged, or a file is missing or has another
+            size.
     """
     manifest = catalog.manifest(layout.dataset, layout.version)
-    sizes = {layout.path(info.key): info.size for info in catalog.store.list(layout.prefix)}
+    sizes = {
+        layout.path(info.key): info.size for info in catalog.store.list(layout.prefix)
+    }
     expected_sizes = {part.path: part.bytes for part in manifest.files}
     for path, entry in manifest.other_files.items():
         expected_sizes[path] = entry.bytes
 
-    # A version that was copied from another store has no claim, and its bad records stayed there.
+    # A version that was copied from another store has no claim, and its bad records
+    # stayed there.
     is_copy = layout.path(layout.claim) not in sizes
     wrong: list[str] = []
     for path, size in expected_sizes.items():

@@ -1,4 +1,6 @@
-"""Units that need not be built again: those of this claim, and equal ones of other versions."""
+"""Units that need not be built again: those of this claim, and equal ones of other
+versions.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +29,19 @@ _MOST_VERSIONS: Final = 20
 """Number of versions that are searched for reusable units, newest first."""
 
 _UNITS_PER_STEP: Final = 256
-"""Number of units that are linked before they are recorded: a crash may leave this many unrecorded."""
+"""Number of units that are linked before they are recorded: a crash may leave this
+many unrecorded.
+"""
 
 
 def finished_records(
     catalog: Catalog, units: Sequence[PlannedUnit], dataset: str, version: int
 ) -> Iterator[UnitRecord]:
-    """Yield the records of this claim whose unit is the plan's and whose files are intact.
+    """Yield the records of this claim whose unit is the plan's and whose files are
+    intact.
 
-    A damaged record, or one with damaged files, is deleted: its unit will be built again.
+    A damaged record, or one with damaged files, is deleted: its unit will be built
+    again.
 
     Args:
         catalog: Catalog of the store.
@@ -52,7 +58,9 @@ def finished_records(
         try:
             record = read_record(store, layout, index)
             if fingerprints.get(index) != record.fingerprint:
-                raise IntegrityError(f"{layout.ledger(index)}: not a unit of this build")
+                raise IntegrityError(
+                    f"{layout.ledger(index)}: not a unit of this build"
+                )
             for file in _files_of(record):
                 if listed_version.proof(file, index) is None:
                     require_digest(store, layout.key(file.path), file)
@@ -68,9 +76,11 @@ def finished_records(
 def adopted_records(
     catalog: Catalog, pending: Iterable[PlannedUnit], dataset: str, version: int
 ) -> Iterator[UnitRecord]:
-    """Take over pending units that other versions have built, and yield their records in this version's ledger.
+    """Take over pending units that other versions have built, and yield their records
+    in this version's ledger.
 
-    Older versions are searched, newest first. A unit whose record or files are damaged or gone is passed over.
+    Older versions are searched, newest first. A unit whose record or files are damaged
+    or gone is passed over.
 
     Args:
         catalog: Catalog of the store.
@@ -80,7 +90,9 @@ def adopted_records(
     """
     wanted = {unit.fingerprint: unit.index for unit in pending}
     target = Layout(dataset, version)
-    other_versions = [info.version for info in catalog.versions(dataset) if info.version != version]
+    other_versions = [
+        info.version for info in catalog.versions(dataset) if info.version != version
+    ]
     other_versions.sort(reverse=True)
     for other_version in other_versions[:_MOST_VERSIONS]:
         if not wanted:
@@ -96,9 +108,13 @@ def adopted_records(
 
 
 def _adopt(
-    source: _ListedVersion, units: Sequence[int], wanted: Mapping[str, int], target: Layout
+    source: _ListedVersion,
+    units: Sequence[int],
+    wanted: Mapping[str, int],
+    target: Layout,
 ) -> list[UnitRecord]:
-    """Take over units of another version: all their files, and when these are durable all their records.
+    """Take over units of another version: all their files, and when these are durable
+    all their records.
 
     Args:
         source: The other version.
@@ -136,7 +152,8 @@ def _adopt(
 
 @final
 class _ListedVersion:
-    """A version as listings of its files describe it: a request for a thousand objects, and none for each.
+    """A version as listings of its files describe it: a request for a thousand objects,
+    and none for each.
 
     Attributes:
         store: Store of the version.
@@ -155,11 +172,13 @@ class _ListedVersion:
         self.units = sorted(unit for unit in units if unit is not None)
 
     def proof(self, file: ShardEntry | QuarantineEntry, unit: int) -> ObjectInfo | None:
-        """Return the storage's entry of a file where it proves the file's bytes; None where they must be read.
+        """Return the storage's entry of a file where it proves the file's bytes; None
+        where they must be read.
 
-        A record is written after its files, and a bucket changes no object in place. So an object of the recorded size
-        that is not younger than the record is the one that was checked when it was put. A folder proves nothing: its
-        files have no token.
+        A record is written after its files, and a bucket changes no object in place. So
+        an object of the recorded size that is not younger than the record is the one
+        that was checked when it was put. A folder proves nothing: its files have no
+        token.
 
         Args:
             file: File as the record describes it.
@@ -167,14 +186,24 @@ class _ListedVersion:
         """
         info = self._infos.get(file.path)
         record_info = self._infos.get(ledger_path(unit))
-        if info is None or record_info is None or not info.token or info.size != file.bytes:
+        if (
+            info is None
+            or record_info is None
+            or not info.token
+            or info.size != file.bytes
+        ):
             return None
-        if info.modified is None or record_info.modified is None or info.modified > record_info.modified:
+        if (
+            info.modified is None
+            or record_info.modified is None
+            or info.modified > record_info.modified
+        ):
             return None
         return info
 
     def links(self, old: UnitRecord, new: UnitRecord, target: Layout) -> list[Link]:
-        """Return the links that make the files of a unit of this version those of another version.
+        """Return the links that make the files of a unit of this version those of
+        another version.
 
         Args:
             old: Record of the unit here.
@@ -207,7 +236,9 @@ def _files_of(record: UnitRecord) -> list[ShardEntry | QuarantineEntry]:
 
 
 def renamed_record(record: UnitRecord, unit: int) -> UnitRecord:
-    """Return a record as another version has it, in which the unit has another index."""
+    """Return a record as another version has it, in which the unit has another
+    index.
+    """
     parts: list[ShardEntry] = []
     for part in record.parts:
         path = shard_path(part.split, unit, part.part)

@@ -12,13 +12,21 @@ from tokenlake.etl.plan.plan import Plan
 from tokenlake.etl.sources.inputs import InputFile
 from tokenlake.runtime.store.account import Account
 from tokenlake.runtime.store.draws import drawn_ids, share
-from tokenlake.runtime.store.ledger import FileEntry, InputFileEntry, ShardEntry, UnitRecord
+from tokenlake.runtime.store.ledger import (
+    FileEntry,
+    InputFileEntry,
+    ShardEntry,
+    UnitRecord,
+)
 from tokenlake.runtime.store.manifest import Manifest
 from tokenlake.runtime.store.mixture import MixedSource, MixtureRecord
 
 
 def draft_manifest(
-    plan: Plan, version: int, records: Sequence[UnitRecord], other_files: Mapping[str, FileEntry]
+    plan: Plan,
+    version: int,
+    records: Sequence[UnitRecord],
+    other_files: Mapping[str, FileEntry],
 ) -> Manifest:
     """Return the manifest of all units.
 
@@ -75,22 +83,32 @@ def _input_entry(file: InputFile | InputFileEntry) -> InputFileEntry:
     if isinstance(file, InputFileEntry):
         return file
     return InputFileEntry(
-        source=file.source, path=file.path, size=file.size, token=file.token, file_id=file.file_id
+        source=file.source,
+        path=file.path,
+        size=file.size,
+        token=file.token,
+        file_id=file.file_id,
     )
 
 
-def _accounts_of(records: Iterable[UnitRecord], names: Iterable[str]) -> dict[str, Account]:
+def _accounts_of(
+    records: Iterable[UnitRecord], names: Iterable[str]
+) -> dict[str, Account]:
     """Return the account of each source.
 
-    The named sources come first, even those that nothing was read of, then others that something was read of. A unit
-    that was taken over from another version may name a source that had no weight there, and does not exist here.
+    The named sources come first, even those that nothing was read of, then others that
+    something was read of. A unit that was taken over from another version may name a
+    source that had no weight there, and does not exist here.
     """
     accounts: dict[str, list[Account]] = {name: [] for name in names}
     for record in records:
         for source, account in record.by_source().items():
             if source in accounts or account.rows_read:
                 accounts.setdefault(source, []).append(account)
-    return {source: Account.total(accounts_of_source) for source, accounts_of_source in accounts.items()}
+    return {
+        source: Account.total(accounts_of_source)
+        for source, accounts_of_source in accounts.items()
+    }
 
 
 def _mixture_record(
@@ -98,14 +116,20 @@ def _mixture_record(
 ) -> MixtureRecord | None:
     """Return the record of a plan's mixture; None where nothing is mixed.
 
-    The drawn rows and tokens are counted ones; the expected ones are in the plan. The manifest's check compares them.
+    The drawn rows and tokens are counted ones; the expected ones are in the plan. The
+    manifest's check compares them.
 
     Args:
         plan: Plan of the build.
         accounts: Accounts of the sources, summed over all units.
         records: Records of all units.
     """
-    if plan.spec is None or plan.forecast is None or plan.build.mixture is None or plan.out is None:
+    if (
+        plan.spec is None
+        or plan.forecast is None
+        or plan.build.mixture is None
+        or plan.out is None
+    ):
         return None
     packed_here = plan.level == "documents" and plan.out.pack is not None
     ids: dict[str, int] = {}

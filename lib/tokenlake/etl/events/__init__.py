@@ -1,7 +1,7 @@
 """Events of a build, for the watcher that its caller passes.
 
-A watcher is a plain callable, ``on_event(event)``. It is called from several threads and must return quickly. An
-exception that it raises is not caught.
+A watcher is a plain callable, ``on_event(event)``. It is called from several threads
+and must return quickly. An exception that it raises is not caught.
 """
 
 from tokenlake.base.lazy_names import lazy_package

@@ -45,8 +45,8 @@ class Planning:
 
     Attributes:
         source: Name of the source.
-        step: ``listing`` (looking for files), ``hashing``, ``splitting`` (reading footers) or ``counting`` (records, up
-            to `num_rows`).
+        step: ``listing`` (looking for files), ``hashing``, ``splitting`` (reading
+            footers) or ``counting`` (records, up to `num_rows`).
         files: Number of files that are done.
         all_files: Number of all files; 0 where it is not known yet.
         bytes: Number of bytes that are done.
@@ -85,7 +85,8 @@ class BuildPlanned:
         version: Number of the version.
         units: Number of units of the plan.
         input_bytes: Bytes of the inputs of all units.
-        pending: Number of units still to build; the others were finished before, or are reused.
+        pending: Number of units still to build; the others were finished before, or are
+            reused.
         source_bytes: Bytes of the inputs of each source's units, by source name.
     """
 
@@ -101,7 +102,8 @@ class BuildPlanned:
 class Phase:
     """Work began that has no progress of its own, such as the start of workers.
 
-    A build and the flow around it work at the same time. Each of them has one phase, which the next one replaces.
+    A build and the flow around it work at the same time. Each of them has one phase,
+    which the next one replaces.
 
     Attributes:
         what: Work for people, ``starting 2 workers``; empty where the work is done.
@@ -129,7 +131,8 @@ class EngineChosen:
 
 @dataclass(frozen=True, slots=True)
 class EngineCondemned:
-    """A backend differed from the reference; its units are built again with the reference.
+    """A backend differed from the reference; its units are built again with the
+    reference.
 
     Attributes:
         engine: Name of the backend.

@@ -58,10 +58,13 @@ class UnitFinished:
         source: Name of its source.
         bytes: Size of its input.
         record: Its ledger record.
-        how: ``built`` now, ``resumed`` (an earlier run of this version finished it) or ``reused`` from another version.
+        how: ``built`` now, ``resumed`` (an earlier run of this version finished it) or
+            ``reused`` from another version.
         seconds: Wall time of the unit; 0 unless it was built now.
-        progressed: Sums of the progress that was reported of it, failed attempts included.
-        stages: Seconds of each stage of a unit that was built now: load, tokenize, mix, pack and save.
+        progressed: Sums of the progress that was reported of it, failed attempts
+            included.
+        stages: Seconds of each stage of a unit that was built now: load, tokenize, mix,
+            pack and save.
         steps: Times of these stages, as the worker measured them.
     """
 
@@ -84,7 +87,8 @@ class UnitFailed:
         unit: Index of the unit.
         source: Name of its source.
         error: Message of the error.
-        steps: Times of the stages of this attempt, as far as they are known; the stage that raised the error is marked.
+        steps: Times of the stages of this attempt, as far as they are known; the stage
+            that raised the error is marked.
     """
 
     unit: int

@@ -16,7 +16,13 @@ from tokenlake.etl.events.of_builds import (
     Phase,
     Planning,
 )
-from tokenlake.etl.events.of_units import UnitFailed, UnitFinished, UnitProgress, UnitRetried, UnitStarted
+from tokenlake.etl.events.of_units import (
+    UnitFailed,
+    UnitFinished,
+    UnitProgress,
+    UnitRetried,
+    UnitStarted,
+)
 
 Event: TypeAlias = (
     BuildRequested

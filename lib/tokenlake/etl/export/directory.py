@@ -1,7 +1,7 @@
 """Targets of flat directories, which are put in their place as a whole or not at all.
 
-Everything is written beside a target, in ``.<name>.tokenlake/`` (for a bucket: in the scratch folder of this machine),
-and moved there in the end:
+Everything is written beside a target, in ``.<name>.tokenlake/`` (for a bucket: in the
+scratch folder of this machine), and moved there in the end:
 
 ===========  =====================================================================================================
 ``new/``     the files while they are written; useless after a crash, and removed by the next run
@@ -9,9 +9,10 @@ and moved there in the end:
 ``store/``   the private store of a build, from which an interrupted `tokenize_and_save` resumes
 ===========  =====================================================================================================
 
-A folder is never a mix of old and new. It is missing only if the process dies between those two renames. Then ``old/``
-and ``new/`` are both whole, and the next call for the same target puts ``old/`` back first. A bucket renames nothing:
-there the manifest is removed first and written last, so that a target with a manifest is whole.
+A folder is never a mix of old and new. It is missing only if the process dies between
+those two renames. Then ``old/`` and ``new/`` are both whole, and the next call for the
+same target puts ``old/`` back first. A bucket renames nothing: there the manifest is
+removed first and written last, so that a target with a manifest is whole.
 """
 
 from __future__ import annotations
@@ -27,7 +28,13 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from tokenlake.base.checks import expected
-from tokenlake.errors import ConfigError, IntegrityError, NotAvailableError, NotFoundError, StoreError
+from tokenlake.errors import (
+    ConfigError,
+    IntegrityError,
+    NotAvailableError,
+    NotFoundError,
+    StoreError,
+)
 from tokenlake.etl.export.flat_manifest import FOLDER, MANIFEST, FlatManifest
 from tokenlake.runtime.store.address import open_store, options_here, scratch_folder
 from tokenlake.runtime.store.durable_files import fsync_directory, hash_regular
@@ -41,14 +48,20 @@ STORE: Final = "store"
 OLD: Final = "old"
 """Folders of the table above."""
 
-_DATA: Final = re.compile(r"\.(parquet|arrow|jsonl|json|ndjson|csv)(\.\w+)?$", re.IGNORECASE)
-"""Names of files that are replaced whoever wrote them. Other files are replaced if the manifest lists them."""
+_DATA: Final = re.compile(
+    r"\.(parquet|arrow|jsonl|json|ndjson|csv)(\.\w+)?$", re.IGNORECASE
+)
+"""Names of files that are replaced whoever wrote them. Other files are replaced if
+the manifest lists them.
+"""
 
 _MANIFEST: Final = f"{FOLDER}/{MANIFEST}"
 _UNFINISHED: Final = f"{FOLDER}/unfinished"
 """Object of a bucket that is being written to."""
 
-_REMEDY: Final = "Give another path, or overwrite its data files (overwrite=True, --overwrite)"
+_REMEDY: Final = (
+    "Give another path, or overwrite its data files (overwrite=True, --overwrite)"
+)
 
 
 class Target(ABC):
@@ -66,13 +79,16 @@ class Target(ABC):
 
     @contextmanager
     def placed(self, *, overwrite: bool) -> Generator[Path]:
-        """Yield :attr:`beside`, and put its ``new`` in its place at the end, unless an error is raised.
+        """Yield :attr:`beside`, and put its ``new`` in its place at the end, unless an
+        error is raised.
 
         Args:
-            overwrite: True to replace data files in the target. Other files in it (notes, a README) stay.
+            overwrite: True to replace data files in the target. Other files in it
+                (notes, a README) stay.
 
         Raises:
-            ConfigError: The target is not empty and `overwrite` is false, or holds folders that are not ours.
+            ConfigError: The target is not empty and `overwrite` is false, or holds
+                folders that are not ours.
             StoreError: Another process writes the same target, or the storage refuses.
         """
         self.check(overwrite=overwrite)
@@ -99,7 +115,9 @@ class Target(ABC):
 
     @abstractmethod
     def manifest(self) -> FlatManifest | None:
-        """Return the manifest of the flat directory there; None if there is none, or it is damaged."""
+        """Return the manifest of the flat directory there; None if there is none, or
+        it is damaged.
+        """
 
     def is_whole(self, manifest: FlatManifest) -> bool:
         """Return True if all files of a manifest are there, by their sizes."""
@@ -111,7 +129,9 @@ class Target(ABC):
         """Return name -> size of the files there."""
 
     def is_within(self, other: str) -> bool:
-        """Return True if the target is a folder, or lies in it; both as :attr:`url` spells them."""
+        """Return True if the target is a folder, or lies in it; both as :attr:`url`
+        spells them.
+        """
         return self.url == other or self.url.startswith(f"{other}/")
 
     def _recover(self) -> None:
@@ -131,14 +151,15 @@ def target_of(
     *,
     in_store: bool = False,
 ) -> Target:
-    """Return the target at a path: a folder of this machine, or of a bucket (``s3://``, ``gs://``).
+    """Return the target at a path: a folder of this machine, or of a bucket (``s3://``,
+    ``gs://``).
 
     Args:
         output_path: Path or URL.
         storage_options: Options of a bucket; None: those of the environment.
         what: Name of the option that holds the path, for messages.
-        in_store: True if the place is a store's own folder for exports. Other places in a store are refused when they
-            are checked.
+        in_store: True if the place is a store's own folder for exports. Other places in
+            a store are refused when they are checked.
 
     Raises:
         ConfigError: The path is none of a directory.
@@ -180,12 +201,20 @@ class FolderTarget(Target):
         if not target.exists():
             return
         if not target.is_dir():
-            raise expected(self._what, str(target), "a directory (a missing one is created), and is a file")
+            raise expected(
+                self._what,
+                str(target),
+                "a directory (a missing one is created), and is a file",
+            )
         entries = sorted(target.iterdir())
         if entries and not overwrite:
             raise _not_empty(self._what, self.url, entries[0].name)
         for entry in entries:
-            if entry.name != FOLDER and not _is_file(entry) and not self._is_split_folder(entry):
+            if (
+                entry.name != FOLDER
+                and not _is_file(entry)
+                and not self._is_split_folder(entry)
+            ):
                 raise ConfigError(
                     f"{self._what}: {target} holds {entry.name!r}, which is not a file, so overwrite=True does not "
                     "replace it; nothing was changed. Move it away",
@@ -205,11 +234,15 @@ class FolderTarget(Target):
                 files = list(entry.iterdir())
             for path in files:
                 if _is_file(path):
-                    sizes[path.relative_to(self.folder).as_posix()] = path.stat().st_size
+                    sizes[path.relative_to(self.folder).as_posix()] = (
+                        path.stat().st_size
+                    )
         return sizes
 
     def _is_split_folder(self, folder: Path) -> bool:
-        """Return True for a folder that holds data files of the manifest and nothing else."""
+        """Return True for a folder that holds data files of the manifest and nothing
+        else.
+        """
         if folder.is_symlink() or not folder.is_dir():
             return False
         names = {f"{folder.name}/{entry.name}" for entry in folder.iterdir()}
@@ -230,7 +263,11 @@ class FolderTarget(Target):
         listed = _listed(self.manifest())
         if target.exists():
             for entry in target.iterdir():
-                is_data = _DATA.search(entry.name) or entry.name in listed or (new / entry.name).exists()
+                is_data = (
+                    _DATA.search(entry.name)
+                    or entry.name in listed
+                    or (new / entry.name).exists()
+                )
                 if _is_file(entry) and not is_data:
                     shutil.copy2(entry, new / entry.name)
         # 2. Everything is on the disk before it is renamed.
@@ -257,7 +294,9 @@ class FolderTarget(Target):
 class BucketTarget(Target):
     """A folder of a bucket; while it is written to, it holds an object that says so."""
 
-    def __init__(self, url: str, options: Mapping[str, Any], what: str, *, in_store: bool = False) -> None:
+    def __init__(
+        self, url: str, options: Mapping[str, Any], what: str, *, in_store: bool = False
+    ) -> None:
         self.url = url
         self.options = options_here(url, options)
         self._what = what
@@ -278,12 +317,18 @@ class BucketTarget(Target):
 
     def manifest(self) -> FlatManifest | None:
         with suppress(NotFoundError, IntegrityError):
-            return FlatManifest.from_bytes(self.store.read(_MANIFEST), f"{self.url}/{_MANIFEST}")
+            return FlatManifest.from_bytes(
+                self.store.read(_MANIFEST), f"{self.url}/{_MANIFEST}"
+            )
         return None
 
     def _sizes(self) -> dict[str, int]:
         entries = self.store.list("")
-        return {entry.key: entry.size for entry in entries if not entry.key.startswith("_probe")}
+        return {
+            entry.key: entry.size
+            for entry in entries
+            if not entry.key.startswith("_probe")
+        }
 
     def _put(self, new: Path) -> None:
         # 1. Without a manifest the target is unfinished.
@@ -292,28 +337,38 @@ class BucketTarget(Target):
         with suppress(NotFoundError):
             self.store.delete(_MANIFEST)
         # 2. All files, the manifest last.
-        files = [path.relative_to(new).as_posix() for path in sorted(new.rglob("*")) if path.is_file()]
+        files = [
+            path.relative_to(new).as_posix()
+            for path in sorted(new.rglob("*"))
+            if path.is_file()
+        ]
         for name in sorted(files, key=_MANIFEST.__eq__):
             temp = self.store.temp("")
             (new / name).replace(temp)
             self.store.publish(temp, name, hash_regular(temp), replace_orphan=True)
         # 3. Data files of the previous contents, and the mark of an unfinished target.
         for leftover in self._sizes().keys() - set(files):
-            is_data = leftover in listed or ("/" not in leftover and _DATA.search(leftover))
+            is_data = leftover in listed or (
+                "/" not in leftover and _DATA.search(leftover)
+            )
             if leftover.startswith(f"{FOLDER}/") or is_data:
                 self.store.delete(leftover)
 
 
 def _not_empty(what: str, url: str, holds: str) -> ConfigError:
     return ConfigError(
-        f"{what}: {url} is not empty (it holds {holds!r}); nothing was changed. {_REMEDY}", path=url
+        f"{what}: {url} is not empty (it holds {holds!r}); nothing was changed. {_REMEDY}",
+        path=url,
     )
 
 
 def require_apart(
-    what: str, target: Target, data_files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+    what: str,
+    target: Target,
+    data_files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
 ) -> None:
-    """Raise ConfigError if an input lies in the target, where its own export would replace it.
+    """Raise ConfigError if an input lies in the target, where its own export would
+    replace it.
 
     Args:
         what: Name of the option that holds the target, for messages.
@@ -337,7 +392,9 @@ def _is_file(path: Path) -> bool:
 
 
 def _listed(manifest: FlatManifest | None) -> set[str]:
-    """Return the names of the data files of a manifest; none if there is no manifest."""
+    """Return the names of the data files of a manifest; none if there is no
+    manifest.
+    """
     if manifest is None:
         return set()
     return {file.path for file in manifest.files}
@@ -373,7 +430,9 @@ def _system_errors(place: Path, url: str) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        if error.filename is None or not str(error.filename).startswith(str(place.parent)):
+        if error.filename is None or not str(error.filename).startswith(
+            str(place.parent)
+        ):
             raise
         raise StoreError(
             f"cannot write {url}: {error.strerror} ({error.filename}). Its parent folder must be writable and on the "

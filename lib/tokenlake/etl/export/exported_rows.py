@@ -19,13 +19,16 @@ _DERIVED: Final = frozenset({"segment_lengths"})
 """Columns that no export has."""
 
 
-def as_exported(rows: pa.RecordBatch, *, attention_mask: bool, provenance: bool) -> pa.RecordBatch:
+def as_exported(
+    rows: pa.RecordBatch, *, attention_mask: bool, provenance: bool
+) -> pa.RecordBatch:
     """Return rows of a version with the columns of a flat directory.
 
     Args:
         rows: Rows as they are stored.
         attention_mask: True to add an attention mask if the rows have none.
-        provenance: True to keep the columns that say which input each document comes from.
+        provenance: True to keep the columns that say which input each document comes
+            from.
     """
     names = rows.schema.names
     left_out = _DERIVED if provenance else _DERIVED | _PROVENANCE
@@ -45,7 +48,9 @@ def as_exported(rows: pa.RecordBatch, *, attention_mask: bool, provenance: bool)
 
 
 def _attention_mask(rows: pa.RecordBatch) -> Any:
-    """Return 1 for ids of documents and 0 for padding. Rows that are not packed and have no mask have no padding."""
+    """Return 1 for ids of documents and 0 for padding. Rows that are not packed and
+    have no mask have no padding.
+    """
     input_ids: Any = rows.column("input_ids")
     mask_type = _with_named_items(input_ids.type)
     if "segment_lengths" not in rows.schema.names:
@@ -55,17 +60,25 @@ def _attention_mask(rows: pa.RecordBatch) -> Any:
     segments: Any = rows.column("segment_lengths")
     tokens_before = offsets_of(segments.flatten().to_numpy())
     row_lengths = np.diff(tokens_before[_offsets_from_zero(segments)])
-    mask = cells(row_lengths, input_ids.type.list_size, left=False).astype(np.int32).reshape(-1)
+    mask = (
+        cells(row_lengths, input_ids.type.list_size, left=False)
+        .astype(np.int32)
+        .reshape(-1)
+    )
     return _ARROW.FixedSizeListArray.from_arrays(_ARROW.array(mask), type=mask_type)
 
 
 def _offsets_from_zero(column: Any) -> Any:
-    """Return the offsets of a list column, which may be a slice of a larger one, from 0."""
+    """Return the offsets of a list column, which may be a slice of a larger one,
+    from 0.
+    """
     return column.offsets.to_numpy() - column.offsets[0].as_py()
 
 
 def _with_named_items(kind: Any) -> Any:
-    """Return a list type whose values are called ``item``, as Arrow calls them; Parquet returns them as ``element``."""
+    """Return a list type whose values are called ``item``, as Arrow calls them;
+    Parquet returns them as ``element``.
+    """
     size = -1
     if _ARROW.types.is_fixed_size_list(kind):
         size = kind.list_size

@@ -6,5 +6,7 @@ from pathlib import Path
 
 
 def file_mode(folder: Path) -> int:
-    """Return the permissions that a file of `folder` gets: the folder's own, without execution."""
+    """Return the permissions that a file of `folder` gets: the folder's own, without
+    execution.
+    """
     return folder.stat().st_mode & 0o666

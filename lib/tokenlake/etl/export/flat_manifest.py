@@ -39,8 +39,8 @@ class FileFormat:
     """Format of data files.
 
     Attributes:
-        format: ``parquet``, ``arrow`` (IPC files), ``jsonl``, or a format of trainers: ``megatron``, ``numpy``,
-            ``npy``, ``mds``, ``litdata`` or ``array_record``.
+        format: ``parquet``, ``arrow`` (IPC files), ``jsonl``, or a format of trainers:
+            ``megatron``, ``numpy``, ``npy``, ``mds``, ``litdata`` or ``array_record``.
         compression: ``none`` or a compression.
     """
 
@@ -53,27 +53,34 @@ class FileFormat:
 
         Args:
             format: Name of the format.
-            compression: Name of the compression; None: the usual one, zstd in Parquet and none elsewhere.
+            compression: Name of the compression; None: the usual one, zstd in Parquet
+                and none elsewhere.
 
         Raises:
-            ConfigError: There is no such format or compression, or they do not go together.
+            ConfigError: There is no such format or compression, or they do not go
+                together.
         """
         if compression is None:
             compression = "zstd" if format == "parquet" else "none"
         require_one_of("format", format, tuple(_COMPRESSIONS))
-        require_one_of(f"compression of format {format!r}", compression, _COMPRESSIONS[format])
+        require_one_of(
+            f"compression of format {format!r}", compression, _COMPRESSIONS[format]
+        )
         return cls(format, compression)
 
     @property
     def is_of_rows(self) -> bool:
-        """True for a format that holds rows of any columns, false for a format of trainers."""
+        """True for a format that holds rows of any columns, false for a format of
+        trainers.
+        """
         return self.format in ROW_FORMATS
 
     @property
     def extension(self) -> str:
         """Extension of files of rows.
 
-        One of ``.parquet``, ``.arrow``, ``.jsonl``, ``.jsonl.gz``, ``.jsonl.lz4`` or ``.jsonl.zst``.
+        One of ``.parquet``, ``.arrow``, ``.jsonl``, ``.jsonl.gz``, ``.jsonl.lz4`` or
+        ``.jsonl.zst``.
         """
         extension = f".{self.format}"
         if self.format == "jsonl":
@@ -87,7 +94,8 @@ class FlatFile:
     """A data file.
 
     Attributes:
-        path: Name of the file; with the folder of its split in formats that have such folders.
+        path: Name of the file; with the folder of its split in formats that have such
+            folders.
         split: Split of its rows; empty for a file that describes those of all splits.
         bytes: Size of the file.
         sha256: Hash of its bytes (hex).
@@ -130,8 +138,8 @@ class FlatManifest(Sealed):
         compression: Compression of the files.
         columns: Name -> Arrow type; empty if lines have no schema.
         files: Files, in the order of the rows.
-        made_of: Configuration, tokenizers and inputs of a pipeline or a build, and the fingerprint and account of a
-            build; empty if they are not known.
+        made_of: Configuration, tokenizers and inputs of a pipeline or a build, and the
+            fingerprint and account of a build; empty if they are not known.
         produced_by: Names and versions of the packages that wrote the directory.
     """
 
@@ -154,7 +162,8 @@ class FlatManifest(Sealed):
     def pad_token_id(self) -> int | None:
         """Id of the padding of the rows' tokenizer, or of its EOS if it has no padding.
 
-        None if tokenizers of several sources differ in it, no tokenizer is known, or rows hold no tokens.
+        None if tokenizers of several sources differ in it, no tokenizer is known, or
+        rows hold no tokens.
         """
         if self.kind != "tokens":
             return None
@@ -189,7 +198,9 @@ class FlatManifest(Sealed):
         """
         path = Path(directory) / FOLDER / MANIFEST
         if not path.is_file():
-            raise NotFoundError(f"{path}: missing; {directory} was not written completely by tokenlake")
+            raise NotFoundError(
+                f"{path}: missing; {directory} was not written completely by tokenlake"
+            )
         return cls.from_bytes(path.read_bytes(), str(path))
 
 
@@ -203,8 +214,10 @@ class WriteStats:
         num_shards: Number of files.
         total_bytes: Size of all files, as stored.
         output_paths: Paths of the files, in the order of their rows.
-        num_tokens: Number of ids in all rows, including BOS and EOS and without padding; None if rows hold no tokens.
-        num_cut: Number of documents that were longer than `max_length` and lost tokens; None if that is not known.
+        num_tokens: Number of ids in all rows, including BOS and EOS and without
+            padding; None if rows hold no tokens.
+        num_cut: Number of documents that were longer than `max_length` and lost tokens;
+            None if that is not known.
         num_dropped_tokens: Number of tokens that they lost; None if that is not known.
 
     Example:
@@ -223,7 +236,9 @@ class WriteStats:
     num_dropped_tokens: int | None = None
 
     @classmethod
-    def of(cls, manifest: FlatManifest, url: str, num_tokens: int | None = None) -> WriteStats:
+    def of(
+        cls, manifest: FlatManifest, url: str, num_tokens: int | None = None
+    ) -> WriteStats:
         """Return the numbers of a flat directory at a path or URL."""
         return cls(
             num_examples=manifest.rows,
@@ -235,9 +250,14 @@ class WriteStats:
 
 
 def put_manifest(
-    folder: Path, form: FileFormat, schema: pa.Schema, files: Sequence[FlatFile], origin: Origin
+    folder: Path,
+    form: FileFormat,
+    schema: pa.Schema,
+    files: Sequence[FlatFile],
+    origin: Origin,
 ) -> FlatManifest:
-    """Write the manifest of the files in a folder, and the files beside it; return the manifest.
+    """Write the manifest of the files in a folder, and the files beside it; return the
+    manifest.
 
     Args:
         folder: Folder with the files.
@@ -250,7 +270,10 @@ def put_manifest(
         kind=origin.kind,
         format=form.format,
         compression=form.compression,
-        columns={name: str(kind) for name, kind in zip(schema.names, schema.types, strict=True)},
+        columns={
+            name: str(kind)
+            for name, kind in zip(schema.names, schema.types, strict=True)
+        },
         files=tuple(files),
         made_of=dict(origin.made_of),
         produced_by=dict(origin.produced_by),

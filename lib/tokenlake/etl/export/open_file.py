@@ -51,16 +51,20 @@ class _Writer:
 
 @final
 class OpenFile:
-    """One file while it is written: each batch is a row group, a record batch, or lines.
+    """One file while it is written: each batch is a row group, a record batch, or
+    lines.
 
     Args:
         path: Path of the file.
         form: Format of the file.
         schema: Schema of its rows.
-        tight: True if the file is to end before a size so small that the bytes of its end count.
+        tight: True if the file is to end before a size so small that the bytes of its
+            end count.
     """
 
-    def __init__(self, path: Path, form: FileFormat, schema: pa.Schema, *, tight: bool = False) -> None:
+    def __init__(
+        self, path: Path, form: FileFormat, schema: pa.Schema, *, tight: bool = False
+    ) -> None:
         self._path = path
         self._is_tight = tight
         self._format = form.format
@@ -155,14 +159,17 @@ def _parquet_writer(compression: str, sink: HashingFile, schema: pa.Schema) -> _
 
 
 def _arrow_writer(compression: str, sink: HashingFile, schema: pa.Schema) -> _Writer:
-    # The file format: any batch can be read alone, and memory-mapped if it is not compressed.
+    # The file format: any batch can be read alone, and memory-mapped if it is not
+    # compressed.
     codec = None if compression == "none" else compression
     options = _ARROW.ipc.IpcWriteOptions(compression=codec)
     writer = _ARROW.ipc.new_file(sink, schema, options=options)
     return _Writer(writer.write_batch, _nothing, writer.close)
 
 
-def _json_lines_writer(compression: str, sink: HashingFile, schema: pa.Schema) -> _Writer:
+def _json_lines_writer(
+    compression: str, sink: HashingFile, schema: pa.Schema
+) -> _Writer:
     if compression == "none":
         return _Writer(lambda batch: sink.write(text_of(batch)), _nothing, _nothing)
     stream: Any
@@ -170,11 +177,19 @@ def _json_lines_writer(compression: str, sink: HashingFile, schema: pa.Schema) -
         # Neither name nor clock in gzip's header: equal rows make equal bytes.
         stream = gzip.GzipFile("", "wb", _GZIP_LEVEL, sink, mtime=0)
     else:
-        stream = _ARROW.CompressedOutputStream(_ARROW.PythonFile(sink, "w"), compression)
-    return _Writer(lambda batch: stream.write(text_of(batch)), stream.flush, stream.close)
+        stream = _ARROW.CompressedOutputStream(
+            _ARROW.PythonFile(sink, "w"), compression
+        )
+    return _Writer(
+        lambda batch: stream.write(text_of(batch)), stream.flush, stream.close
+    )
 
 
-_WRITERS: Final = {"parquet": _parquet_writer, "arrow": _arrow_writer, "jsonl": _json_lines_writer}
+_WRITERS: Final = {
+    "parquet": _parquet_writer,
+    "arrow": _arrow_writer,
+    "jsonl": _json_lines_writer,
+}
 
 
 def _leaves(path: str, kind: Any) -> list[str]:

@@ -22,16 +22,20 @@ _USUAL_BYTES: Final[dict[str, int | None]] = {
     "mds": mds.USUAL_SHARD_BYTES,
     "litdata": litdata.USUAL_CHUNK_BYTES,
 }
-"""Largest size of a file by default in some formats, as their own tools write them; None: no limit."""
+"""Largest size of a file by default in some formats, as their own tools write them;
+None: no limit.
+"""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """Rows of an export and how they are divided into files; see :func:`tokenlake.export_version`.
+    """Rows of an export and how they are divided into files; see
+    :func:`tokenlake.export_version`.
 
     Attributes:
-        num_shards: Number of files of each split; None: as many as `max_shard_size` makes.
+        num_shards: Number of files of each split; None: as many as `max_shard_size`
+            makes.
         max_shard_size: Largest size of a file.
         split: Name of the only split; None: all.
         source: Name of the only source; None: all.
@@ -57,11 +61,15 @@ class ExportOptions:
     append_eos: bool = False
 
     def max_bytes(self, form: FileFormat) -> int | None:
-        """Return the largest size of a file in bytes; None: no limit. ConfigError if a limit is no size or count."""
+        """Return the largest size of a file in bytes; None: no limit. ConfigError if
+        a limit is no size or count.
+        """
         return shard_bytes(self.max_shard_size, self.num_shards, form)
 
 
-def shard_bytes(max_shard_size: int | str | None, num_shards: int | None, form: FileFormat) -> int | None:
+def shard_bytes(
+    max_shard_size: int | str | None, num_shards: int | None, form: FileFormat
+) -> int | None:
     """Check both limits of files, and return that of bytes; None: no limit.
 
     Args:

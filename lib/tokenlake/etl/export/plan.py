@@ -1,8 +1,9 @@
-"""Exports of a configuration: flat directories and a push to the Hub, made after the commit.
+"""Exports of a configuration: flat directories and a push to the Hub, made after the
+commit.
 
-No export is part of a version or of its fingerprint. Each one names its version, so that a second run leaves it as it
-is, and makes one again that was interrupted. Pushed flat directories are searched for secrets, uploaded, and made
-visible by one commit.
+No export is part of a version or of its fingerprint. Each one names its version, so
+that a second run leaves it as it is, and makes one again that was interrupted. Pushed
+flat directories are searched for secrets, uploaded, and made visible by one commit.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ from tokenlake.runtime.store.manifest import Manifest
 from tokenlake.runtime.store.schemes import scheme_of
 
 EXPORTS: Final = "_exports"
-"""Folder of a store for exports that have no path of their own; no dataset has such a name."""
+"""Folder of a store for exports that have no path of their own; no dataset has such
+a name.
+"""
 
 
 @final
@@ -45,12 +48,16 @@ class Export:
 
     Attributes:
         key: Option that asks for it.
-        dataset: Name of the dataset in the store; its newest version of this build is exported.
-        output_path: Path of the directory; in the store, of the folder with a directory for each version.
+        dataset: Name of the dataset in the store; its newest version of this build is
+            exported.
+        output_path: Path of the directory; in the store, of the folder with a directory
+            for each version.
         form: Format of the files.
         options: Rows and their division into files.
-        in_store: True if the path is the store's own folder for exports, which holds nothing else.
-        source: Name of the source whose tokens are exported; empty for rows of the whole.
+        in_store: True if the path is the store's own folder for exports, which holds
+            nothing else.
+        source: Name of the source whose tokens are exported; empty for rows of the
+            whole.
     """
 
     key: str
@@ -62,19 +69,24 @@ class Export:
     source: str = ""
 
     def is_of(self, dataset: str) -> bool:
-        """Return True if this is an export of a dataset, or of its tokens under another configuration's name."""
+        """Return True if this is an export of a dataset, or of its tokens under
+        another configuration's name.
+        """
         if dataset == self.dataset:
             return True
         return self.source != "" and is_tokens_of(dataset, self.source)
 
-    def target(self, config: PipelineConfig, manifest: Manifest | None = None) -> Target:
+    def target(
+        self, config: PipelineConfig, manifest: Manifest | None = None
+    ) -> Target:
         """Return the place of the export.
 
         Args:
             config: Configuration.
             manifest: Manifest of the version; None: the place for all versions.
         """
-        # The store's options are those of the export if both are in buckets of one kind.
+        # The store's options are those of the export if both are in buckets of one
+        # kind.
         options = None
         store_options = config.save.storage_options
         if store_options and scheme_of(store_of(config)) == scheme_of(self.output_path):
@@ -85,27 +97,35 @@ class Export:
         return target_of(path, options, self.key, in_store=self.in_store)
 
     def replaces(self, target: Target, config: PipelineConfig) -> bool:
-        """Return True if the contents of the target may be replaced: an older export of the same rows, or any."""
+        """Return True if the contents of the target may be replaced: an older export
+        of the same rows, or any.
+        """
         if self.in_store or config.save.overwrite:
             return True
         flat = target.manifest()
         if flat is None:
             return False
         facts = flat.made_of.get("export", {})
-        return self.is_of(str(facts.get("dataset"))) and facts.get("source") == self.options.source
+        return (
+            self.is_of(str(facts.get("dataset")))
+            and facts.get("source") == self.options.source
+        )
 
 
 def exports_of(config: PipelineConfig) -> list[Export]:
     """Return the flat directories that a configuration asks for.
 
-    The store itself holds zstd Parquet. Texts fill any number of its files; a mixture of stored rows has as many files
-    as its units make, so that another number needs an export.
+    The store itself holds zstd Parquet. Texts fill any number of its files; a mixture
+    of stored rows has as many files as its units make, so that another number needs an
+    export.
 
     Raises:
         ConfigError: A format and a compression do not go together.
     """
     save = config.save
-    exports = [_export_of(config, dataset) for dataset in config.datasets if dataset.save_path]
+    exports = [
+        _export_of(config, dataset) for dataset in config.datasets if dataset.save_path
+    ]
     form = FileFormat.of(save.format, save.compression)
     needs_file_count = save.num_shards is not None and not config.is_text_build
     if needs_file_count or form != FileFormat("parquet", "zstd"):
@@ -113,8 +133,12 @@ def exports_of(config: PipelineConfig) -> list[Export]:
         options = ExportOptions(
             num_shards=save.num_shards,
             max_shard_size=_max_shard_size(save, form, save.num_shards),
-            append_eos=save.append_eos and not form.is_of_rows and not config.pack.enabled,
-            attention_mask=all(_has_mask(config, dataset) for dataset in config.datasets),
+            append_eos=save.append_eos
+            and not form.is_of_rows
+            and not config.pack.enabled,
+            attention_mask=all(
+                _has_mask(config, dataset) for dataset in config.datasets
+            ),
         )
         path = f"{_store_folder(config)}/{EXPORTS}/{name}"
         exports.append(Export("save.format", name, path, form, options, in_store=True))
@@ -122,7 +146,8 @@ def exports_of(config: PipelineConfig) -> list[Export]:
 
 
 def wanted_beside(config: PipelineConfig) -> list[dict[str, Any]]:
-    """Return a record of everything that :func:`make_exports` would make: option, dataset, form and place.
+    """Return a record of everything that :func:`make_exports` would make: option,
+    dataset, form and place.
 
     Raises:
         ConfigError: A format and a compression do not go together.
@@ -160,11 +185,14 @@ def _store_folder(config: PipelineConfig) -> str:
 
 
 def _export_of(config: PipelineConfig, dataset: DatasetConfig) -> Export:
-    """Return the export of one source; if sources are mixed, of its tokens before that."""
+    """Return the export of one source; if sources are mixed, of its tokens before
+    that.
+    """
     save = config.save
     name = dataset.name or ""
     is_mixed = bool(first_steps(config))
-    # 1. Format: the section's compression is that of its format, and other formats are compressed as usual.
+    # 1. Format: the section's compression is that of its format, and other formats are
+    #    compressed as usual.
     format = dataset.save_format or save.format
     compression = None
     if format == save.format:
@@ -179,7 +207,9 @@ def _export_of(config: PipelineConfig, dataset: DatasetConfig) -> Export:
     options = ExportOptions(
         num_shards=num_shards,
         max_shard_size=_max_shard_size(save, form, num_shards),
-        append_eos=save.append_eos and not form.is_of_rows and (is_mixed or not config.pack.enabled),
+        append_eos=save.append_eos
+        and not form.is_of_rows
+        and (is_mixed or not config.pack.enabled),
         source=None if is_alone else name,
         attention_mask=_has_mask(config, dataset),
         shard_column=dataset.shard_column,
@@ -194,11 +224,16 @@ def _export_of(config: PipelineConfig, dataset: DatasetConfig) -> Export:
     )
 
 
-def _max_shard_size(save: SaveStageConfig, form: FileFormat, num_shards: int | None) -> int | None:
-    """Return the largest size of an export's files; None: that of the format, or no limit beside `num_shards`."""
+def _max_shard_size(
+    save: SaveStageConfig, form: FileFormat, num_shards: int | None
+) -> int | None:
+    """Return the largest size of an export's files; None: that of the format, or no
+    limit beside `num_shards`.
+    """
     if num_shards is not None:
         return None
-    # The default of the option is that of files of rows; formats of trainers have their own.
+    # The default of the option is that of files of rows; formats of trainers have their
+    # own.
     if not form.is_of_rows and "max_shard_size" not in save.model_fields_set:
         return None
     return save.max_shard_size
@@ -228,7 +263,9 @@ def _by_value_problems(dataset: DatasetConfig) -> Iterator[str]:
 
 
 def _trainer_problems(config: PipelineConfig, export: Export) -> Iterator[str]:
-    """Yield the reasons why a format of a trainer cannot hold the rows of an export, as far as the options tell."""
+    """Yield the reasons why a format of a trainer cannot hold the rows of an export,
+    as far as the options tell.
+    """
     form = export.form.format
     if export.form.is_of_rows:
         return
@@ -252,9 +289,10 @@ def check_exports(config: PipelineConfig) -> None:
     """Check, before anything is built, whether the exports can be made; change nothing.
 
     Raises:
-        ConfigError: Files by value lack a folder or their column; a format of a trainer cannot hold the rows; a target
-            is not empty and no older export, holds an input or another target; the Hub's repository does not exist,
-            or there is no token.
+        ConfigError: Files by value lack a folder or their column; a format of a trainer
+            cannot hold the rows; a target is not empty and no older export, holds an
+            input or another target; the Hub's repository does not exist, or there is no
+            token.
         NotAvailableError: A target is a URL of an unsupported kind.
         MissingExtraError: A package is missing.
     """
@@ -283,14 +321,21 @@ def check_exports(config: PipelineConfig) -> None:
 
 
 def _check_target(config: PipelineConfig, export: Export, target: Target) -> None:
-    """Check that a target is apart from the store and from all inputs, and may be written."""
+    """Check that a target is apart from the store and from all inputs, and may be
+    written.
+    """
     store = _store_folder(config)
     if not scheme_of(store):
         store = str(Path(store).expanduser().resolve())
     if store == target.url or store.startswith(f"{target.url}/"):
-        raise ConfigError(f"{export.key}: {target.url} holds the store {store}; use a separate folder")
-    if target.is_within(store):  # the store may not exist yet, so that it cannot be found by looking
-        raise ConfigError(f"{export.key}: {target.url} lies in the store {store}; use a folder outside of it")
+        raise ConfigError(
+            f"{export.key}: {target.url} holds the store {store}; use a separate folder"
+        )
+    # The store may not exist yet, so that it cannot be found by looking.
+    if target.is_within(store):
+        raise ConfigError(
+            f"{export.key}: {target.url} lies in the store {store}; use a folder outside of it"
+        )
     for dataset in config.datasets:
         require_apart(export.key, target, dataset.all_files)
     target.check(overwrite=export.replaces(target, config))
@@ -305,7 +350,8 @@ def make_exports(config: PipelineConfig, manifest: Manifest) -> tuple[str, ...]:
 
     Raises:
         TokenlakeError: As of :func:`tokenlake.etl.export.version.export_version` and
-            :func:`tokenlake.etl.publish.push_to_hub`. The version is committed; a rerun makes the missing exports.
+            :func:`tokenlake.etl.publish.push_to_hub`. The version is committed; a rerun
+            makes the missing exports.
     """
     places: list[str] = []
     address = store_of(config)
@@ -315,7 +361,9 @@ def make_exports(config: PipelineConfig, manifest: Manifest) -> tuple[str, ...]:
         version = _exported_version(store, export, manifest)
         target = export.target(config, version)
         overwrite = export.replaces(target, config)
-        exported(store, version, target, export.form, export.options, overwrite=overwrite)
+        exported(
+            store, version, target, export.form, export.options, overwrite=overwrite
+        )
         places.append(target.url)
     if config.save.push_to_hub:
         report = push_to_hub(
@@ -331,17 +379,24 @@ def make_exports(config: PipelineConfig, manifest: Manifest) -> tuple[str, ...]:
 
 
 def _exported_version(store: ReadStore, export: Export, manifest: Manifest) -> Manifest:
-    """Return the manifest of the version that is exported: the committed one, or one that it was mixed of."""
+    """Return the manifest of the version that is exported: the committed one, or one
+    that it was mixed of.
+    """
     if export.dataset == manifest.dataset:
         return manifest
-    # A parent of exactly this name comes before one with the same tokens under another name.
-    parents = [parent for parent in manifest.parents if parent.dataset == export.dataset]
+    # A parent of exactly this name comes before one with the same tokens under another
+    # name.
+    parents = [
+        parent for parent in manifest.parents if parent.dataset == export.dataset
+    ]
     parents += [parent for parent in manifest.parents if export.is_of(parent.dataset)]
     return Catalog(store).manifest(parents[0].dataset, parents[0].version)
 
 
 def hub_token(save: SaveStageConfig) -> str | None:
-    """Return the token that section `save` holds or refers to; ConfigError if the reference leads nowhere."""
+    """Return the token that section `save` holds or refers to; ConfigError if the
+    reference leads nowhere.
+    """
     if save.hub_token is None:
         return None
     return resolve_options(plain_options({"token": save.hub_token}))["token"]

@@ -44,22 +44,27 @@ def push_directories(
     public: bool = False,
     token: str | None = None,
 ) -> str:
-    """Upload flat directories to a dataset repository, private unless `public`, and return its URL.
+    """Upload flat directories to a dataset repository, private unless `public`, and
+    return its URL.
 
-    They are uploaded in one commit, which replaces those that were pushed before, with a card by which `load_dataset`
-    finds them, and a `croissant.json` with their hashes and columns. Bad records that were set aside are not uploaded.
-    Pushing the same directories again changes nothing.
+    They are uploaded in one commit, which replaces those that were pushed before, with
+    a card by which `load_dataset` finds them, and a `croissant.json` with their hashes
+    and columns. Bad records that were set aside are not uploaded. Pushing the same
+    directories again changes nothing.
 
     Args:
-        folders: Name -> folder of this machine. A single one lies in the repository itself, several in folders of
-            their names, each a configuration of `load_dataset`.
+        folders: Name -> folder of this machine. A single one lies in the repository
+            itself, several in folders of their names, each a configuration of
+            `load_dataset`.
         repo: Name of the repository, ``org/name``; it is created if it does not exist.
         public: True to create a public repository, or push to one that is public.
         token: Token with write access; None: ``HF_TOKEN``, then the saved login.
 
     Raises:
-        ConfigError: A file may hold a secret, the repository is public, or the token may not write.
-        VersionConflictError: The repository holds files that were not pushed from flat directories.
+        ConfigError: A file may hold a secret, the repository is public, or the token
+            may not write.
+        VersionConflictError: The repository holds files that were not pushed from flat
+            directories.
         StoreError: The Hub could not be reached; nothing is visible.
         MissingExtraError: ``huggingface_hub`` is not installed.
     """
@@ -90,7 +95,9 @@ def push_directories(
                 operations += hub.upload([(file, data[file]) for file in group])
             return operations + hub.upload([(text, None) for text in texts])
 
-        removed = sorted(existing.keys() - {file.path for file in files} - {_GIT_ATTRIBUTES})
+        removed = sorted(
+            existing.keys() - {file.path for file in files} - {_GIT_ATTRIBUTES}
+        )
         message = ("Saved rows", "Flat directories, pushed by tokenlake.")
         commit_all(hub, state, removed, message, upload, differing_files)
     return hub.url
@@ -102,7 +109,9 @@ def _texts(
     """Return card, croissant.json and the files below ``_tokenlake/``."""
     groups: list[RowFiles] = []
     for prefix, manifest in manifests.items():
-        groups.append(RowFiles(prefix, manifest.format, manifest.columns, manifest.files))
+        groups.append(
+            RowFiles(prefix, manifest.format, manifest.columns, manifest.files)
+        )
     url = f"https://huggingface.co/datasets/{repo}"
     croissant = metadata(repo, _summary(manifests), groups, url=url)
     texts = [
@@ -129,14 +138,19 @@ def _data_files(
     for prefix, folder in places.items():
         for file in manifests[prefix].files:
             path = folder / file.path
-            # The Hub may keep small files in git itself, and lists these by git's hash of the bytes.
+            # The Hub may keep small files in git itself, and lists these by git's hash
+            # of the bytes.
             content = path.read_bytes() if file.bytes <= _IN_GIT_BYTES else None
-            data[PublishedFile(f"{prefix}{file.path}", file.bytes, file.sha256, content)] = path
+            data[
+                PublishedFile(f"{prefix}{file.path}", file.bytes, file.sha256, content)
+            ] = path
     return data
 
 
 def _require_ours(existing: Mapping[str, Any], repo: str) -> None:
-    """Raise VersionConflictError if the repository holds files that a push would remove, and that are not ours."""
+    """Raise VersionConflictError if the repository holds files that a push would
+    remove, and that are not ours.
+    """
     if any(path.endswith(f"{FOLDER}/{MANIFEST}") for path in existing):
         return
     foreign = sorted(existing.keys() - {_GIT_ATTRIBUTES})
@@ -162,7 +176,9 @@ def _distinct(names: Iterable[str]) -> list[str]:
 
 
 def _card(manifests: Mapping[str, FlatManifest], repo: str) -> bytes:
-    """Return a card whose header names the files of each split, for the Hub's viewer and `load_dataset`."""
+    """Return a card whose header names the files of each split, for the Hub's viewer
+    and `load_dataset`.
+    """
     header = "\n".join(_card_header(manifests))
     reading = "\n".join(_reading_examples(manifests, repo))
     return f"{header}\n\n{_summary(manifests)}\n\n## Reading it\n\n{reading}".encode()
@@ -175,13 +191,22 @@ def _card_header(manifests: Mapping[str, FlatManifest]) -> Sequence[str]:
         name = prefix.rstrip("/") or "default"
         lines += [f"- config_name: {json.dumps(name)}", "  data_files:"]
         for split in _distinct(file.split for file in manifest.files):
-            paths = [f"{prefix}{file.path}" for file in manifest.files if file.split == split]
-            lines += [f"  - split: {json.dumps(split)}", f"    path: {json.dumps(paths)}"]
+            paths = [
+                f"{prefix}{file.path}" for file in manifest.files if file.split == split
+            ]
+            lines += [
+                f"  - split: {json.dumps(split)}",
+                f"    path: {json.dumps(paths)}",
+            ]
     return [*lines, "tags:", "- tokenlake", "---"]
 
 
-def _reading_examples(manifests: Mapping[str, FlatManifest], repo: str) -> Sequence[str]:
-    """Return code that reads the first directory: with `datasets`, and Parquet also with Polars and DuckDB."""
+def _reading_examples(
+    manifests: Mapping[str, FlatManifest], repo: str
+) -> Sequence[str]:
+    """Return code that reads the first directory: with `datasets`, and Parquet also
+    with Polars and DuckDB.
+    """
     prefix, manifest = next(iter(manifests.items()))
     name = prefix.rstrip("/") or "default"
     split = manifest.files[0].split if manifest.files else "train"

@@ -1,7 +1,7 @@
 """Python rows as Arrow batches, or as lines of JSON if they share no schema.
 
-The first rows decide the schema. Values for which JSON has no type have the text forms of
-:mod:`tokenlake.base.json_text`.
+The first rows decide the schema. Values for which JSON has no type have the text forms
+of :mod:`tokenlake.base.json_text`.
 """
 
 from __future__ import annotations
@@ -37,13 +37,19 @@ _FAMILIES: Final = (
     ("temporal",),
     ("decimal",),
 )
-"""Families of types: a value of one type may be a value of another one of its family."""
+"""Families of types: a value of one type may be a value of another one of its
+family.
+"""
 
 _JSON_OPTIONS: Final = (
-    orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE | orjson.OPT_PASSTHROUGH_DATETIME
+    orjson.OPT_SERIALIZE_NUMPY
+    | orjson.OPT_APPEND_NEWLINE
+    | orjson.OPT_PASSTHROUGH_DATETIME
 )
 
-LINES: Final = pa.schema([pa.field("line", pa.large_binary(), metadata={"tokenlake": "a line of JSON"})])
+LINES: Final = pa.schema(
+    [pa.field("line", pa.large_binary(), metadata={"tokenlake": "a line of JSON"})]
+)
 """Schema of batches that hold finished lines, line ends included."""
 
 
@@ -51,9 +57,10 @@ LINES: Final = pa.schema([pa.field("line", pa.large_binary(), metadata={"tokenla
 class RowsToArrow:
     """Converts rows to batches.
 
-    A column has the type of its values in the first batch, one of those in :mod:`tokenlake.runtime.schema`; values of
-    several kinds are an error. Later values must be of that type, or become it exactly (1 and 1.0). NumPy arrays become
-    lists of their own kind of number, and dates, bytes and decimals the Arrow types for them.
+    A column has the type of its values in the first batch, one of those in
+    :mod:`tokenlake.runtime.schema`; values of several kinds are an error. Later values
+    must be of that type, or become it exactly (1 and 1.0). NumPy arrays become lists of
+    their own kind of number, and dates, bytes and decimals the Arrow types for them.
 
     Args:
         schema: Schema of the batches; None: the first batch decides.
@@ -67,37 +74,47 @@ class RowsToArrow:
         """Return the next rows as a batch. A key that a row lacks is null.
 
         Raises:
-            BadRecordError: A value does not fit, or a row has a field that the first ones lack; the message names row
-                and field.
+            BadRecordError: A value does not fit, or a row has a field that the first
+                ones lack; the message names row and field.
         """
         for index, row in enumerate(rows):
             if not isinstance(row, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise self._error(index, "", f"got {type(row).__name__}, expected a dict")
+                raise self._error(
+                    index, "", f"got {type(row).__name__}, expected a dict"
+                )
         names = names_in(rows)
         if self.schema is None:
             arrays = [self._column(rows, name, None) for name in names]
-            fields = [(name, array.type) for name, array in zip(names, arrays, strict=True)]
+            fields = [
+                (name, array.type) for name, array in zip(names, arrays, strict=True)
+            ]
             self.schema = _ARROW.schema(fields)
         else:
             self._require_known(rows, names, self.schema)
-            arrays = [self._column(rows, field.name, field.type) for field in self.schema]
+            arrays = [
+                self._column(rows, field.name, field.type) for field in self.schema
+            ]
         self._rows += len(rows)
         if not arrays:  # a batch without columns has no length of its own
-            return _ARROW.RecordBatch.from_struct_array(_ARROW.array([{}] * len(rows), pa.struct([])))
+            return _ARROW.RecordBatch.from_struct_array(
+                _ARROW.array([{}] * len(rows), pa.struct([]))
+            )
         return _ARROW.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def _require_known(self, rows: Sequence[Row], names: Sequence[str], schema: pa.Schema) -> None:
+    def _require_known(
+        self, rows: Sequence[Row], names: Sequence[str], schema: pa.Schema
+    ) -> None:
         """Raise BadRecordError if a row has a field that the schema lacks."""
         for name in names:
             if name not in schema.names:
                 index = next(index for index, row in enumerate(rows) if name in row)
-                reason = (
-                    "the first rows do not have this field; give a schema, or the same fields to all rows"
-                )
+                reason = "the first rows do not have this field; give a schema, or the same fields to all rows"
                 raise self._error(index, name, reason)
 
     def _column(self, rows: Sequence[Row], name: str, kind: Any) -> Any:
-        """Return a field as an array of the type `kind`; None for the type of its values."""
+        """Return a field as an array of the type `kind`; None for the type of its
+        values.
+        """
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise self._error(0, str(name), "names of fields must be text")
         values = [row.get(name) for row in rows]
@@ -112,7 +129,9 @@ class RowsToArrow:
                 reason += "; the first rows have only nulls in it, so give a schema"
             raise self._error(index, name, reason, error) from error
 
-    def _error(self, index: int, name: str, reason: str, cause: Exception | None = None) -> BadRecordError:
+    def _error(
+        self, index: int, name: str, reason: str, cause: Exception | None = None
+    ) -> BadRecordError:
         """Return the error of a row of the current batch."""
         row = self._rows + index
         place = f"row {row}"
@@ -120,7 +139,9 @@ class RowsToArrow:
             place += f", field {name!r}"
         if cause is not None and str(cause):
             reason += f" ({cause})"
-        return BadRecordError(f"{place}: {reason}", row=row, field=name, reason="type_mismatch")
+        return BadRecordError(
+            f"{place}: {reason}", row=row, field=name, reason="type_mismatch"
+        )
 
 
 def _shortened(value: Any) -> str:
@@ -141,8 +162,12 @@ def _array(values: Sequence[Any], kind: Any) -> Any:
     if array is None:
         array = _arrow_array(values)
         # Arrow would also take True for 1.0, and bytes for text.
-        may_be_mixed = any(word in str(array.type) for word in ("float", "double", "binary"))
-        mixed_kinds = _mixed_kinds(array.type, values) if may_be_mixed else set[type[Any]]()
+        may_be_mixed = any(
+            word in str(array.type) for word in ("float", "double", "binary")
+        )
+        mixed_kinds = (
+            _mixed_kinds(array.type, values) if may_be_mixed else set[type[Any]]()
+        )
         if mixed_kinds:
             names = sorted(value_type.__name__ for value_type in mixed_kinds)
             raise TypeError(f"values of {', '.join(names)}")
@@ -161,7 +186,9 @@ def _array(values: Sequence[Any], kind: Any) -> Any:
 
 
 def _arrow_array(values: Sequence[Any]) -> Any:
-    """Return values as an array of Arrow's type for them; integers that are larger than Arrow's become decimals."""
+    """Return values as an array of Arrow's type for them; integers that are larger
+    than Arrow's become decimals.
+    """
     try:
         return _ARROW.array(values)
     except OverflowError:
@@ -172,18 +199,25 @@ def _arrow_array(values: Sequence[Any]) -> Any:
 
 
 def _mixed_kinds(kind: Any, values: Iterable[Any]) -> set[type[Any]]:
-    """Return the Python types of values that Arrow would take for one another; none if there are no such values.
+    """Return the Python types of values that Arrow would take for one another; none if
+    there are no such values.
 
     Args:
         kind: Arrow's type for the values.
         values: Values.
     """
-    python_values = [value for value in values if value is not None and not isinstance(value, np.ndarray)]
+    python_values = [
+        value
+        for value in values
+        if value is not None and not isinstance(value, np.ndarray)
+    ]
     if is_list(kind):
         return _mixed_kinds(kind.value_type, chain.from_iterable(python_values))
     if _ARROW.types.is_struct(kind):
         for child in kind:
-            mixed_kinds = _mixed_kinds(child.type, [value.get(child.name) for value in python_values])
+            mixed_kinds = _mixed_kinds(
+                child.type, [value.get(child.name) for value in python_values]
+            )
             if mixed_kinds:
                 return mixed_kinds
         return set()
@@ -193,14 +227,18 @@ def _mixed_kinds(kind: Any, values: Iterable[Any]) -> set[type[Any]]:
 
 
 def _becomes(kind: Any, wanted: Any) -> bool:
-    """Return True if values of one type may become another's by a cast that checks every value."""
+    """Return True if values of one type may become another's by a cast that checks
+    every value.
+    """
     types = _ARROW.types
     if kind == wanted or types.is_null(kind):
         return True
     if types.is_struct(kind) and types.is_struct(wanted):
         wanted_types = {child.name: child.type for child in wanted}
         for child in kind:
-            if child.name not in wanted_types or not _becomes(child.type, wanted_types[child.name]):
+            if child.name not in wanted_types or not _becomes(
+                child.type, wanted_types[child.name]
+            ):
                 return False
         return True
     if is_list(kind) and is_list(wanted):
@@ -218,8 +256,12 @@ def _is_a(kind: Any, names: tuple[str, ...]) -> bool:
 
 
 def _joined(values: Sequence[Any]) -> Any:
-    """Return NumPy arrays of one dimension and type as one list array; None for any other values."""
-    arrays = [value for value in values if isinstance(value, np.ndarray) and value.ndim == 1]
+    """Return NumPy arrays of one dimension and type as one list array; None for any
+    other values.
+    """
+    arrays = [
+        value for value in values if isinstance(value, np.ndarray) and value.ndim == 1
+    ]
     if not arrays or len(arrays) < len(values):
         return None
     if len({array.dtype for array in arrays}) > 1:
@@ -227,14 +269,18 @@ def _joined(values: Sequence[Any]) -> Any:
     lengths = np.array([len(array) for array in arrays], np.int64)
     if lengths.sum() > np.iinfo(np.int32).max:
         return None
-    offsets = np.concatenate([np.zeros(1, np.int32), np.cumsum(lengths, dtype=np.int32)])
+    offsets = np.concatenate(
+        [np.zeros(1, np.int32), np.cumsum(lengths, dtype=np.int32)]
+    )
     inner = _ARROW.array(np.concatenate(arrays))
     kind = pa.list_(pa.field("item", inner.type, nullable=False))
     return _ARROW.ListArray.from_arrays(_ARROW.array(offsets), inner, type=kind)
 
 
 def _index_of_unfit(values: Sequence[Any], kind: Any) -> int:
-    """Return the index of the first value that is not of a type; without a type, that does not fit those before it."""
+    """Return the index of the first value that is not of a type; without a type,
+    that does not fit those before it.
+    """
 
     def is_unfit(index: int) -> bool:
         tried_values = values[: index + 1] if kind is None else [values[index]]
@@ -257,14 +303,19 @@ def lines_of(rows: Iterable[Any], first: int = 0) -> pa.RecordBatch:
         first: Number of the first row, for messages.
 
     Raises:
-        BadRecordError: JSON has no form for a value; the message names the row and, for NaN and infinities, the field.
+        BadRecordError: JSON has no form for a value; the message names the row and, for
+            NaN and infinities, the field.
     """
     lines = [_line(row, number) for number, row in enumerate(rows, first)]
-    return _ARROW.RecordBatch.from_arrays([_ARROW.array(lines, pa.large_binary())], schema=LINES)
+    return _ARROW.RecordBatch.from_arrays(
+        [_ARROW.array(lines, pa.large_binary())], schema=LINES
+    )
 
 
 def text_of(batch: pa.RecordBatch) -> bytes:
-    """Return the lines of a batch, of :data:`LINES` or of columns; NaN and infinities in columns become null."""
+    """Return the lines of a batch, of :data:`LINES` or of columns; NaN and
+    infinities in columns become null.
+    """
     if batch.schema.equals(LINES, check_metadata=True):
         lines: Any = batch.column(0)
         return b"".join(lines.to_pylist())
@@ -273,12 +324,17 @@ def text_of(batch: pa.RecordBatch) -> bytes:
     if not columns:
         rows = [()] * len(batch)
     names: Sequence[str] = batch.schema.names
-    return b"".join(dump_json(dict(zip(names, row, strict=True)), option=_JSON_OPTIONS) for row in rows)
+    return b"".join(
+        dump_json(dict(zip(names, row, strict=True)), option=_JSON_OPTIONS)
+        for row in rows
+    )
 
 
 def _values_for_json(column: Any) -> Iterable[Any]:
     """Return the values of a column as JSON can hold them."""
-    is_integers = is_list(column.type) and _ARROW.types.is_integer(column.type.value_type)
+    is_integers = is_list(column.type) and _ARROW.types.is_integer(
+        column.type.value_type
+    )
     if is_integers and not column.null_count and not column.flatten().null_count:
         # They stay arrays, so that there is no Python object for each number.
         return (value.values.to_numpy() for value in column)
@@ -310,12 +366,16 @@ def _non_finite(row: int, field: object) -> BadRecordError:
 def _line(row: Any, number: int) -> bytes:
     """Return a row as a line of JSON."""
     if not isinstance(row, dict):
-        raise BadRecordError(f"row {number}: got {type(row).__name__}, expected a dict", row=number)
+        raise BadRecordError(
+            f"row {number}: got {type(row).__name__}, expected a dict", row=number
+        )
     try:
         line = dump_json(row, text_form, _JSON_OPTIONS)
     except TypeError as error:
         reason = error.__cause__ or error
-        raise BadRecordError(f"row {number}: JSON cannot store it: {reason}", row=number) from error
+        raise BadRecordError(
+            f"row {number}: JSON cannot store it: {reason}", row=number
+        ) from error
     # orjson writes null for NaN and infinities.
     if b"null" in line:
         for name, value in row.items():

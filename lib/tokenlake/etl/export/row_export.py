@@ -1,4 +1,6 @@
-"""The rows of a version as files of rows: Parquet, Arrow or JSON Lines, with all their columns."""
+"""The rows of a version as files of rows: Parquet, Arrow or JSON Lines, with all
+their columns.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ def write_rows(
     return schema, files
 
 
-def check_names(splits: Sequence[str], form: FileFormat, options: ExportOptions) -> None:
+def check_names(
+    splits: Sequence[str], form: FileFormat, options: ExportOptions
+) -> None:
     """Raise ConfigError unless files will have different names."""
     name_parts = list(splits)
     if options.shard_column is not None:
@@ -85,9 +89,13 @@ def check_names(splits: Sequence[str], form: FileFormat, options: ExportOptions)
 
 
 def version_batches(
-    store: ReadStore, manifest: Manifest, split: str, columns: Sequence[str] | None = None
+    store: ReadStore,
+    manifest: Manifest,
+    split: str,
+    columns: Sequence[str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a version's split in order, a row group at a time; every page's checksum is verified.
+    """Yield the rows of a version's split in order, a row group at a time; every page's
+    checksum is verified.
 
     Args:
         store: Store of the version.
@@ -114,7 +122,12 @@ def _open_files(
     if options.num_shards is not None:
         edges = edges_of(rows, options.num_shards)
     open_files = partial(
-        ShardFiles, folder, form=form, schema=schema, max_bytes=options.max_bytes(form), edges=edges
+        ShardFiles,
+        folder,
+        form=form,
+        schema=schema,
+        max_bytes=options.max_bytes(form),
+        edges=edges,
     )
     if options.shard_column is not None:
         return FilesByValue(split, schema, options.shard_column, open_files)
@@ -122,4 +135,6 @@ def _open_files(
 
 
 def _as_exported(rows: pa.RecordBatch, options: ExportOptions) -> pa.RecordBatch:
-    return as_exported(rows, attention_mask=options.attention_mask, provenance=options.provenance)
+    return as_exported(
+        rows, attention_mask=options.attention_mask, provenance=options.provenance
+    )

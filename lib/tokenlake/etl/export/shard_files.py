@@ -33,12 +33,19 @@ def check_naming(naming: str, splits: Sequence[str], form: FileFormat) -> None:
     for split in splits:
         for index in range(2):
             names.add(_shard_name(split, index, 2, form, naming))
-    are_file_names = all(name[0] not in "._" and "/" not in name and "\x00" not in name for name in names)
+    are_file_names = all(
+        name[0] not in "._" and "/" not in name and "\x00" not in name for name in names
+    )
     if not are_file_names or len(names) < 2 * len(splits):
-        raise _bad_naming(naming, f"it makes {sorted(names)}, which are not distinct names of data files")
+        raise _bad_naming(
+            naming,
+            f"it makes {sorted(names)}, which are not distinct names of data files",
+        )
 
 
-def _shard_name(split: str, index: int, count: int, form: FileFormat, naming: str) -> str:
+def _shard_name(
+    split: str, index: int, count: int, form: FileFormat, naming: str
+) -> str:
     """Return the name of a file, for example ``train-00000-of-00042.parquet``."""
     try:
         return naming.format(split=split, index=index, count=count) + form.extension
@@ -47,11 +54,17 @@ def _shard_name(split: str, index: int, count: int, form: FileFormat, naming: st
 
 
 def _bad_naming(naming: str, reason: str) -> Exception:
-    return expected("naming", naming, f"a name like '{{split}}-{{index:05d}}-of-{{count:05d}}': {reason}")
+    return expected(
+        "naming",
+        naming,
+        f"a name like '{{split}}-{{index:05d}}-of-{{count:05d}}': {reason}",
+    )
 
 
 def edges_of(rows: int, shards: int) -> tuple[int, ...]:
-    """Return the row after the last one of each file: contiguous shares whose sizes differ by one at most."""
+    """Return the row after the last one of each file: contiguous shares whose sizes
+    differ by one at most.
+    """
     return tuple((index + 1) * rows // shards for index in range(shards))
 
 
@@ -64,9 +77,11 @@ class ShardFiles:
         split: Name of the split.
         form: Format of the files.
         schema: Schema of the rows.
-        max_bytes: Largest size of a file: it ends before a row group of the size of its largest would exceed it. None:
-            no limit. Below 8 MiB row groups are an eighth of it, and the bytes of a file's end are counted.
-        edges: Rows at which a file ends, ascending, the last one being the number of all rows; None: none.
+        max_bytes: Largest size of a file: it ends before a row group of the size of its
+            largest would exceed it. None: no limit. Below 8 MiB row groups are an
+            eighth of it, and the bytes of a file's end are counted.
+        edges: Rows at which a file ends, ascending, the last one being the number of
+            all rows; None: none.
     """
 
     def __init__(
@@ -111,7 +126,8 @@ class ShardFiles:
             batch = batch.slice(len(part))
 
     def finish(self, naming: str | None) -> list[FlatFile]:
-        """Close the last file, name all files, and return them; at least one, even without rows.
+        """Close the last file, name all files, and return them; at least one, even
+        without rows.
 
         Args:
             naming: Names of the files; None: :data:`DEFAULT_NAMING`.
@@ -126,7 +142,9 @@ class ShardFiles:
             self._end_at_edge()
         count = len(self._finished)
         for index, file in enumerate(self._finished):
-            name = _shard_name(self._split, index, count, self._form, naming or DEFAULT_NAMING)
+            name = _shard_name(
+                self._split, index, count, self._form, naming or DEFAULT_NAMING
+            )
             (self._folder / file.path).rename(self._folder / name)
             self._finished[index] = replace(file, path=name)
         return self._finished
@@ -149,10 +167,15 @@ class ShardFiles:
         return rows
 
     def _room(self) -> int:
-        """Return the number of rows up to the next edge. Files that have reached their edge are ended first."""
+        """Return the number of rows up to the next edge. Files that have reached
+        their edge are ended first.
+        """
         if self._edges is None:
             return _NO_LIMIT
-        while self._edge_index < len(self._edges) and self._edges[self._edge_index] <= self._rows:
+        while (
+            self._edge_index < len(self._edges)
+            and self._edges[self._edge_index] <= self._rows
+        ):
             self._flush()
             self._end_at_edge()
         if self._edge_index == len(self._edges):
@@ -160,7 +183,9 @@ class ShardFiles:
         return self._edges[self._edge_index] - self._rows
 
     def _flush(self) -> None:
-        """Write the rows that wait as one row group. A file that they would make larger than `max_bytes` ends first."""
+        """Write the rows that wait as one row group. A file that they would make
+        larger than `max_bytes` ends first.
+        """
         if not self._waiting:
             return
         batch = self._waiting[0]
@@ -169,7 +194,11 @@ class ShardFiles:
         self._waiting = []
         self._waiting_bytes = 0
         max_bytes = self._max_bytes
-        if max_bytes is not None and self._open is not None and self._open.is_full(max_bytes, batch):
+        if (
+            max_bytes is not None
+            and self._open is not None
+            and self._open.is_full(max_bytes, batch)
+        ):
             self._end_file()
         self._opened().write(batch)
 

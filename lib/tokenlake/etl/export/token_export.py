@@ -1,4 +1,6 @@
-"""The tokens of a version as files of other trainers: ids, and the masks and segments that a format can hold."""
+"""The tokens of a version as files of other trainers: ids, and the masks and
+segments that a format can hold.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ def write_tokens(
     form: FileFormat,
     options: ExportOptions,
 ) -> tuple[pa.Schema, list[FlatFile]]:
-    """Write the tokens of some splits, and return the schema of the files, and the files.
+    """Write the tokens of some splits, and return the schema of the files, and the
+    files.
 
     Args:
         store: Store of the version.
@@ -53,7 +56,9 @@ def write_tokens(
     """
     # 1. The format, and whether it can hold the rows.
     facts = require_fit(manifest, form.format, options)
-    layout = layout_of(form.format, facts, dtype=options.dtype, max_bytes=options.max_bytes(form))
+    layout = layout_of(
+        form.format, facts, dtype=options.dtype, max_bytes=options.max_bytes(form)
+    )
     naming = _naming(splits, layout, form, options)
     # 2. The files of each split.
     files: list[FlatFile] = []
@@ -64,7 +69,11 @@ def write_tokens(
         rows = manifest.splits[split].rows
         edges = _edges(split, rows, form, options)
         open_files = partial(
-            TokenFiles, folder, layout=layout, max_bytes=options.max_bytes(form), edges=edges
+            TokenFiles,
+            folder,
+            layout=layout,
+            max_bytes=options.max_bytes(form),
+            edges=edges,
         )
         if options.shard_column is None:
             with open_files(split) as token_files:
@@ -93,7 +102,9 @@ def write_tokens(
 def _naming(
     splits: Sequence[str], layout: TokenLayout, form: FileFormat, options: ExportOptions
 ) -> str | None:
-    """Return the names of files; None: that of their split. ConfigError if they cannot be as they were asked for."""
+    """Return the names of files; None: that of their split. ConfigError if they
+    cannot be as they were asked for.
+    """
     if options.provenance:
         raise ConfigError(
             f"provenance: set, but format {form.format!r} has no columns for it; leave it out, or export parquet, "
@@ -111,7 +122,9 @@ def _naming(
     return options.naming
 
 
-def _edges(split: str, rows: int, form: FileFormat, options: ExportOptions) -> tuple[int, ...] | None:
+def _edges(
+    split: str, rows: int, form: FileFormat, options: ExportOptions
+) -> tuple[int, ...] | None:
     """Return the rows at which files of a split end; None: at none."""
     if options.num_shards is None:
         return None
@@ -123,8 +136,12 @@ def _edges(split: str, rows: int, form: FileFormat, options: ExportOptions) -> t
     return edges_of(rows, options.num_shards)
 
 
-def _token_rows(store: ReadStore, manifest: Manifest, split: str, facts: TokenFacts) -> Iterator[TokenRows]:
-    """Yield the rows of a version's split in order, a row group at a time; every page's checksum is verified."""
+def _token_rows(
+    store: ReadStore, manifest: Manifest, split: str, facts: TokenFacts
+) -> Iterator[TokenRows]:
+    """Yield the rows of a version's split in order, a row group at a time; every
+    page's checksum is verified.
+    """
     with StoredRows(store, manifest, split) as rows:
         for group in range(len(rows.group_rows)):
             if manifest.kind == "packed":

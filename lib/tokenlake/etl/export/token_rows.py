@@ -28,7 +28,9 @@ from tokenlake.runtime.reading import PackedGroup
 from tokenlake.runtime.reading.token_ids import Ids
 
 COLUMNS: Final = ("input_ids", "attention_mask", "segment_lengths", "loss_mask")
-"""Columns of a version that are read for files of other trainers, as far as it has them."""
+"""Columns of a version that are read for files of other trainers, as far as it has
+them.
+"""
 
 _ARROW: Final[Any] = pa
 
@@ -39,10 +41,13 @@ class Sequences:
     """Rows without their padding.
 
     Attributes:
-        input_ids: Ids of all sequences, int32[N], or uint16[N] if they are stored in 16 bits.
-        lengths: Number of ids of each sequence, int64[S]: a segment of a packed row, or a document.
+        input_ids: Ids of all sequences, int32[N], or uint16[N] if they are stored in 16
+            bits.
+        lengths: Number of ids of each sequence, int64[S]: a segment of a packed row, or
+            a document.
         row_sizes: Number of sequences of each row, int64[rows].
-        loss_mask: True for ids that count toward the loss, bool[N]; None if no loss mask is stored.
+        loss_mask: True for ids that count toward the loss, bool[N]; None if no loss
+            mask is stored.
     """
 
     input_ids: Ids
@@ -57,12 +62,16 @@ class TokenRows:
     """Rows as flat arrays.
 
     Attributes:
-        input_ids: Ids of all rows, padding included, int32[N], or uint16[N] if they are stored in 16 bits.
+        input_ids: Ids of all rows, padding included, int32[N], or uint16[N] if they are
+            stored in 16 bits.
         row_offsets: Offset of each row in the ids, int64[rows + 1].
-        segment_lengths: Number of ids of each segment of packed rows, int64[S]; None for other rows.
-        segment_offsets: Offset of each row in the segments, int64[rows + 1]; None for other rows.
+        segment_lengths: Number of ids of each segment of packed rows, int64[S]; None
+            for other rows.
+        segment_offsets: Offset of each row in the segments, int64[rows + 1]; None for
+            other rows.
         attention_mask: True for ids of documents, bool[N]; None if none is stored.
-        loss_mask: True for ids that count toward the loss, bool[N]; None if none is stored.
+        loss_mask: True for ids that count toward the loss, bool[N]; None if none is
+            stored.
     """
 
     input_ids: Ids
@@ -110,7 +119,8 @@ class TokenRows:
             loss_mask = row_group.learned.reshape(-1)
         return cls(
             input_ids=row_group.ids.reshape(-1),
-            row_offsets=np.arange(row_group.rows + 1, dtype=np.int64) * row_group.length,
+            row_offsets=np.arange(row_group.rows + 1, dtype=np.int64)
+            * row_group.length,
             segment_lengths=row_group.segments.ids.astype(np.int64),
             segment_offsets=row_group.segments.offsets,
             loss_mask=loss_mask,
@@ -134,7 +144,9 @@ class TokenRows:
             before = np.concatenate(
                 [np.zeros(1, np.bool_), loss_mask]
             )  # a document without ids has nothing before
-            loss_mask = np.insert(loss_mask, places, before[places] & (lengths[lacks_eos] > 0))
+            loss_mask = np.insert(
+                loss_mask, places, before[places] & (lengths[lacks_eos] > 0)
+            )
         return TokenRows(
             input_ids=np.insert(self.input_ids, places, eos_id),
             row_offsets=offsets_of(lengths + lacks_eos),
@@ -150,7 +162,9 @@ class TokenRows:
         if self.segment_lengths is not None and self.segment_offsets is not None:
             first_segment = int(self.segment_offsets[first])
             segment_offsets = self.segment_offsets[first : end + 1] - first_segment
-            segment_lengths = self.segment_lengths[first_segment : int(self.segment_offsets[end])]
+            segment_lengths = self.segment_lengths[
+                first_segment : int(self.segment_offsets[end])
+            ]
         return TokenRows(
             input_ids=self.input_ids[ids],
             row_offsets=self.row_offsets[first : end + 1] - begin,
@@ -161,15 +175,23 @@ class TokenRows:
         )
 
     def segment_ids(self) -> Int32:
-        """Return 1 for the ids of the first segment of a packed row, 2 for the second and so on; 0 for padding."""
+        """Return 1 for the ids of the first segment of a packed row, 2 for the
+        second and so on; 0 for padding.
+        """
         assert self.segment_lengths is not None
         assert self.segment_offsets is not None
         # 1. Number of each segment in its row.
         row_sizes = np.diff(self.segment_offsets)
-        numbers = np.arange(len(self.segment_lengths)) - np.repeat(self.segment_offsets[:-1], row_sizes) + 1
+        numbers = (
+            np.arange(len(self.segment_lengths))
+            - np.repeat(self.segment_offsets[:-1], row_sizes)
+            + 1
+        )
         # 2. The padding of each row is one more run, with the number 0.
         paddings = self._paddings()
-        run_lengths = np.insert(self.segment_lengths, self.segment_offsets[1:], paddings)
+        run_lengths = np.insert(
+            self.segment_lengths, self.segment_offsets[1:], paddings
+        )
         run_numbers = np.insert(numbers, self.segment_offsets[1:], 0)
         return np.repeat(run_numbers.astype(np.int32), run_lengths)
 
@@ -184,8 +206,12 @@ class TokenRows:
             row_sizes = np.diff(self.segment_offsets)
             paddings = self._paddings()
             if paddings.any():
-                run_lengths = np.column_stack([np.diff(self.row_offsets) - paddings, paddings])
-                is_document = np.repeat(np.tile([True, False], rows), run_lengths.reshape(-1))
+                run_lengths = np.column_stack(
+                    [np.diff(self.row_offsets) - paddings, paddings]
+                )
+                is_document = np.repeat(
+                    np.tile([True, False], rows), run_lengths.reshape(-1)
+                )
         elif self.attention_mask is not None:
             is_document = self.attention_mask
             tokens_before = offsets_of(is_document)

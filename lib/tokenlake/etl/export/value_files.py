@@ -1,4 +1,6 @@
-"""Files of a split that are divided by the values of a column: ``train-lang=en-00000-of-00001.parquet``."""
+"""Files of a split that are divided by the values of a column:
+``train-lang=en-00000-of-00001.parquet``.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,8 @@ class SplitFiles(Protocol):
 
 @final
 class FilesByValue:
-    """Files of one split while they are written, each with the rows of one value of a column.
+    """Files of one split while they are written, each with the rows of one value of a
+    column.
 
     In names a value is percent-encoded, and null is ``~null``.
 
@@ -53,11 +56,13 @@ class FilesByValue:
         split: Name of the split.
         schema: Schema of the rows.
         column: Name of the column.
-        open_files: Function that opens the files of one value; its argument stands in their names.
+        open_files: Function that opens the files of one value; its argument stands in
+            their names.
 
     Raises:
-        ConfigError: There is no such column, or it is not one of text, whole numbers or truth values. Later also: it
-            has more than 256 values, or one too long for a name.
+        ConfigError: There is no such column, or it is not one of text, whole numbers or
+            truth values. Later also: it has more than 256 values, or one too long for a
+            name.
     """
 
     def __init__(
@@ -70,7 +75,9 @@ class FilesByValue:
         if column not in schema.names:
             raise expected("shard_column", column, f"one of {', '.join(schema.names)}")
         kind: Any = schema.field(column).type
-        if not (kind in STRINGS or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+        if not (
+            kind in STRINGS or pa.types.is_integer(kind) or pa.types.is_boolean(kind)
+        ):
             raise ConfigError(
                 f"shard_column: {column!r} is a column of {kind}, expected text, whole numbers or booleans, which "
                 "can be part of file names"
@@ -83,14 +90,18 @@ class FilesByValue:
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add rows."""
-        values: Any = _COMPUTE.dictionary_encode(batch.column(self._column), null_encoding="encode")
+        values: Any = _COMPUTE.dictionary_encode(
+            batch.column(self._column), null_encoding="encode"
+        )
         codes = values.indices.to_numpy()
         for code, value in enumerate(values.dictionary.to_pylist()):
             rows = _ARROW.array(np.flatnonzero(codes == code))
             self._file_of(value).add(batch.take(rows))
 
     def finish(self, naming: str | None) -> list[FlatFile]:
-        """Close all files, name them, and return them by value; at least one, even without rows."""
+        """Close all files, name them, and return them by value; at least one, even
+        without rows.
+        """
         all_files = [self._files[name] for name in sorted(self._files)]
         if not all_files:
             all_files = [self._opened(self._split)]
@@ -118,11 +129,15 @@ class FilesByValue:
             raise self._unfit(f"the value {name}")
         if len(self._files) == _MOST_VALUES:
             raise self._unfit(f"more than {_MOST_VALUES} values")
-        self._files[name] = self._opened(f"{self._split}-{quote(self._column, safe='')}={name}")
+        self._files[name] = self._opened(
+            f"{self._split}-{quote(self._column, safe='')}={name}"
+        )
         return self._files[name]
 
     def _unfit(self, values: str) -> ConfigError:
-        return ConfigError(f"shard_column: {self._column!r} has {values}; expected few short values")
+        return ConfigError(
+            f"shard_column: {self._column!r} has {values}; expected few short values"
+        )
 
     def _opened(self, split: str) -> SplitFiles:
         return self._stack.enter_context(self._open_files(split))

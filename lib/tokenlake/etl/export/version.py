@@ -1,4 +1,6 @@
-"""A committed version as a flat directory: other formats, other numbers of files, one source or split alone."""
+"""A committed version as a flat directory: other formats, other numbers of files,
+one source or split alone.
+"""
 
 from __future__ import annotations
 
@@ -53,51 +55,67 @@ def export_version(
     drop_loss_mask: bool = False,
     append_eos: bool = False,
 ) -> WriteStats:
-    """Write a committed version as a flat directory, which any tool reads. The version stays as it is.
+    """Write a committed version as a flat directory, which any tool reads. The version
+    stays as it is.
 
-    Formats of rows (``parquet``, ``arrow``, ``jsonl``) have all columns. Formats of trainers have the ids, and their
-    masks and segments as far as the format can hold them:
+    Formats of rows (``parquet``, ``arrow``, ``jsonl``) have all columns. Formats of
+    trainers have the ids, and their masks and segments as far as the format can hold
+    them:
 
-    - ``megatron``: ``train.bin`` and ``train.idx`` of Megatron-Core's ``IndexedDataset``
+    - ``megatron``: ``train.bin`` and ``train.idx`` of Megatron-Core's
+      ``IndexedDataset``
     - ``numpy``: ids alone, ``train.bin``, as nanoGPT reads them
     - ``npy``: ids alone, ``train.npy``, as OLMo-core reads them, and the loss mask
     - ``mds``: shards of MosaicML Streaming in ``train/``
     - ``litdata``: chunks of litdata in ``train/``
-    - ``array_record``: records of int32, ``train-00000-of-00001.array_record``, for Grain
+    - ``array_record``: records of int32, ``train-00000-of-00001.array_record``, for
+      Grain
 
     A directory that holds this export already is left as it is.
 
     Args:
         where: Dataset, or one version of it, as :func:`tokenlake.open` takes it.
-        output_path: Directory, made if it is missing: a path, ``s3://bucket/folder`` or ``gs://bucket/folder``.
+        output_path: Directory, made if it is missing: a path, ``s3://bucket/folder`` or
+            ``gs://bucket/folder``.
         format: Format of the files.
         compression: Compression of the files, as for :func:`tokenlake.create_writer`.
-        num_shards: Number of files of each split, as for :func:`tokenlake.create_writer`.
-        max_shard_size: Largest size of a file, as for :func:`tokenlake.create_writer`. None for 500 MB; for 64 MiB in
-            mds and litdata; for one file of each split in megatron, numpy and npy.
+        num_shards: Number of files of each split, as for
+            :func:`tokenlake.create_writer`.
+        max_shard_size: Largest size of a file, as for :func:`tokenlake.create_writer`.
+            None for 500 MB; for 64 MiB in mds and litdata; for one file of each split
+            in megatron, numpy and npy.
         name: Name of the dataset in the store `where`.
         split: Name of the only split to export; None: all.
-        source: Name of the only source to export, of a version that is no mixture; None: all.
-        overwrite: True to replace the data files of a directory that is not empty; otherwise that is an error.
-        attention_mask: True to add the column (int32; 1 for ids, 0 for padding) if rows have none.
-        provenance: True to keep the columns that say which input each document comes from.
+        source: Name of the only source to export, of a version that is no mixture;
+            None: all.
+        overwrite: True to replace the data files of a directory that is not empty;
+            otherwise that is an error.
+        attention_mask: True to add the column (int32; 1 for ids, 0 for padding) if rows
+            have none.
+        provenance: True to keep the columns that say which input each document comes
+            from.
         naming: Names of the files, as for :func:`tokenlake.create_writer`.
-        shard_column: Kept field of text, whole numbers or truth values, with at most 256 values. Each value has files
-            of its own, ``train-lang=en-00000-of-00001.parquet``, with its rows in order. None: files hold rows of all
-            values.
+        shard_column: Kept field of text, whole numbers or truth values, with at most
+            256 values. Each value has files of its own,
+            ``train-lang=en-00000-of-00001.parquet``, with its rows in order. None:
+            files hold rows of all values.
         storage_options: Options of the store, as for :func:`tokenlake.open`.
-        output_options: Options of a bucket at `output_path`; None: those of the environment.
-        dtype: Type of the ids, ``uint16`` or ``int32`` in megatron, ``uint16`` or ``uint32`` in numpy and npy. None:
-            the smallest that holds the vocabulary.
-        drop_loss_mask: True to leave out a loss mask in a format of trainers, so that all ids count toward the loss.
-        append_eos: True to end each document of a version of kind ``tokens`` with EOS, unless it does already. Packed
-            rows have EOS. Trainers that lay documents end to end need it.
+        output_options: Options of a bucket at `output_path`; None: those of the
+            environment.
+        dtype: Type of the ids, ``uint16`` or ``int32`` in megatron, ``uint16`` or
+            ``uint32`` in numpy and npy. None: the smallest that holds the vocabulary.
+        drop_loss_mask: True to leave out a loss mask in a format of trainers, so that
+            all ids count toward the loss.
+        append_eos: True to end each document of a version of kind ``tokens`` with EOS,
+            unless it does already. Packed rows have EOS. Trainers that lay documents
+            end to end need it.
 
     Returns:
         Numbers of rows, files and bytes, and the paths of the files.
 
     Raises:
-        ConfigError: An argument is not allowed, or the target is not empty; nothing was changed.
+        ConfigError: An argument is not allowed, or the target is not empty; nothing was
+            changed.
         NotFoundError: The version does not exist.
         IntegrityError: A page is damaged; the target stays as it was.
 
@@ -137,7 +155,9 @@ def exported(
     *,
     overwrite: bool,
 ) -> WriteStats:
-    """Write a version to a target, unless this very export is there; see :func:`export_version`."""
+    """Write a version to a target, unless this very export is there; see
+    :func:`export_version`.
+    """
     flat = target.manifest()
     is_same = flat is not None and _is_export(flat, manifest, form, options)
     if flat is None or not is_same or not target.is_whole(flat):
@@ -146,15 +166,21 @@ def exported(
     return WriteStats.of(flat, target.url)
 
 
-def _is_export(flat: FlatManifest, manifest: Manifest, form: FileFormat, options: ExportOptions) -> bool:
+def _is_export(
+    flat: FlatManifest, manifest: Manifest, form: FileFormat, options: ExportOptions
+) -> bool:
     """Return True if a flat directory is this export of a version."""
     if (flat.format, flat.compression) != (form.format, form.compression):
         return False
     return flat.made_of.get("export") == _export_facts(manifest, form, options)
 
 
-def _export_facts(manifest: Manifest, form: FileFormat, options: ExportOptions) -> dict[str, Any]:
-    """Return the facts by which a flat directory says that it is an export of a version."""
+def _export_facts(
+    manifest: Manifest, form: FileFormat, options: ExportOptions
+) -> dict[str, Any]:
+    """Return the facts by which a flat directory says that it is an export of a
+    version.
+    """
     facts = {
         "dataset": manifest.dataset,
         "version": manifest.version,
@@ -178,7 +204,8 @@ def write_version(
     *,
     quarantine: bool = False,
 ) -> FlatManifest:
-    """Write the files of an export into a folder, and configuration, tokenizer and manifest below ``_tokenlake/``.
+    """Write the files of an export into a folder, and configuration, tokenizer and
+    manifest below ``_tokenlake/``.
 
     Args:
         store: Store of the version.
@@ -230,12 +257,16 @@ def _splits_of(manifest: Manifest, options: ExportOptions) -> tuple[str, ...]:
         return splits
     if options.split not in splits:
         name = f"{manifest.dataset}@v{manifest.version}"
-        raise ConfigError(f"split: {name} has no {options.split!r}; expected one of {', '.join(splits)}")
+        raise ConfigError(
+            f"split: {name} has no {options.split!r}; expected one of {', '.join(splits)}"
+        )
     return (options.split,)
 
 
 def _of_source(store: ReadStore, manifest: Manifest, source: str) -> Manifest:
-    """Return the manifest of a version as if it had the files of one source alone. A unit is of one source."""
+    """Return the manifest of a version as if it had the files of one source alone. A
+    unit is of one source.
+    """
     name = f"{manifest.dataset}@v{manifest.version}"
     if manifest.mixture is not None:
         raise _no_such_source(name, source, "none, because its rows are mixed")
@@ -243,10 +274,16 @@ def _of_source(store: ReadStore, manifest: Manifest, source: str) -> Manifest:
         raise _no_such_source(name, source, ", ".join(manifest.accounts))
     if len(manifest.accounts) == 1:
         return manifest
-    records = Catalog(store).ledger(manifest.dataset, manifest.version, manifest=manifest)
+    records = Catalog(store).ledger(
+        manifest.dataset, manifest.version, manifest=manifest
+    )
     if not records:
-        raise ConfigError(f"source: {name} has no ledger, which assigns units to {source!r}; export all")
-    files = tuple(file for file in manifest.files if records[file.unit].source == source)
+        raise ConfigError(
+            f"source: {name} has no ledger, which assigns units to {source!r}; export all"
+        )
+    files = tuple(
+        file for file in manifest.files if records[file.unit].source == source
+    )
     return replace(manifest, files=files)
 
 

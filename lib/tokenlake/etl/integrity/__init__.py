@@ -1,4 +1,6 @@
-"""Verification and repair of committed versions: every byte against the manifest, and good bytes for damaged files."""
+"""Verification and repair of committed versions: every byte against the manifest,
+and good bytes for damaged files.
+"""
 
 from tokenlake.base.lazy_names import lazy_package
 

@@ -1,9 +1,10 @@
 """What verification finds, and what a repair makes of it.
 
-Verification lists problems, each with what was expected and what was found. The words of :attr:`Problem.problem` are
-an interface: programs decide by them what to do.
+Verification lists problems, each with what was expected and what was found. The words
+of :attr:`Problem.problem` are an interface: programs decide by them what to do.
 
-What is wrong with a file as such, whatever is in it; a good copy in its place repairs it:
+What is wrong with a file as such, whatever is in it; a good copy in its place repairs
+it:
 
 ``missing``      there is no such file
 ``size``         it has another size
@@ -14,16 +15,20 @@ What is wrong with a file as such, whatever is in it; a good copy in its place r
                  another place; ``runs/manifest-copy.json`` is no copy of the manifest
 ``unlisted``     the manifest does not name it; it may be removed
 
-What is wrong though all bytes are those that the manifest's hashes are of; no copy repairs it:
+What is wrong though all bytes are those that the manifest's hashes are of; no copy
+repairs it:
 
-``footer``, ``decode``, ``columns``, ``type of NAME``: a shard is no Parquet file of the right columns. ``rows``, ``row
-groups``, ``tokens``, ``documents``, ``logical hash of NAME``: counted or hashed otherwise. ``nulls``, ``provenance``,
-``segment lengths``, ``ids``, names of columns: rows that cannot be. ``account``, ``account of SOURCE``, ``rows of the
-mixture``: do not close, or are not the sum of the ledger's. ``copy``: ``runs/manifest-copy.json`` is sealed and another
-manifest; one of the two was edited. ``parts``, ``inputs``, ``fingerprint``: manifest, ledger and claim contradict each
-other. ``config``, ``tokenizer``, ``tokenizer of SOURCE``: not what ``config.yaml`` and ``tokenizer/`` say, or do.
-``parent NAME``, ``mixture source NAME``: a version that this one was made from is another one by now. ``tag``: a tag
-was set when the version was another one, or it is of a version that is gone.
+``footer``, ``decode``, ``columns``, ``type of NAME``: a shard is no Parquet file of the
+right columns. ``rows``, ``row groups``, ``tokens``, ``documents``, ``logical hash of
+NAME``: counted or hashed otherwise. ``nulls``, ``provenance``, ``segment lengths``,
+``ids``, names of columns: rows that cannot be. ``account``, ``account of SOURCE``,
+``rows of the mixture``: do not close, or are not the sum of the ledger's. ``copy``:
+``runs/manifest-copy.json`` is sealed and another manifest; one of the two was edited.
+``parts``, ``inputs``, ``fingerprint``: manifest, ledger and claim contradict each
+other. ``config``, ``tokenizer``, ``tokenizer of SOURCE``: not what ``config.yaml`` and
+``tokenizer/`` say, or do. ``parent NAME``, ``mixture source NAME``: a version that this
+one was made from is another one by now. ``tag``: a tag was set when the version was
+another one, or it is of a version that is gone.
 """
 
 from __future__ import annotations
@@ -60,7 +65,8 @@ class Problem:
     """One problem of a version.
 
     Attributes:
-        path: Path of the file, relative to the version. Tags are beside versions: ``../tags/prod.json``.
+        path: Path of the file, relative to the version. Tags are beside versions:
+            ``../tags/prod.json``.
         problem: Kind of the problem, in the words of this module.
         expected: Expected value, in words for people.
         got: Value that was found, in words for people.
@@ -99,13 +105,15 @@ class VerifyReport:
         dataset: Name of the dataset.
         version: Number of the version.
         deep: True if shards were decoded.
-        listed: True if unlisted files and tags were looked for. A web server cannot list its files.
+        listed: True if unlisted files and tags were looked for. A web server cannot
+            list its files.
         files: Number of files that were compared with their hashes.
         bytes: Number of bytes that were read.
         rows: Number of rows that were decoded (0 unless deep).
         tokens: Number of tokens that were decoded (0 unless deep).
         problems: Problems, sorted by path; empty if nothing is damaged.
-        notes: Remarks that are no damage: the second copy of the manifest is missing, or can restore the manifest.
+        notes: Remarks that are no damage: the second copy of the manifest is missing,
+            or can restore the manifest.
 
     Example:
         >>> import tokenlake as tl
@@ -149,8 +157,13 @@ class VerifyReport:
             "unlisted files": None if self.listed else "not checked",
         }
         heads = ("file", "problem", "expected", "got")
-        rows = [(problem.path, problem.problem, problem.expected, problem.got) for problem in self.problems]
-        return named_facts(f"Verification of {self.dataset}@v{self.version}", facts, heads, rows)
+        rows = [
+            (problem.path, problem.problem, problem.expected, problem.got)
+            for problem in self.problems
+        ]
+        return named_facts(
+            f"Verification of {self.dataset}@v{self.version}", facts, heads, rows
+        )
 
     @property
     def _verdict(self) -> str:
@@ -170,7 +183,8 @@ class Damage:
     Attributes:
         layout: Keys of its version.
         path: Path of the file, relative to the version.
-        sha256: Hash that it should have (hex); empty if it is not known before the file is made again.
+        sha256: Hash that it should have (hex); empty if it is not known before the file
+            is made again.
         word: Kind of the damage, in the words of verification.
         found: Hash of the bytes that were seen (hex); None: there is no file.
         obstacle: Reason why it cannot be replaced; empty if it can.
@@ -194,7 +208,9 @@ class Damage:
         return f"{self.layout.dataset}@v{self.layout.version}"
 
 
-def look(store: ReadStore, layout: Layout, path: str, sha256: str, word: str = "") -> Damage | None:
+def look(
+    store: ReadStore, layout: Layout, path: str, sha256: str, word: str = ""
+) -> Damage | None:
     """Return the damage of a file; None if its bytes are right.
 
     Args:
@@ -206,7 +222,8 @@ def look(store: ReadStore, layout: Layout, path: str, sha256: str, word: str = "
     """
     try:
         current_sha256 = store.digest(layout.key(path)).sha256
-        if current_sha256 != sha256:  # a bit that flipped on its way is right the next time
+        # A bit that flipped on its way is right the next time.
+        if current_sha256 != sha256:
             current_sha256 = store.digest(layout.key(path)).sha256
     except NotFoundError:
         return Damage(layout, path, sha256, word or "missing", None)
@@ -218,14 +235,17 @@ def look(store: ReadStore, layout: Layout, path: str, sha256: str, word: str = "
     return Damage(layout, path, sha256, word or "sha256", current_sha256)
 
 
-def damages(store: ReadStore, layout: Layout, files: Entries, words: Mapping[str, str]) -> list[Damage]:
+def damages(
+    store: ReadStore, layout: Layout, files: Entries, words: Mapping[str, str]
+) -> list[Damage]:
     """Return the damages of files, sorted by path.
 
     Args:
         store: Store of the version.
         layout: Keys of the version.
         files: Path -> entry of the files of the manifest.
-        words: Path -> kind of the damage, in the words of verification, of the files to look at.
+        words: Path -> kind of the damage, in the words of verification, of the files to
+            look at.
     """
     damaged: list[Damage] = []
     for path, word in sorted(words.items()):
@@ -249,8 +269,10 @@ def unit_of(manifest: Manifest, path: str) -> int | None:
 
 
 How = Literal["copied", "rebuilt", "rendered", "new version", "not repaired"]
-"""copied: from the same bytes elsewhere in the store; rebuilt: from the inputs; rendered: from the manifest, or from
-the configuration; new version: rebuilt, with other bytes and the same rows."""
+"""copied: from the same bytes elsewhere in the store; rebuilt: from the inputs;
+rendered: from the manifest, or from the configuration; new version: rebuilt, with other
+bytes and the same rows.
+"""
 
 
 @final
@@ -259,10 +281,11 @@ class RepairedFile:
     """Result for one damaged file.
 
     Attributes:
-        version: Version to repair, or another one that holds the same bytes, ``code@v3``.
+        version: Version to repair, or another one that holds the same bytes,
+            ``code@v3``.
         path: Path of the file, relative to the version.
-        damage: Kind of the damage, in the words of verification (``missing``, ``size``, ``sha256``, ``unreadable``,
-            ``damaged``).
+        damage: Kind of the damage, in the words of verification (``missing``, ``size``,
+            ``sha256``, ``unreadable``, ``damaged``).
         how: Way in which it was repaired, or would be.
         note: Origin of the good bytes, or the reason why there are none.
     """
@@ -280,8 +303,8 @@ class RepairProgress:
     """Progress of a repair.
 
     Attributes:
-        doing: Step of the repair: ``verifying``, ``looking for copies``, ``planning``, ``rebuilding``, ``writing``, or
-            ``waiting for workers: `` and their command.
+        doing: Step of the repair: ``verifying``, ``looking for copies``, ``planning``,
+            ``rebuilding``, ``writing``, or ``waiting for workers: `` and their command.
         bytes: Bytes of this step that are done.
         bytes_total: All bytes of this step; 0: not known.
     """
@@ -301,8 +324,10 @@ class RepairReport:
         version: Number of the version.
         dry_run: True if nothing was written.
         files: Damaged files.
-        intact: Other versions that hold the same bytes undamaged (``code@v2: data/train-00000-00.parquet``).
-        new_version: Number of the version with the units that were rebuilt in other bytes; None if there is none.
+        intact: Other versions that hold the same bytes undamaged (``code@v2:
+            data/train-00000-00.parquet``).
+        new_version: Number of the version with the units that were rebuilt in other
+            bytes; None if there is none.
         unlisted: Files that no manifest names; they are left to ``gc``.
         problems: Problems that the version still has, in the words of verification.
 

@@ -1,11 +1,13 @@
 """The second copy of a manifest, from which a damaged manifest is restored.
 
-A commit writes the copy before the manifest, in equal bytes, to ``runs/manifest-copy.json``. Versions of older releases
-have no copy: they are read as always, `verify` says in a note that the copy is missing, and `repair` writes it as long
+A commit writes the copy before the manifest, in equal bytes, to
+``runs/manifest-copy.json``. Versions of older releases have no copy: they are read as
+always, `verify` says in a note that the copy is missing, and `repair` writes it as long
 as the manifest is intact.
 
-A copy restores a manifest only if it proves itself. Its seal must hold, and it must be of this version. The claim, the
-tags and the versions that were made from this one must not name another manifest.
+A copy restores a manifest only if it proves itself. Its seal must hold, and it must be
+of this version. The claim, the tags and the versions that were made from this one must
+not name another manifest.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ from tokenlake.runtime.store.manifest import Manifest
 from tokenlake.runtime.store.tags import stored_tag
 
 CopyState: TypeAlias = Literal["intact", "missing", "damaged", "another"]
-"""State of a copy beside an intact manifest. ``another``: it is sealed and another manifest, so that one of the two was
-edited, and nobody can tell which."""
+"""State of a copy beside an intact manifest. ``another``: it is sealed and another
+manifest, so that one of the two was edited, and nobody can tell which.
+"""
 
 
 def copy_state(store: ReadStore, layout: Layout) -> CopyState:
@@ -46,7 +49,8 @@ def restored_manifest(store: ReadStore, layout: Layout) -> tuple[Manifest, bytes
     """Return the manifest of a version and its bytes, from its copy.
 
     Raises:
-        IntegrityError: there is no copy, or it does not prove to be the manifest that was committed; says why.
+        IntegrityError: there is no copy, or it does not prove to be the manifest that
+            was committed; says why.
     """
     try:
         data = store.read(layout.manifest_copy)
@@ -55,10 +59,15 @@ def restored_manifest(store: ReadStore, layout: Layout) -> tuple[Manifest, bytes
         reason = f"it has no second copy ({layout.manifest_copy}), like versions of older releases"
         raise _not_restored(layout, reason) from None
     except (IntegrityError, StoreError) as error:
-        raise _not_restored(layout, f"its second copy cannot be used: {error}") from error
+        raise _not_restored(
+            layout, f"its second copy cannot be used: {error}"
+        ) from error
     if (manifest.dataset, manifest.version) != (layout.dataset, layout.version):
         copied = f"{manifest.dataset}@v{manifest.version}"
-        raise _not_restored(layout, f"its second copy {layout.manifest_copy} is the manifest of {copied}")
+        raise _not_restored(
+            layout,
+            f"its second copy {layout.manifest_copy} is the manifest of {copied}",
+        )
     _check_claim(store, layout, manifest)
     recorded = _recorded_seals(store, layout)
     if recorded and manifest.sha256 not in recorded:
@@ -71,7 +80,9 @@ def restored_manifest(store: ReadStore, layout: Layout) -> tuple[Manifest, bytes
 
 
 def _check_claim(store: ReadStore, layout: Layout, manifest: Manifest) -> None:
-    """Require that an intact claim is of the build of the manifest; a damaged or missing claim says nothing."""
+    """Require that an intact claim is of the build of the manifest; a damaged or
+    missing claim says nothing.
+    """
     try:
         claim = Catalog(store).read_claim(layout.dataset, layout.version)
     except (IntegrityError, StoreError):
@@ -79,7 +90,9 @@ def _check_claim(store: ReadStore, layout: Layout, manifest: Manifest) -> None:
     if claim is None:
         return
     if claim.state == "swept":
-        raise _not_restored(layout, f"{layout.claim} records that the version was removed")
+        raise _not_restored(
+            layout, f"{layout.claim} records that the version was removed"
+        )
     if claim.fingerprint != manifest.fingerprint:
         raise _not_restored(
             layout,
@@ -89,7 +102,9 @@ def _check_claim(store: ReadStore, layout: Layout, manifest: Manifest) -> None:
 
 
 def _recorded_seals(store: ReadStore, layout: Layout) -> set[str]:
-    """Return the seals of the version's manifest that tags and versions made from it record."""
+    """Return the seals of the version's manifest that tags and versions made from it
+    record.
+    """
     seals: set[str] = set()
     for info in store.list(tags_prefix(layout.dataset)):
         try:

@@ -1,13 +1,16 @@
-"""Rebuilding of damaged units: they are built beside the version, and compared with what was there.
+"""Rebuilding of damaged units: they are built beside the version, and compared with
+what was there.
 
-Units are built in a store of their own, with the layout of the version; the parents of a mixture are read where they
-are. That store is a folder of this machine or, if other machines build, lies in the version's ``runs/``. The result has
-the very same bytes, or the same rows in other bytes, or neither: another release of a writer may write rows otherwise,
-or cut them into other files. If bytes differ, rows are read in order and hashed anew in the pieces that the manifest
-knows.
+Units are built in a store of their own, with the layout of the version; the parents of
+a mixture are read where they are. That store is a folder of this machine or, if other
+machines build, lies in the version's ``runs/``. The result has the very same bytes, or
+the same rows in other bytes, or neither: another release of a writer may write rows
+otherwise, or cut them into other files. If bytes differ, rows are read in order and
+hashed anew in the pieces that the manifest knows.
 
-Example: the manifest lists parts of 5 and 3 rows of a unit, and the rebuilt unit has parts of 4 and 4. The first
-manifest part is hashed over the four rows of the first new part and one row of the second one.
+Example: the manifest lists parts of 5 and 3 rows of a unit, and the rebuilt unit has
+parts of 4 and 4. The first manifest part is hashed over the four rows of the first new
+part and one row of the second one.
 """
 
 from __future__ import annotations
@@ -23,7 +26,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenlake.base.threads import in_order
-from tokenlake.errors import EngineMismatchError, NotFoundError, TokenlakeError, WorkerDiedError
+from tokenlake.errors import (
+    EngineMismatchError,
+    NotFoundError,
+    TokenlakeError,
+    WorkerDiedError,
+)
 from tokenlake.etl.commit import publish_preamble
 from tokenlake.etl.integrity.ledger_records import exact
 from tokenlake.etl.integrity.repair_sources import DamagedFile, Good, PlannedUnit
@@ -42,7 +50,9 @@ WORKSHOP: Final = f"{RUNS}/repair"
 """Path below a version of the store in which other machines build its units again."""
 
 _TRIES: Final = 3
-"""Times that a unit is built before it is given up: once with the recorded backend, then with the reference."""
+"""Times that a unit is built before it is given up: once with the recorded backend,
+then with the reference.
+"""
 
 _FROM_INPUTS: Final = "from its inputs"
 
@@ -57,7 +67,8 @@ class Workshop:
     Attributes:
         plan: Plan that has the units.
         layout: Keys of the version.
-        address: Address of a store; rebuilt files lie there, under the version's own keys.
+        address: Address of a store; rebuilt files lie there, under the version's own
+            keys.
         store: Store at that address.
     """
 
@@ -68,18 +79,23 @@ class Workshop:
 
     @classmethod
     @contextmanager
-    def opened(cls, plan: Plan, layout: Layout, version_store: StoreAddress | None) -> Generator[Self]:
+    def opened(
+        cls, plan: Plan, layout: Layout, version_store: StoreAddress | None
+    ) -> Generator[Self]:
         """Provide an empty workshop for as long as the context lasts.
 
         Args:
             plan: Plan that has the units.
             layout: Keys of the version.
-            version_store: Store of the version, if other machines build; None: this machine builds.
+            version_store: Store of the version, if other machines build; None: this
+                machine builds.
         """
         with tempfile.TemporaryDirectory(prefix="tokenlake-repair-") as folder:
             address = StoreAddress(folder)
             if version_store is not None:
-                address = StoreAddress(f"{version_store.url}/{layout.key(WORKSHOP)}", version_store.options)
+                address = StoreAddress(
+                    f"{version_store.url}/{layout.key(WORKSHOP)}", version_store.options
+                )
             store = open_store(address)
             _clear(store)  # a repair that was killed may have left files
             try:
@@ -95,7 +111,8 @@ class Workshop:
         Args:
             units: Unit of the version -> its place in the plan.
             pool: Pool of workers.
-            on_bytes: Function that receives the number of input bytes worked through, from several threads.
+            on_bytes: Function that receives the number of input bytes worked through,
+                from several threads.
 
         Returns:
             Unit -> its record as it is now, or the error that kept it from being built.
@@ -109,7 +126,11 @@ class Workshop:
         )
         self.store.put_new(self.layout.claim, claim.to_bytes())
         pool.expect(
-            len(units), lambda: [self._job(unit, planned, planned.engine) for unit, planned in units.items()]
+            len(units),
+            lambda: [
+                self._job(unit, planned, planned.engine)
+                for unit, planned in units.items()
+            ],
         )
 
         def build_unit(unit: int) -> UnitRecord | TokenlakeError:
@@ -117,7 +138,9 @@ class Workshop:
 
         threads = max(1, min(pool.workers, len(units)))
         try:
-            return dict(zip(units, in_order(build_unit, list(units), threads), strict=True))
+            return dict(
+                zip(units, in_order(build_unit, list(units), threads), strict=True)
+            )
         except BaseException:
             pool.cancel()
             raise
@@ -140,14 +163,19 @@ class Workshop:
         return last_error
 
     def _job(self, unit: int, planned: PlannedUnit, engine: str | None) -> WorkJob:
-        """Return the job of a unit. The reference replaces a backend that is not installed; the ids are the same."""
+        """Return the job of a unit. The reference replaces a backend that is not
+        installed; the ids are the same.
+        """
         is_available = engine is not None and (
             engine == NO_ENGINE or importlib.util.find_spec(engine) is not None
         )
         if engine is None or not is_available:
             engine = REFERENCE
-        job = self.plan.job(self.plan.units[planned.index], self.address, self.layout, engine)
-        # Files are named by the unit's number in the version, which may be another one in the plan.
+        job = self.plan.job(
+            self.plan.units[planned.index], self.address, self.layout, engine
+        )
+        # Files are named by the unit's number in the version, which may be another one
+        # in the plan.
         return replace(job, unit=unit)
 
 
@@ -159,9 +187,13 @@ def _clear(store: Store) -> None:
 
 
 def other_rows(
-    store: ReadStore, layout: Layout, listed_parts: Sequence[ShardEntry], built: Sequence[ShardEntry]
+    store: ReadStore,
+    layout: Layout,
+    listed_parts: Sequence[ShardEntry],
+    built: Sequence[ShardEntry],
 ) -> list[str]:
-    """Return a clause for each file of a unit whose rows came out otherwise; none if all rows are the same.
+    """Return a clause for each file of a unit whose rows came out otherwise; none if
+    all rows are the same.
 
     Args:
         store: Store of the rebuilt parts.
@@ -176,10 +208,13 @@ def other_rows(
         built_rows = sum(part.rows for part in built_parts)
         wanted_rows = sum(part.rows for part in wanted_parts)
         if built_rows != wanted_rows:
-            clauses.append(f"split {split} came out with {built_rows} rows; expected {wanted_rows}")
+            clauses.append(
+                f"split {split} came out with {built_rows} rows; expected {wanted_rows}"
+            )
             continue
         hashes = _hashes_of_pieces(
-            _row_groups(store, layout, built_parts), [part.rows for part in wanted_parts]
+            _row_groups(store, layout, built_parts),
+            [part.rows for part in wanted_parts],
         )
         for part, logical in zip(wanted_parts, hashes, strict=True):
             if part.rows:
@@ -189,7 +224,9 @@ def other_rows(
 
 def _parts_of(parts: Sequence[ShardEntry], split: str) -> list[ShardEntry]:
     """Return the parts of a split in order."""
-    return sorted((part for part in parts if part.split == split), key=lambda part: part.part)
+    return sorted(
+        (part for part in parts if part.split == split), key=lambda part: part.part
+    )
 
 
 def _differing_hashes(part: ShardEntry, logical: Mapping[str, str]) -> list[str]:
@@ -204,7 +241,9 @@ def _differing_hashes(part: ShardEntry, logical: Mapping[str, str]) -> list[str]
     return clauses
 
 
-def _row_groups(store: ReadStore, layout: Layout, parts: Sequence[ShardEntry]) -> Iterator[pa.Table]:
+def _row_groups(
+    store: ReadStore, layout: Layout, parts: Sequence[ShardEntry]
+) -> Iterator[pa.Table]:
     """Yield the row groups of parts in order."""
     for part in parts:
         with store.open(layout.key(part.path)) as stream:
@@ -213,7 +252,9 @@ def _row_groups(store: ReadStore, layout: Layout, parts: Sequence[ShardEntry]) -
                 yield file.read_row_group(index, use_threads=False)
 
 
-def _hashes_of_pieces(tables: Iterator[pa.Table], sizes: Sequence[int]) -> Iterator[dict[str, str]]:
+def _hashes_of_pieces(
+    tables: Iterator[pa.Table], sizes: Sequence[int]
+) -> Iterator[dict[str, str]]:
     """Yield the logical hashes of pieces of rows.
 
     Args:
@@ -242,9 +283,11 @@ def judge(
     intact_records: Mapping[int, UnitRecord],
     files: Sequence[DamagedFile],
 ) -> None:
-    """Note for each damaged file of one unit where its good bytes are, or why there are none.
+    """Note for each damaged file of one unit where its good bytes are, or why there are
+    none.
 
-    A file that came out in other bytes, with the same rows, has neither: it is for a new version.
+    A file that came out in other bytes, with the same rows, has neither: it is for a
+    new version.
 
     Args:
         workshop: Store in which the unit was built.
@@ -257,10 +300,15 @@ def judge(
     if isinstance(built, TokenlakeError):
         _give_up(files, f"it could not be built again: {built}")
         return
-    differences = _differences(workshop, layout, manifest, built, intact_records.get(built.unit))
+    differences = _differences(
+        workshop, layout, manifest, built, intact_records.get(built.unit)
+    )
     if differences:
         clauses = "; ".join(differences[:3])
-        _give_up(files, f"its rows differ from the recorded ones, so nothing was changed: {clauses}")
+        _give_up(
+            files,
+            f"its rows differ from the recorded ones, so nothing was changed: {clauses}",
+        )
         return
     built_hashes = {part.path: part.sha256 for part in built.parts}
     if built.quarantine is not None:
@@ -268,7 +316,9 @@ def judge(
     for file in files:
         sha256 = file.damage.sha256
         if built_hashes.get(file.path) == sha256:
-            file.good = Good("rebuilt", _FROM_INPUTS, key=file.damage.key, workshop=workshop)
+            file.good = Good(
+                "rebuilt", _FROM_INPUTS, key=file.damage.key, workshop=workshop
+            )
         elif file.path == ledger_path(built.unit):
             record = exact(_as_listed(built, manifest), intact_records.values(), sha256)
             if record is not None:
@@ -281,7 +331,11 @@ def _give_up(files: Sequence[DamagedFile], reason: str) -> None:
 
 
 def _differences(
-    workshop: ReadStore, layout: Layout, manifest: Manifest, built: UnitRecord, before: UnitRecord | None
+    workshop: ReadStore,
+    layout: Layout,
+    manifest: Manifest,
+    built: UnitRecord,
+    before: UnitRecord | None,
 ) -> list[str]:
     """Return a clause for everything that came out otherwise, except for bytes.
 
@@ -310,12 +364,17 @@ def _differences(
 
 
 def _as_listed(built: UnitRecord, manifest: Manifest) -> UnitRecord:
-    """Return a record with the files as the manifest lists them, which hold the same rows."""
+    """Return a record with the files as the manifest lists them, which hold the same
+    rows.
+    """
     parts = tuple(shard for shard in manifest.files if shard.unit == built.unit)
     quarantine = built.quarantine
     entry = manifest.other_files.get(quarantine_path(built.unit))
     if quarantine is not None and entry is not None:
         quarantine = QuarantineEntry(
-            path=quarantine.path, bytes=entry.bytes, sha256=entry.sha256, rows=quarantine.rows
+            path=quarantine.path,
+            bytes=entry.bytes,
+            sha256=entry.sha256,
+            rows=quarantine.rows,
         )
     return replace(built, parts=parts, quarantine=quarantine)

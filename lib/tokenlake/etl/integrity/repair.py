@@ -1,16 +1,21 @@
-"""Repair of a version: damaged files are found, made again, compared, and replaced as a whole.
+"""Repair of a version: damaged files are found, made again, compared, and replaced as a
+whole.
 
-1. The manifest is restored from its second copy if it is damaged, and the version is verified.
-2. Good bytes of each damaged file are looked for: in other versions, in the manifest, in the configuration
-   (:mod:`~tokenlake.etl.integrity.repair_sources`).
-3. Units that remain are built again from their inputs (:mod:`~tokenlake.etl.integrity.rebuild`), for which the version
-   is planned once more (:mod:`~tokenlake.etl.integrity.replan`).
-4. Units with the same rows in other bytes are committed as a new version, if all else is whole.
+1. The manifest is restored from its second copy if it is damaged, and the version is
+   verified.
+2. Good bytes of each damaged file are looked for: in other versions, in the manifest,
+   in the configuration (:mod:`~tokenlake.etl.integrity.repair_sources`).
+3. Units that remain are built again from their inputs
+   (:mod:`~tokenlake.etl.integrity.rebuild`), for which the version is planned once more
+   (:mod:`~tokenlake.etl.integrity.replan`).
+4. Units with the same rows in other bytes are committed as a new version, if all else
+   is whole.
 
-The configuration for planning is that of the version's newest run, or the user's. A recorded one lies in the store, and
-whoever writes to the store could ask there for a function to run, or for a variable of this machine to be sent to a
-server as a password. Inputs are compared with the manifest's fingerprints; for the rest, the user has to give the
-configuration, and with it the permission.
+The configuration for planning is that of the version's newest run, or the user's. A
+recorded one lies in the store, and whoever writes to the store could ask there for a
+function to run, or for a variable of this machine to be sent to a server as a password.
+Inputs are compared with the manifest's fingerprints; for the rest, the user has to give
+the configuration, and with it the permission.
 """
 
 from __future__ import annotations
@@ -83,22 +88,29 @@ def repair(
 ) -> RepairReport:
     """Repair the damaged files of a committed version, and of versions that share them.
 
-    Good bytes come from another version that holds them, from the manifest, or from building the damaged units again
-    from the recorded inputs, which must be unchanged. A file is replaced only by bytes that have the manifest's sha256.
-    If a unit is built with the same rows in other bytes, for example by another release of a writer, its files stay as
-    they are and a new version is committed. A repair may be killed at any moment, and be run again.
+    Good bytes come from another version that holds them, from the manifest, or from
+    building the damaged units again from the recorded inputs, which must be unchanged.
+    A file is replaced only by bytes that have the manifest's sha256. If a unit is built
+    with the same rows in other bytes, for example by another release of a writer, its
+    files stay as they are and a new version is committed. A repair may be killed at any
+    moment, and be run again.
 
     Args:
-        where: Dataset, or one version of it, as :func:`tokenlake.open` takes it; or its store.
-        name: Dataset in the store `where`: ``NAME``, which is the newest version, ``NAME@v3`` or ``NAME@TAG``.
-        config: Configuration of the version; None: that of its newest run. Needed if inputs have moved.
+        where: Dataset, or one version of it, as :func:`tokenlake.open` takes it; or its
+            store.
+        name: Dataset in the store `where`: ``NAME``, which is the newest version,
+            ``NAME@v3`` or ``NAME@TAG``.
+        config: Configuration of the version; None: that of its newest run. Needed if
+            inputs have moved.
         overrides: Texts ``key=value`` that change the configuration.
         dry_run: True to report repairs without making them.
-        workers: Number of processes that build; default: the processors this process may use, or as many as the
-            executor has.
-        executor: Place where units are built again: ``local``, ``store``, ``ray`` or ``dask``; default: this machine.
-            With ``store``, the workers of ``tokenlake work NAME@v3 --store STORE/NAME/v3/runs/repair`` build.
-        on_progress: Function that receives progress, called from several threads, one call at a time.
+        workers: Number of processes that build; default: the processors this process
+            may use, or as many as the executor has.
+        executor: Place where units are built again: ``local``, ``store``, ``ray`` or
+            ``dask``; default: this machine. With ``store``, the workers of ``tokenlake
+            work NAME@v3 --store STORE/NAME/v3/runs/repair`` build.
+        on_progress: Function that receives progress, called from several threads, one
+            call at a time.
         engine: Former name of `executor`, for one release.
 
     Returns:
@@ -107,8 +119,10 @@ def repair(
     Raises:
         ConfigError: `config` is no configuration.
         NotFoundError: The version does not exist, or is not committed.
-        IntegrityError: Its manifest is damaged and cannot be restored from its second copy.
-        VersionConflictError: Another program changed a damaged file meanwhile; run the repair again.
+        IntegrityError: Its manifest is damaged and cannot be restored from its second
+            copy.
+        VersionConflictError: Another program changed a damaged file meanwhile; run the
+            repair again.
 
     Example:
         >>> from pathlib import Path
@@ -121,7 +135,8 @@ def repair(
     """
     executor = present_executor(executor, engine)
     if config is not None:
-        load_config(config, overrides)  # a wrong one is reported at once, and not only when it is needed
+        # A wrong one is reported at once, and not only when it is needed.
+        load_config(config, overrides)
     place, name = parted(where, name)
     if isinstance(place, Store):
         store = place
@@ -148,10 +163,14 @@ def repair(
 
 
 def _layout_of(catalog: Catalog, name: str) -> Layout:
-    """Return the layout of the version that a name means. Its manifest may be damaged, even if a tag names it."""
+    """Return the layout of the version that a name means. Its manifest may be
+    damaged, even if a tag names it.
+    """
     reference = Reference.parse(name)
     if reference.tag:
-        return Layout(reference.dataset, catalog.tag(reference.dataset, reference.tag).version)
+        return Layout(
+            reference.dataset, catalog.tag(reference.dataset, reference.tag).version
+        )
     return Layout(reference.dataset, catalog.resolve(name)[1])
 
 
@@ -198,7 +217,8 @@ class _Repair:
         is_manifest_damaged = self.dry_run and bool(self.files)
         problems: tuple[Problem, ...] = ()
         if is_manifest_damaged:
-            # Nothing can be verified before the manifest is restored: all files are looked at.
+            # Nothing can be verified before the manifest is restored: all files are
+            # looked at.
             words = dict.fromkeys(entries, "")
         else:
             problems = self._verify()
@@ -223,8 +243,12 @@ class _Repair:
             files=tuple(self.files),
             intact=tuple(intact),
             new_version=new_version,
-            unlisted=tuple(problem.path for problem in problems if problem.problem == _UNLISTED),
-            problems=tuple(problem for problem in problems if problem.problem != _UNLISTED),
+            unlisted=tuple(
+                problem.path for problem in problems if problem.problem == _UNLISTED
+            ),
+            problems=tuple(
+                problem for problem in problems if problem.problem != _UNLISTED
+            ),
         )
 
     # The small files
@@ -232,10 +256,18 @@ class _Repair:
     def _manifest(self) -> Manifest:
         """Return the manifest; one that is damaged is repaired first."""
         try:
-            return Catalog(self.store).manifest(self.layout.dataset, self.layout.version)
+            return Catalog(self.store).manifest(
+                self.layout.dataset, self.layout.version
+            )
         except IntegrityError:
             manifest, data = restored_manifest(self.store, self.layout)
-        damage = look(self.store, self.layout, MANIFEST, hashlib.sha256(data).hexdigest(), "damaged")
+        damage = look(
+            self.store,
+            self.layout,
+            MANIFEST,
+            hashlib.sha256(data).hexdigest(),
+            "damaged",
+        )
         if damage is not None:
             self._put(damage, Good("copied", f"from {MANIFEST_COPY}", data=data))
         return manifest
@@ -243,8 +275,9 @@ class _Repair:
     def _repair_copy(self) -> None:
         """Write the second copy of the manifest if it is missing or damaged.
 
-        A version that was copied from elsewhere has neither a claim nor a copy, and needs none. A copy that is another
-        sealed manifest stays: verification reports it.
+        A version that was copied from elsewhere has neither a claim nor a copy, and
+        needs none. A copy that is another sealed manifest stays: verification reports
+        it.
         """
         if any(file.path == MANIFEST for file in self.files):
             return  # the manifest was restored from the copy, or would be
@@ -253,7 +286,9 @@ class _Repair:
         if copy_state(self.store, self.layout) not in ("missing", "damaged"):
             return
         data = self.store.read(self.layout.manifest)
-        damage = look(self.store, self.layout, MANIFEST_COPY, hashlib.sha256(data).hexdigest())
+        damage = look(
+            self.store, self.layout, MANIFEST_COPY, hashlib.sha256(data).hexdigest()
+        )
         if damage is not None:
             self._put(damage, Good("copied", f"from {MANIFEST}", data=data))
 
@@ -269,15 +304,21 @@ class _Repair:
 
     # Listed files
 
-    def _repair_files(self, manifest: Manifest, damaged: Sequence[Damage]) -> tuple[list[str], int | None]:
+    def _repair_files(
+        self, manifest: Manifest, damaged: Sequence[Damage]
+    ) -> tuple[list[str], int | None]:
         """Repair listed files.
 
         Returns:
             Places where the same bytes are intact, and the number of a new version.
         """
-        records = readable_records(self.store, self.layout, units_of(manifest), manifest)
+        records = readable_records(
+            self.store, self.layout, units_of(manifest), manifest
+        )
         self._say("looking for copies")
-        files, intact = find(self.store, manifest, records, damaged, lambda: self._plan(manifest))
+        files, intact = find(
+            self.store, manifest, records, damaged, lambda: self._plan(manifest)
+        )
         self._put_all(files)
         remaining = [file for file in files if file.good is None]
         if not self.dry_run:
@@ -286,9 +327,14 @@ class _Repair:
         return intact, self._finish(manifest, remaining)
 
     def _rebuild(
-        self, manifest: Manifest, records: Mapping[int, UnitRecord], files: Sequence[DamagedFile]
+        self,
+        manifest: Manifest,
+        records: Mapping[int, UnitRecord],
+        files: Sequence[DamagedFile],
     ) -> None:
-        """Build the units of damaged files again, and put the files that came out as they were."""
+        """Build the units of damaged files again, and put the files that came out as
+        they were.
+        """
         units: dict[int, PlannedUnit] = {}
         for file in files:
             if file.unit is not None and file.planned is not None:
@@ -298,14 +344,25 @@ class _Repair:
         version_store: StoreAddress | None = None
         if self.executor != "local":
             version_store = StoreAddress(self.store.url, self.address.options)
-        with Workshop.opened(self._replanned.plan, self.layout, version_store) as workshop:
+        with Workshop.opened(
+            self._replanned.plan, self.layout, version_store
+        ) as workshop:
             for unit, result in self._build(workshop, units).items():
                 files_of_unit = [file for file in files if file.unit == unit]
-                judge(workshop.store, self.layout, manifest, result, records, files_of_unit)
+                judge(
+                    workshop.store,
+                    self.layout,
+                    manifest,
+                    result,
+                    records,
+                    files_of_unit,
+                )
             self._put_all(files)
 
     def _put_all(self, files: Sequence[DamagedFile]) -> None:
-        """Repair the files that have good bytes, here and in the versions that share them."""
+        """Repair the files that have good bytes, here and in the versions that share
+        them.
+        """
         self._say("writing")
         for file in files:
             if file.good is None:
@@ -315,7 +372,9 @@ class _Repair:
             for other in file.shared:
                 self._put(other, Good("copied", note, key=file.damage.key))
 
-    def _finish(self, manifest: Manifest, remaining: Sequence[DamagedFile]) -> int | None:
+    def _finish(
+        self, manifest: Manifest, remaining: Sequence[DamagedFile]
+    ) -> int | None:
         """Report on files without good bytes, and make a new version if that helps.
 
         Returns:
@@ -337,7 +396,10 @@ class _Repair:
         if lost:
             self._report_without_new_version(changed, "all other files to be repaired")
             return None
-        if self._replanned is None or self._replanned.plan.fingerprint != manifest.fingerprint:
+        if (
+            self._replanned is None
+            or self._replanned.plan.fingerprint != manifest.fingerprint
+        ):
             self._report_without_new_version(changed, "all inputs to be unchanged")
             return None
         version = None
@@ -348,17 +410,21 @@ class _Repair:
             self._report(file, "new version", note)
         return version
 
-    def _report_without_new_version(self, files: Sequence[DamagedFile], condition: str) -> None:
+    def _report_without_new_version(
+        self, files: Sequence[DamagedFile], condition: str
+    ) -> None:
         note = f"its bytes differ, and a new version requires {condition}"
         for file in files:
             self._report(file, "not repaired", note)
 
     def _commit_new_version(self, manifest: Manifest, replanned: Replanned) -> int:
-        """Commit the same build once more, beside the damaged version, and return its number.
+        """Commit the same build once more, beside the damaged version, and return its
+        number.
 
-        Committed bytes are those of their manifest, or damaged; they never change. Units with other bytes and the same
-        rows therefore become a version of their own, which takes over the intact units. A repair that was killed may
-        have committed this version already.
+        Committed bytes are those of their manifest, or damaged; they never change.
+        Units with other bytes and the same rows therefore become a version of their
+        own, which takes over the intact units. A repair that was killed may have
+        committed this version already.
         """
         catalog = Catalog(self.store)
         dataset = self.layout.dataset
@@ -366,7 +432,10 @@ class _Repair:
         for info in catalog.versions(dataset):
             if info.version <= after or not info.committed:
                 continue
-            if catalog.manifest(dataset, info.version).fingerprint == manifest.fingerprint:
+            if (
+                catalog.manifest(dataset, info.version).fingerprint
+                == manifest.fingerprint
+            ):
                 if verify(self.store, dataset, info.version).ok:
                     return info.version
                 after = info.version
@@ -409,11 +478,15 @@ class _Repair:
         self._say("rebuilding", 0, total)
         if self.executor == "store":
             name = f"{self.layout.dataset}@v{self.layout.version}"
-            self._say(f"waiting for workers: tokenlake work {name} --store {workshop.store.url}")
+            self._say(
+                f"waiting for workers: tokenlake work {name} --store {workshop.store.url}"
+            )
         return workshop.build(units, self._workers(), on_bytes)
 
     def _workers(self) -> Pool:
-        """Return the pool of workers. None is started before something is to be built."""
+        """Return the pool of workers. None is started before something is to be
+        built.
+        """
         if self.pool is None:
             ray = RayConfig()
             if self._replanned is not None:
@@ -447,7 +520,9 @@ class _Repair:
                 )
 
     def _note(self, damage: Damage, outcome: How, note: str) -> None:
-        self.files.append(RepairedFile(damage.version, damage.path, damage.word, outcome, note))
+        self.files.append(
+            RepairedFile(damage.version, damage.path, damage.word, outcome, note)
+        )
 
     def _verify(self) -> tuple[Problem, ...]:
         def on_progress(progress: VerifyProgress) -> None:

@@ -1,10 +1,15 @@
-"""Sources of good bytes for damaged files, cheapest first, and how the bytes get into their place.
+"""Sources of good bytes for damaged files, cheapest first, and how the bytes get into
+their place.
 
-1. Versions share files: a unit that an older version built is linked, not built again. The same bytes in another
-   version are the quickest source, and damage to one version may be damage to all of them.
-2. Some files follow from the manifest (card, configuration), or from the ledger record of another version.
-3. Some follow from the configuration (tokenizer), for which the version is planned again.
-4. The remaining ones are built again from their inputs (:mod:`~tokenlake.etl.integrity.rebuild`).
+1. Versions share files: a unit that an older version built is linked, not built again.
+   The same bytes in another version are the quickest source, and damage to one version
+   may be damage to all of them.
+2. Some files follow from the manifest (card, configuration), or from the ledger record
+   of another version.
+3. Some follow from the configuration (tokenizer), for which the version is planned
+   again.
+4. The remaining ones are built again from their inputs
+   (:mod:`~tokenlake.etl.integrity.rebuild`).
 """
 
 from __future__ import annotations
@@ -59,14 +64,16 @@ class Good:
         """Replace a damaged file by the bytes, as a whole and at once.
 
         Raises:
-            VersionConflictError: The file is now neither the damaged one that was seen nor the good one.
+            VersionConflictError: The file is now neither the damaged one that was seen
+                nor the good one.
             StoreError: The bytes cannot be read, or cannot be written.
             IntegrityError: The bytes are not good.
         """
         if self.workshop is not None:
             self._put_from_workshop(self.workshop, store, damage)
         elif self.key:
-            # The damage is compared with what was seen at the last moment, with other writers locked out.
+            # The damage is compared with what was seen at the last moment, with other
+            # writers locked out.
             store.link(
                 self.key,
                 damage.key,
@@ -77,7 +84,9 @@ class Good:
             sha256 = damage.sha256 or FileEntry.of(self.data).sha256
             store.replace(self.data, damage.key, sha256, damage.found)
 
-    def _put_from_workshop(self, workshop: ReadStore, store: Store, damage: Damage) -> None:
+    def _put_from_workshop(
+        self, workshop: ReadStore, store: Store, damage: Damage
+    ) -> None:
         temp = store.temp(damage.layout.prefix)
         try:
             temp.unlink()
@@ -111,7 +120,8 @@ class PlannedUnit:
 @final
 @dataclass(slots=True)
 class DamagedFile:
-    """A damaged file of the version that is repaired, and what is known about its good bytes so far.
+    """A damaged file of the version that is repaired, and what is known about its good
+    bytes so far.
 
     Attributes:
         damage: Damage.
@@ -136,7 +146,9 @@ class DamagedFile:
 
     def is_data(self, data: bytes | None) -> bool:
         """Return True if `data` is the content that the file should have."""
-        return data is not None and hashlib.sha256(data).hexdigest() == self.damage.sha256
+        return (
+            data is not None and hashlib.sha256(data).hexdigest() == self.damage.sha256
+        )
 
 
 def find(
@@ -146,15 +158,17 @@ def find(
     damages: Sequence[Damage],
     make_plan: MakePlan,
 ) -> tuple[list[DamagedFile], list[str]]:
-    """Find the good bytes of damaged files, or the units that have to be built for them.
+    """Find the good bytes of damaged files, or the units that have to be built for
+    them.
 
     Args:
         store: Store of the version.
         manifest: Manifest of the version.
         records: Unit -> ledger record, of those that are intact.
         damages: Damaged files.
-        make_plan: Function that plans the version again; called at most once, if nothing else helps. Its error is the
-            reason that is given for the files that would have needed the plan.
+        make_plan: Function that plans the version again; called at most once, if
+            nothing else helps. Its error is the reason that is given for the files that
+            would have needed the plan.
 
     Returns:
         The files, and the places in other versions that hold the same bytes undamaged.
@@ -178,8 +192,12 @@ def find(
     return files, intact
 
 
-def _places_by_hash(store: ReadStore, hashes: set[str]) -> dict[str, list[tuple[Layout, str]]]:
-    """Return sha256 -> version and path of every file that should have it, by the manifests of all versions."""
+def _places_by_hash(
+    store: ReadStore, hashes: set[str]
+) -> dict[str, list[tuple[Layout, str]]]:
+    """Return sha256 -> version and path of every file that should have it, by the
+    manifests of all versions.
+    """
     places: dict[str, list[tuple[Layout, str]]] = {sha256: [] for sha256 in hashes}
     for layout, manifest in manifests(store):
         for path, entry in listed_files(manifest).items():
@@ -188,8 +206,12 @@ def _places_by_hash(store: ReadStore, hashes: set[str]) -> dict[str, list[tuple[
     return places
 
 
-def _look_elsewhere(store: ReadStore, file: DamagedFile, places: Sequence[tuple[Layout, str]]) -> list[str]:
-    """Look at the files that should have the same bytes; return those of other versions that are intact."""
+def _look_elsewhere(
+    store: ReadStore, file: DamagedFile, places: Sequence[tuple[Layout, str]]
+) -> list[str]:
+    """Look at the files that should have the same bytes; return those of other
+    versions that are intact.
+    """
     intact: list[str] = []
     for layout, path in places:
         if (layout, path) == (file.damage.layout, file.path):
@@ -217,7 +239,9 @@ def manifests(store: ReadStore) -> Iterator[tuple[Layout, Manifest]]:
 
 
 def _derived(store: ReadStore, manifest: Manifest, file: DamagedFile) -> Good | None:
-    """Return bytes that follow from the manifest, or from the ledger of another version."""
+    """Return bytes that follow from the manifest, or from the ledger of another
+    version.
+    """
     data = rendered(manifest, file.path)
     if data is not None and file.is_data(data):
         return Good("rendered", "from the manifest", data=data)
@@ -227,19 +251,27 @@ def _derived(store: ReadStore, manifest: Manifest, file: DamagedFile) -> Good | 
     return _derived_record(store, manifest, file, unit)
 
 
-def _derived_record(store: ReadStore, manifest: Manifest, file: DamagedFile, unit: int) -> Good | None:
-    """Return the ledger record of a unit of another version that holds the same files, with the number of this one."""
+def _derived_record(
+    store: ReadStore, manifest: Manifest, file: DamagedFile, unit: int
+) -> Good | None:
+    """Return the ledger record of a unit of another version that holds the same
+    files, with the number of this one.
+    """
     shard_hashes = {shard.sha256 for shard in manifest.files if shard.unit == unit}
     if not shard_hashes:
         return None
     for layout, other in manifests(store):
-        candidates = dict.fromkeys(shard.unit for shard in other.files if shard.sha256 in shard_hashes)
+        candidates = dict.fromkeys(
+            shard.unit for shard in other.files if shard.sha256 in shard_hashes
+        )
         for candidate in candidates:
             with contextlib.suppress(IntegrityError, StoreError):
                 record = renamed_record(read_record(store, layout, candidate), unit)
                 data = record.to_bytes()
                 if file.is_data(data):
-                    return Good("rendered", "from the record of another version", data=data)
+                    return Good(
+                        "rendered", "from the record of another version", data=data
+                    )
     return None
 
 
@@ -249,7 +281,9 @@ def _plan(
     files: Sequence[DamagedFile],
     make_plan: MakePlan,
 ) -> None:
-    """Plan the version again, and note for each file its bytes, its unit in the plan, or why it is lost."""
+    """Plan the version again, and note for each file its bytes, its unit in the
+    plan, or why it is lost.
+    """
     try:
         plan = make_plan()
         preamble = plan.preamble()
@@ -270,13 +304,17 @@ def _plan(
             file.good = Good("rendered", "from the configuration", data=data)
         elif file.path.startswith(f"{TOKENIZER}/"):
             file.lost = "the tokenizer that the configuration names has changed"
-        # Otherwise another release of this library writes the file in other bytes: it is for a new version.
+        # Otherwise another release of this library writes the file in other bytes: it
+        # is for a new version.
 
 
-def _planned_unit(plan: Plan, manifest: Manifest, unit: int, record: UnitRecord | None) -> PlannedUnit | None:
+def _planned_unit(
+    plan: Plan, manifest: Manifest, unit: int, record: UnitRecord | None
+) -> PlannedUnit | None:
     """Return a unit of the version in a plan; None if the plan does not have it.
 
-    Units are found by their fingerprints, not by their numbers: a file that was added since moves other units.
+    Units are found by their fingerprints, not by their numbers: a file that was added
+    since moves other units.
     """
     if record is not None:
         for planned in plan.units:
@@ -305,27 +343,39 @@ def _why_not(plan: Plan, manifest: Manifest, record: UnitRecord | None) -> str:
     if record is None:
         added_inputs = input_changes(manifest.inputs, plan.inputs, added=True)
         if added_inputs:
-            return "the list of inputs has changed, and its ledger record is damaged as well: " + "; ".join(
-                added_inputs
+            return (
+                "the list of inputs has changed, and its ledger record is damaged as well: "
+                + "; ".join(added_inputs)
             )
     known_parents = lineage(plan.parents)
-    other_parents = [parent for parent in manifest.parents if parent not in known_parents]
+    other_parents = [
+        parent for parent in manifest.parents if parent not in known_parents
+    ]
     changes = changes_between("", manifest.config, dict(plan.config))
     differences = [
-        *(f"its parent {parent.dataset}@v{parent.version} is another one" for parent in other_parents),
+        *(
+            f"its parent {parent.dataset}@v{parent.version} is another one"
+            for parent in other_parents
+        ),
         *(f"{change.key} is {change.b!r}; expected {change.a!r}" for change in changes),
     ]
     shown = "; ".join(differences[:_SHOWN])
     if not shown:
-        shown = "other units, another tokenizer, other files to exclude or other functions"
+        shown = (
+            "other units, another tokenizer, other files to exclude or other functions"
+        )
     return f"the configuration differs from the one it was built with: {shown}; give that configuration with --config"
 
 
 def rendered(manifest: Manifest, path: str) -> bytes | None:
-    """Return the bytes that this release writes for a file that follows from the manifest; None for any other file."""
+    """Return the bytes that this release writes for a file that follows from the
+    manifest; None for any other file.
+    """
     if path == CARD:
         # The card was written when the manifest did not list it yet.
-        other_files = {name: entry for name, entry in manifest.other_files.items() if name != CARD}
+        other_files = {
+            name: entry for name, entry in manifest.other_files.items() if name != CARD
+        }
         return render_card(replace(manifest, other_files=other_files)).encode()
     if path == CONFIG:
         return config_yaml(manifest.config)
@@ -335,11 +385,14 @@ def rendered(manifest: Manifest, path: str) -> bytes | None:
 def claim_bytes(manifest: Manifest, damaged: bytes) -> bytes:
     """Return the claim of a version, in the state that its damaged bytes indicate.
 
-    A version of an older release has a claim in its first state; others were committed from the second one. If the
-    damage leaves no trace of either, the second is as good.
+    A version of an older release has a claim in its first state; others were committed
+    from the second one. If the damage leaves no trace of either, the second is as good.
     """
     claim = Claim(
-        dataset=manifest.dataset, version=manifest.version, fingerprint=manifest.fingerprint, meta={}
+        dataset=manifest.dataset,
+        version=manifest.version,
+        fingerprint=manifest.fingerprint,
+        meta={},
     )
     committing = claim.turned("committing").to_bytes()
     building = claim.to_bytes()
@@ -349,7 +402,9 @@ def claim_bytes(manifest: Manifest, damaged: bytes) -> bytes:
 
 
 def common(form: bytes, damaged: bytes) -> int:
-    """Return the number of bytes that two texts have in common at their beginnings and at their ends."""
+    """Return the number of bytes that two texts have in common at their beginnings
+    and at their ends.
+    """
     return _common_prefix(form, damaged) + _common_prefix(form[::-1], damaged[::-1])
 
 

@@ -9,7 +9,12 @@ from typing import Any, final
 
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
-from tokenlake.config.resolve import first_steps, is_tokens_of, last_step, resolve_source
+from tokenlake.config.resolve import (
+    first_steps,
+    is_tokens_of,
+    last_step,
+    resolve_source,
+)
 from tokenlake.errors import ConfigError
 from tokenlake.etl import planner
 from tokenlake.etl.events import Event
@@ -68,11 +73,14 @@ def replan(
     """
     loaded = _loaded_config(store, manifest, config, overrides)
     step = step_of(loaded, manifest.dataset, manifest.parents)
-    # Storage options of a record are not used: they could send this machine's credentials to another server.
+    # Storage options of a record are not used: they could send this machine's
+    # credentials to another server.
     options: dict[str, Any] | None = dict(address.options) or None
     if options is None and config is not None and not is_local(address.url):
         options = step.save.storage_options or None
-    save = step.save.model_copy(update={"output_dir": address.url, "storage_options": options})
+    save = step.save.model_copy(
+        update={"output_dir": address.url, "storage_options": options}
+    )
     changes = {
         "name": manifest.dataset,
         "save": save,
@@ -84,13 +92,20 @@ def replan(
 
 
 def _loaded_config(
-    store: Store, manifest: Manifest, config: Configuration | None, overrides: Sequence[str]
+    store: Store,
+    manifest: Manifest,
+    config: Configuration | None,
+    overrides: Sequence[str],
 ) -> PipelineConfig:
-    """Return the user's configuration, or else the one that the store keeps of the version's newest run."""
+    """Return the user's configuration, or else the one that the store keeps of the
+    version's newest run.
+    """
     if config is not None:
         return load_config(config, overrides)
     layout = Layout(manifest.dataset, manifest.version)
-    loaded = load_config(recorded(store, layout, manifest.fingerprint, _REMEDY), overrides)
+    loaded = load_config(
+        recorded(store, layout, manifest.fingerprint, _REMEDY), overrides
+    )
     # The store names these inputs, and not the person who runs the command.
     places = AllowedPlaces.of(os.environ, INPUTS)
     for dataset in loaded.datasets:
@@ -99,10 +114,13 @@ def _loaded_config(
     return loaded
 
 
-def _with_versions(config: PipelineConfig, parents: Sequence[Parent]) -> tuple[Any, ...]:
+def _with_versions(
+    config: PipelineConfig, parents: Sequence[Parent]
+) -> tuple[Any, ...]:
     """Return the datasets of a configuration, with the version of each stored one.
 
-    A configuration may name the newest version of a stored dataset, which is another one by now.
+    A configuration may name the newest version of a stored dataset, which is another
+    one by now.
     """
     named = {dataset.dataset for dataset in config.datasets}
     reference_of: dict[str, str] = {}
@@ -113,13 +131,18 @@ def _with_versions(config: PipelineConfig, parents: Sequence[Parent]) -> tuple[A
     datasets: list[Any] = []
     for dataset in config.datasets:
         if dataset.dataset in reference_of:
-            dataset = dataset.model_copy(update={"dataset": reference_of[dataset.dataset]})
+            dataset = dataset.model_copy(
+                update={"dataset": reference_of[dataset.dataset]}
+            )
         datasets.append(dataset)
     return tuple(datasets)
 
 
-def step_of(config: PipelineConfig, dataset: str, parents: Sequence[Parent]) -> PipelineConfig:
-    """Return the one build of a configuration that made a dataset: a mixture of text is several builds.
+def step_of(
+    config: PipelineConfig, dataset: str, parents: Sequence[Parent]
+) -> PipelineConfig:
+    """Return the one build of a configuration that made a dataset: a mixture of text is
+    several builds.
 
     Args:
         config: Configuration.
@@ -142,7 +165,9 @@ def step_of(config: PipelineConfig, dataset: str, parents: Sequence[Parent]) -> 
         if parent is not None:
             stored[source] = f"{parent.dataset}@v{parent.version}"
     if len(stored) < len(steps):
-        made = ", ".join([*(step.name or "" for step in steps.values()), config.name or ""])
+        made = ", ".join(
+            [*(step.name or "" for step in steps.values()), config.name or ""]
+        )
         raise ConfigError(
             f"the configuration makes {made}, and {dataset} was made from none of these. Give its own with --config"
         )
@@ -150,7 +175,9 @@ def step_of(config: PipelineConfig, dataset: str, parents: Sequence[Parent]) -> 
 
 
 def _tokens_of(source: str, name: str, parents: Sequence[Parent]) -> Parent | None:
-    """Return the parent with the tokens of a source: under the configuration's name, or under another one."""
+    """Return the parent with the tokens of a source: under the configuration's name,
+    or under another one.
+    """
     for parent in parents:
         if parent.dataset == name:
             return parent

@@ -1,4 +1,6 @@
-"""Checks of the rows of a shard: nulls, ids, segment lengths, masks and provenance, with counts and logical hashes."""
+"""Checks of the rows of a shard: nulls, ids, segment lengths, masks and provenance,
+with counts and logical hashes.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +12,29 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.base.arrays import Int64s, offsets_of, values
-from tokenlake.base.columns import IGNORED, Method, Part, Trainer, TrainerColumn, columns_for
+from tokenlake.base.columns import (
+    IGNORED,
+    Method,
+    Part,
+    Trainer,
+    TrainerColumn,
+    columns_for,
+)
 from tokenlake.runtime.column_types import is_list
 from tokenlake.runtime.logical_hash import LogicalHasher
 from tokenlake.runtime.reading.version import id_columns, id_limit, stored_schema
 from tokenlake.runtime.store.manifest import Manifest
 
 Fault: TypeAlias = tuple[str, str, str]
-"""Problem, expected and got, as of :class:`tokenlake.etl.integrity.findings.Problem`."""
+"""Problem, expected and got, as of
+:class:`tokenlake.etl.integrity.findings.Problem`.
+"""
 
 _Bools: TypeAlias = npt.NDArray[np.bool_]
 _PartIds: TypeAlias = dict[tuple[Part, ...], tuple[Int64s, Int64s]]
-"""Parts of a preference -> lengths of the rows of the column with their ids, and these ids."""
+"""Parts of a preference -> lengths of the rows of the column with their ids, and
+these ids.
+"""
 
 _LAWS: Final = {
     "ids": "the ids of the prompt, then the answer's",
@@ -58,7 +71,9 @@ class RowRules:
     def of(cls, manifest: Manifest) -> Self:
         """Return the rules that a manifest states."""
         kept_fields = manifest.config.get("build", {}).get("kept", ())
-        file_ids = np.array([entry.file_id for entry in manifest.inputs], dtype=np.int64)
+        file_ids = np.array(
+            [entry.file_id for entry in manifest.inputs], dtype=np.int64
+        )
         return cls(
             width=manifest.width,
             kept=frozenset(name for name, _ in kept_fields),
@@ -102,15 +117,19 @@ class RowCheck:
         """Check the next rows.
 
         Args:
-            table: Rows, columns as stored. Columns of packed rows that have one length may be left out, and hashed
-                apart: nothing follows from them.
+            table: Rows, columns as stored. Columns of packed rows that have one length
+                may be left out, and hashed apart: nothing follows from them.
         """
         columns_with_nulls: list[str] = []
         for name, column in zip(table.schema.names, table.columns, strict=True):
             if name not in self.rules.kept and _has_nulls(column):
                 columns_with_nulls.append(name)
         if columns_with_nulls:
-            self._add_fault("nulls", "no nulls in any column", f"some in {', '.join(columns_with_nulls)}")
+            self._add_fault(
+                "nulls",
+                "no nulls in any column",
+                f"some in {', '.join(columns_with_nulls)}",
+            )
         else:
             self.hasher.update(table)
             self._check_ids(table)
@@ -129,7 +148,9 @@ class RowCheck:
             if name in table.schema.names:
                 ids = values(cast("Any", table[name].combine_chunks()).flatten())
                 is_unknown = (ids < 0) | (ids >= limit)
-                self._require_values(name, f"ids 0 to {limit - 1} of the tokenizer", is_unknown)
+                self._require_values(
+                    name, f"ids 0 to {limit - 1} of the tokenizer", is_unknown
+                )
 
     def _check_packed(self, table: pa.Table) -> None:
         """Check packed rows: their segments, and the documents of these."""
@@ -140,14 +161,24 @@ class RowCheck:
         row_offsets = offsets_of(segment_counts)
         row_tokens = np.diff(offsets_of(segment_lengths)[row_offsets])
         empty_segments = np.diff(offsets_of(segment_lengths < 1)[row_offsets])
-        self._require_rows("segment lengths", "at least one piece in every row", segment_counts < 1)
-        self._require_rows("segment lengths", f"at most {width} ids in a row", row_tokens > width)
-        self._require_rows("segment lengths", "pieces of at least one id", empty_segments > 0)
+        self._require_rows(
+            "segment lengths", "at least one piece in every row", segment_counts < 1
+        )
+        self._require_rows(
+            "segment lengths", f"at most {width} ids in a row", row_tokens > width
+        )
+        self._require_rows(
+            "segment lengths", "pieces of at least one id", empty_segments > 0
+        )
         # 2. Documents.
         has_other_count = segment_counts != document_counts
-        self._require_rows("provenance", "a document for every segment", has_other_count)
+        self._require_rows(
+            "provenance", "a document for every segment", has_other_count
+        )
         start = values(documents.field("start"))
-        self._check_provenance(values(documents.field("file")), values(documents.field("position")))
+        self._check_provenance(
+            values(documents.field("file")), values(documents.field("position"))
+        )
         self._require_values("provenance", "start >= 0", start < 0)
         self.tokens += int(row_tokens.sum())
         self.documents += int(np.count_nonzero(start == 0))
@@ -159,7 +190,9 @@ class RowCheck:
         self._check_provenance_columns(table)
         if "loss_mask" in table.schema.names:
             loss_lengths, _ = _list_column(table, "loss_mask")
-            self._require_rows("loss_mask", "a bit for every id", loss_lengths != lengths)
+            self._require_rows(
+                "loss_mask", "a bit for every id", loss_lengths != lengths
+            )
         self.documents += table.num_rows
         if "attention_mask" in table.schema.names:
             self._check_attention_mask(table, lengths)
@@ -167,7 +200,8 @@ class RowCheck:
             self.tokens += int(lengths.sum())
 
     def _check_attention_mask(self, table: pa.Table, lengths: Int64s) -> None:
-        """Check that masks are 1 for ids and 0 for padding, which is at one end of the row.
+        """Check that masks are 1 for ids and 0 for padding, which is at one end of the
+        row.
 
         Args:
             table: Rows.
@@ -182,15 +216,21 @@ class RowCheck:
         self._require_values("attention_mask", "1 or 0", (mask != 0) & (mask != 1))
         offsets = offsets_of(lengths)
         tokens = np.diff(offsets_of(mask)[offsets])
-        self._require_rows("attention_mask", "at least one id that is not padding", tokens < 1)
-        # Padding is at one end if the mask changes at most once inside the row, after its first value.
+        self._require_rows(
+            "attention_mask", "at least one id that is not padding", tokens < 1
+        )
+        # Padding is at one end if the mask changes at most once inside the row, after
+        # its first value.
         changes_before = offsets_of(np.diff(mask, prepend=mask[:1]) != 0)
         second_values = np.minimum(offsets[:-1] + 1, offsets[1:])
         changes = changes_before[offsets[1:]] - changes_before[second_values]
-        self._require_rows("attention_mask", "padding at one end of the row", changes > 1)
+        self._require_rows(
+            "attention_mask", "padding at one end of the row", changes > 1
+        )
 
     def _check_preferences(self, table: pa.Table) -> None:
-        """Check preferences: ids of prompt and answers, and the columns that follow from them.
+        """Check preferences: ids of prompt and answers, and the columns that follow
+        from them.
 
         Each part counts once, in the column that holds it last.
         """
@@ -204,7 +244,9 @@ class RowCheck:
             if len(parts) > 1:  # the column begins with the ids of the parts before
                 own_lengths = lengths - ids[parts[:-1]][0]
             last_part = "".join(parts[-1:])
-            self._require_rows("ids", f"at least one id of the {last_part}", own_lengths < 1)
+            self._require_rows(
+                "ids", f"at least one id of the {last_part}", own_lengths < 1
+            )
             self.tokens += int(own_lengths.sum())
         for column in columns:
             if column.holds in _LAWS:
@@ -229,7 +271,9 @@ class RowCheck:
         if is_wrong.any():
             first = self.rows + int(np.argmax(is_wrong))
             count = np.count_nonzero(is_wrong)
-            self._add_fault(problem, expected, f"{count} rows, the first of them row {first}")
+            self._add_fault(
+                problem, expected, f"{count} rows, the first of them row {first}"
+            )
 
     def _require_values(self, problem: str, expected: str, is_wrong: _Bools) -> None:
         """Add a fault if a value is wrong, bool[values]."""
@@ -242,8 +286,11 @@ class RowCheck:
         self.faults.setdefault(f"{problem}: {expected}", (problem, expected, got))
 
 
-def _differs_from_ids(column: TrainerColumn, ids: _PartIds, lengths: Int64s, column_values: Int64s) -> _Bools:
-    """Return True for the rows in which a column does not follow from the ids of its parts, bool[n].
+def _differs_from_ids(
+    column: TrainerColumn, ids: _PartIds, lengths: Int64s, column_values: Int64s
+) -> _Bools:
+    """Return True for the rows in which a column does not follow from the ids of its
+    parts, bool[n].
 
     Args:
         column: Column.
@@ -254,7 +301,8 @@ def _differs_from_ids(column: TrainerColumn, ids: _PartIds, lengths: Int64s, col
     id_lengths, column_ids = ids[column.parts]
     if (lengths != id_lengths).any():
         return lengths != id_lengths
-    # 1. Values that belong to the parts before the last one, and the ids of these parts.
+    # 1. Values that belong to the parts before the last one, and the ids of these
+    #    parts.
     no_parts = (np.zeros(len(lengths), np.int64), column_ids[:0])
     lengths_before, ids_before = ids.get(column.parts[:-1], no_parts)
     begins = np.cumsum(lengths) - lengths
@@ -275,7 +323,9 @@ def _differs_from_ids(column: TrainerColumn, ids: _PartIds, lengths: Int64s, col
 
 
 def _list_column(table: pa.Table, name: str) -> tuple[Int64s, Any]:
-    """Return the lengths of a list column's rows (int64[n]), and its values: numbers, or a struct array."""
+    """Return the lengths of a list column's rows (int64[n]), and its values:
+    numbers, or a struct array.
+    """
     column: Any = table[name].combine_chunks()
     lengths = np.diff(values(column.offsets)).astype(np.int64)
     flat = column.flatten()

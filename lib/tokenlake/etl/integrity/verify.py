@@ -1,9 +1,12 @@
-"""Verification of a version: every byte against the manifest, and the manifest against itself and the ledger.
+"""Verification of a version: every byte against the manifest, and the manifest against
+itself and the ledger.
 
 1. The manifest is read (seal and shape). One that is damaged ends the verification.
 2. The ledger is read; records that match the manifest are verified by that.
-3. Account, claim, second copy of the manifest, parents, unlisted files and tags are checked.
-4. Every other file is read once, by several threads: size, sha256, and the contents of shards.
+3. Account, claim, second copy of the manifest, parents, unlisted files and tags are
+   checked.
+4. Every other file is read once, by several threads: size, sha256, and the contents of
+   shards.
 5. The ledger is compared with the manifest.
 """
 
@@ -16,7 +19,12 @@ from typing import final
 
 from tokenlake.base.threads import Stop, available_cpus, in_order
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
-from tokenlake.etl.integrity.findings import Entries, Problem, VerifyReport, listed_files
+from tokenlake.etl.integrity.findings import (
+    Entries,
+    Problem,
+    VerifyReport,
+    listed_files,
+)
 from tokenlake.etl.integrity.manifest_copy import restored_manifest
 from tokenlake.etl.integrity.verify_files import ByteProgress, FileCheck, OnProgress
 from tokenlake.etl.integrity.verify_ledger import Ledger, ledger_problems, read_ledger
@@ -54,19 +62,25 @@ def verify(
 ) -> VerifyReport:
     """Check a committed version. Damage is reported, never raised.
 
-    Always checked are the manifest (seal, shape, account, and the order of a mixture), the parents that the store
-    has, ledger, claim, tags, missing and unlisted files, size and sha256 of every file, and Parquet footers. With
-    ``deep``, also page checksums, nulls, counts of rows, tokens and documents, segment lengths, provenance, logical
-    hashes; and, with the extra `etl`, the manifest's statements on configuration and tokenizers. Files are read from
-    the store itself: caches of readers are not used.
+    Always checked are the manifest (seal, shape, account, and the order of a mixture),
+    the parents that the store has, ledger, claim, tags, missing and unlisted files,
+    size and sha256 of every file, and Parquet footers. With ``deep``, also page
+    checksums, nulls, counts of rows, tokens and documents, segment lengths, provenance,
+    logical hashes; and, with the extra `etl`, the manifest's statements on
+    configuration and tokenizers. Files are read from the store itself: caches of
+    readers are not used.
 
     Args:
-        where: Dataset, or one version of it, as :func:`tokenlake.open` takes it; or its store.
-        name: Dataset in the store `where`: ``NAME``, which is the newest version, ``NAME@v3`` or ``NAME@TAG``.
+        where: Dataset, or one version of it, as :func:`tokenlake.open` takes it; or its
+            store.
+        name: Dataset in the store `where`: ``NAME``, which is the newest version,
+            ``NAME@v3`` or ``NAME@TAG``.
         version: Number of the version, beside a bare ``NAME``.
         deep: True to decode shards, and not only compare their bytes.
-        workers: Number of threads; hashing and decoding release the GIL. Default: one for each processor.
-        on_progress: Function that receives progress, called from the worker threads, one call at a time.
+        workers: Number of threads; hashing and decoding release the GIL. Default: one
+            for each processor.
+        on_progress: Function that receives progress, called from the worker threads,
+            one call at a time.
 
     Returns:
         Problems found, and the amount of data that was looked at.
@@ -104,7 +118,9 @@ def verify(
 
 
 def named_version(catalog: Catalog, name: str) -> tuple[str, int]:
-    """Return the dataset and the version that ``NAME``, ``NAME@v3`` or ``NAME@TAG`` means."""
+    """Return the dataset and the version that ``NAME``, ``NAME@v3`` or ``NAME@TAG``
+    means.
+    """
     reference = Reference.parse(name)
     if reference.version is None:
         return catalog.resolve(name)
@@ -139,9 +155,12 @@ class _Verification:
 
     def run(self, on_progress: OnProgress | None) -> VerifyReport:
         """Check everything and return the report."""
-        ledger = read_ledger(self.store, self.layout, self.manifest, threads=self.threads, stop=self.stop)
+        ledger = read_ledger(
+            self.store, self.layout, self.manifest, threads=self.threads, stop=self.stop
+        )
         self.problems += ledger.problems
-        # A version that was built in this store has a claim. One without was downloaded from the Hub, or copied.
+        # A version that was built in this store has a claim. One without was downloaded
+        # from the Hub, or copied.
         is_copied = not exists(self.store, self.layout.claim)
         expected = self._expected_files(ledger, is_copied=is_copied)
         self._check_records(expected, is_copied=is_copied)
@@ -158,7 +177,9 @@ class _Verification:
             self.problems += result.problems
         if ledger.records is not None:
             reported_paths = {problem.path for problem in self.problems}
-            self.problems += ledger_problems(self.manifest, ledger.records, reported_paths)
+            self.problems += ledger_problems(
+                self.manifest, ledger.records, reported_paths
+            )
         return VerifyReport(
             dataset=self.layout.dataset,
             version=self.layout.version,
@@ -173,12 +194,16 @@ class _Verification:
         )
 
     def _expected_files(self, ledger: Ledger, *, is_copied: bool) -> Entries:
-        """Return path -> entry of every file with a recorded hash that should be there."""
+        """Return path -> entry of every file with a recorded hash that should be
+        there.
+        """
         entries: Entries = {}
         for record in ledger.records or ():
             if record.quarantine is not None:
                 quarantine = record.quarantine
-                entries[quarantine.path] = FileEntry(bytes=quarantine.bytes, sha256=quarantine.sha256)
+                entries[quarantine.path] = FileEntry(
+                    bytes=quarantine.bytes, sha256=quarantine.sha256
+                )
         entries |= listed_files(self.manifest)
         if is_copied:
             # Bad records are never published.
@@ -189,7 +214,9 @@ class _Verification:
         return entries
 
     def _check_records(self, expected: Entries, *, is_copied: bool) -> None:
-        """Check all that is small: account, claim, copy of the manifest, configuration, parents, listings and tags."""
+        """Check all that is small: account, claim, copy of the manifest,
+        configuration, parents, listings and tags.
+        """
         self.problems += account_problems(self.manifest)
         self.problems += claim_problems(self.store, self.layout, self.manifest)
         if self.deep:
@@ -206,7 +233,9 @@ class _Verification:
             self.problems += tag_problems(self.store, self.layout, self.manifest)
 
     def _work(self, expected: Entries) -> dict[str, int]:
-        """Return path -> bytes of work. Shards are read and, in a deep verification, decoded too."""
+        """Return path -> bytes of work. Shards are read and, in a deep verification,
+        decoded too.
+        """
         work: dict[str, int] = {}
         for path, entry in expected.items():
             is_decoded = self.deep and isinstance(entry, ShardEntry)
@@ -215,25 +244,37 @@ class _Verification:
                 work[path] += entry.bytes
         return work
 
-    def _check_files(self, paths: list[str], expected: Entries, progress: ByteProgress) -> list[ShardResult]:
+    def _check_files(
+        self, paths: list[str], expected: Entries, progress: ByteProgress
+    ) -> list[ShardResult]:
         """Read files in parallel and return a result for each."""
-        check = FileCheck(self.store, self.layout, self.manifest, progress, deep=self.deep)
+        check = FileCheck(
+            self.store, self.layout, self.manifest, progress, deep=self.deep
+        )
 
         def check_file(path: str) -> ShardResult:
             result = check.result(path, expected[path])
             progress.end(path)
             return result
 
-        # The largest first would end sooner; in the order of their names they lie together on a disk.
+        # The largest first would end sooner; in the order of their names they lie
+        # together on a disk.
         return list(in_order(check_file, paths, self.threads, stop=self.stop))
 
 
 def _sorted_problems(problems: Iterable[Problem]) -> tuple[Problem, ...]:
     """Return each problem once, sorted by path."""
-    return tuple(sorted(set(problems), key=lambda problem: (problem.path, problem.problem, problem.expected)))
+    return tuple(
+        sorted(
+            set(problems),
+            key=lambda problem: (problem.path, problem.problem, problem.expected),
+        )
+    )
 
 
-def _report_on_manifest(store: ReadStore, layout: Layout, error: Exception, *, deep: bool) -> VerifyReport:
+def _report_on_manifest(
+    store: ReadStore, layout: Layout, error: Exception, *, deep: bool
+) -> VerifyReport:
     """Return the report on a version whose manifest cannot be used."""
     word = "unreadable"
     if isinstance(error, IntegrityError):
@@ -250,7 +291,9 @@ def _report_on_manifest(store: ReadStore, layout: Layout, error: Exception, *, d
 
 
 def _note_on_restoring(store: ReadStore, layout: Layout) -> str:
-    """Return a sentence that says whether a damaged manifest can be restored from its copy."""
+    """Return a sentence that says whether a damaged manifest can be restored from
+    its copy.
+    """
     try:
         restored_manifest(store, layout)
     except (IntegrityError, StoreError) as error:
@@ -261,8 +304,12 @@ def _note_on_restoring(store: ReadStore, layout: Layout) -> str:
     )
 
 
-def _config_problems(store: ReadStore, layout: Layout, manifest: Manifest) -> list[Problem]:
-    """Compare configuration and tokenizers with the manifest, if the extra `etl` is installed."""
+def _config_problems(
+    store: ReadStore, layout: Layout, manifest: Manifest
+) -> list[Problem]:
+    """Compare configuration and tokenizers with the manifest, if the extra `etl` is
+    installed.
+    """
     try:
         # A trainer's installation has neither tokenizers nor YAML.
         from tokenlake.etl.integrity.verify_config import config_problems

@@ -1,12 +1,13 @@
-"""Verification of a manifest's statements on configuration and tokenizers, against the version's own files and a probe.
+"""Verification of a manifest's statements on configuration and tokenizers, against the
+version's own files and a probe.
 
-A seal only proves that a manifest is as somebody wrote it. ``config.yaml`` states the configuration once more, and
-``tokenizer/`` holds all facts of a tokenizer: its files are hashed, loaded, and must give the same ids for a fixed set
-of texts.
+A seal only proves that a manifest is as somebody wrote it. ``config.yaml`` states the
+configuration once more, and ``tokenizer/`` holds all facts of a tokenizer: its files
+are hashed, loaded, and must give the same ids for a fixed set of texts.
 
-Not verified are ``name`` and ``revision``, under which the tokenizer was found and which no file repeats; and, in
-versions whose unpacked rows come from other versions, ``eos_id``, ``pad_id`` and ``append_eos``, which nothing there
-uses.
+Not verified are ``name`` and ``revision``, under which the tokenizer was found and
+which no file repeats; and, in versions whose unpacked rows come from other versions,
+``eos_id``, ``pad_id`` and ``append_eos``, which nothing there uses.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ from typing import Any, Final, cast, final
 
 from tokenlake.base.fingerprint import canonical_json, canonical_text
 from tokenlake.base.yaml_file import MAX_BYTES, parse_yaml
-from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreError, TokenizerError
+from tokenlake.errors import (
+    ConfigError,
+    IntegrityError,
+    NotFoundError,
+    StoreError,
+    TokenizerError,
+)
 from tokenlake.etl.integrity.findings import Problem
 from tokenlake.etl.tokenizers.files import KEPT_FILES, TokenizerFiles
 from tokenlake.etl.tokenizers.fingerprint import describe, special_ids
@@ -37,7 +44,9 @@ _FREE_FACTS: Final = ("name", "revision", "folder")
 """Facts of a tokenizer that are taken from the manifest."""
 
 
-def config_problems(store: ReadStore, layout: Layout, manifest: Manifest) -> list[Problem]:
+def config_problems(
+    store: ReadStore, layout: Layout, manifest: Manifest
+) -> list[Problem]:
     """Compare configuration and tokenizers of a manifest with the version's files.
 
     Files that are damaged themselves are not looked into.
@@ -46,7 +55,9 @@ def config_problems(store: ReadStore, layout: Layout, manifest: Manifest) -> lis
     return problems + _TokenizerCheck(store, layout, manifest).problems()
 
 
-def _problems_of_config(store: ReadStore, layout: Layout, manifest: Manifest) -> list[Problem]:
+def _problems_of_config(
+    store: ReadStore, layout: Layout, manifest: Manifest
+) -> list[Problem]:
     """Compare the configuration of a manifest with ``config.yaml``."""
     if CONFIG not in manifest.other_files:
         return [Problem(MANIFEST, "config", f"a file {CONFIG}", "none is listed")]
@@ -75,7 +86,8 @@ class _TokenizerCheck:
         self._store = store
         self._layout = layout
         self._manifest = manifest
-        # Folder -> its tokenizer, which sources may share; None if a file of it is damaged.
+        # Folder -> its tokenizer, which sources may share; None if a file of it is
+        # damaged.
         self._files: dict[str, TokenizerFiles | None] = {}
         self._facts: dict[str, dict[str, Any]] = {}
 
@@ -87,7 +99,11 @@ class _TokenizerCheck:
         is_made_of_versions = "around" in _mapping(manifest.config.get("build"))
         if not is_made_of_versions and sources.keys() != manifest.tokenizer.keys():
             expected = f"one of each of {sorted(sources)}"
-            problems.append(Problem(MANIFEST, "tokenizer", expected, f"{sorted(manifest.tokenizer)}"))
+            problems.append(
+                Problem(
+                    MANIFEST, "tokenizer", expected, f"{sorted(manifest.tokenizer)}"
+                )
+            )
         for source, stated in manifest.tokenizer.items():
             settings = _mapping(_mapping(sources.get(source)).get("tokenizer"))
             problems += self._source_problems(source, stated, settings)
@@ -115,7 +131,14 @@ class _TokenizerCheck:
                 with deliberate(word):
                     self._facts[folder] = describe(files)
         except TokenizerError as error:
-            return [Problem(tokenizer_path(folder), word, "a tokenizer that can be loaded", str(error))]
+            return [
+                Problem(
+                    tokenizer_path(folder),
+                    word,
+                    "a tokenizer that can be loaded",
+                    str(error),
+                )
+            ]
         expected = dict(self._facts[folder])
         for name in _FREE_FACTS:
             expected[name] = stated.get(name)
@@ -123,7 +146,9 @@ class _TokenizerCheck:
         return _differences(word, expected, stated)
 
     def _tokenizer(self, folder: str) -> TokenizerFiles | None:
-        """Return the files of a folder of ``tokenizer/``; None if one is damaged, which is reported elsewhere."""
+        """Return the files of a folder of ``tokenizer/``; None if one is damaged,
+        which is reported elsewhere.
+        """
         if folder not in self._files:
             self._files[folder] = self._load(folder)
         return self._files[folder]
@@ -135,7 +160,9 @@ class _TokenizerCheck:
             name = path.removeprefix(prefix)
             if not path.startswith(prefix) or name not in KEPT_FILES:
                 continue
-            data = _intact_file(self._store, self._layout, self._manifest, path, _TOKENIZER_BYTES)
+            data = _intact_file(
+                self._store, self._layout, self._manifest, path, _TOKENIZER_BYTES
+            )
             if data is None:
                 return None
             files[name] = data
@@ -148,13 +175,18 @@ class _TokenizerCheck:
         suffix: Any,
         settings: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """Return the ids of EOS and padding, and whether packing adds EOS, as they follow from the configuration."""
+        """Return the ids of EOS and padding, and whether packing adds EOS, as they
+        follow from the configuration.
+        """
         build = _mapping(self._manifest.config.get("build"))
         pack = _mapping(build.get("pack"))
         if "around" not in build:
             used_suffix = suffix if settings.get("add_special_tokens") else None
-            return special_ids(files, used_suffix, pack.get("eos_token_id"), pack.get("pad_token_id"))
-        # A version made of others: what it packs itself is in its configuration, all else is not verified.
+            return special_ids(
+                files, used_suffix, pack.get("eos_token_id"), pack.get("pad_token_id")
+            )
+        # A version made of others: what it packs itself is in its configuration, all
+        # else is not verified.
         packed_here: tuple[str, ...] = ()
         if pack:
             packed_here = ("eos_id", "pad_id", "append_eos")
@@ -170,7 +202,9 @@ class _TokenizerCheck:
 def _intact_file(
     store: ReadStore, layout: Layout, manifest: Manifest, path: str, max_bytes: int
 ) -> bytes | None:
-    """Return the bytes of a file; None if they are not those of the manifest, or too many to read."""
+    """Return the bytes of a file; None if they are not those of the manifest, or too
+    many to read.
+    """
     entry = manifest.other_files[path]
     if entry.bytes > max_bytes:
         return None
@@ -190,13 +224,20 @@ def _differences(word: str, expected: object, got: object) -> list[Problem]:
         expected_text = "nothing" if change.there == "b" else canonical_text(change.a)
         got_text = "nothing" if change.there == "a" else canonical_text(change.b)
         problems.append(
-            Problem(MANIFEST, word, f"{change.key}: {expected_text:.{_SHOWN}}", f"{got_text:.{_SHOWN}}")
+            Problem(
+                MANIFEST,
+                word,
+                f"{change.key}: {expected_text:.{_SHOWN}}",
+                f"{got_text:.{_SHOWN}}",
+            )
         )
     return problems
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
-    """Return a mapping as it is; an empty one for any other value that a manifest may have in its place."""
+    """Return a mapping as it is; an empty one for any other value that a manifest
+    may have in its place.
+    """
     if not isinstance(value, dict):
         return {}
     return cast("Mapping[str, Any]", value)

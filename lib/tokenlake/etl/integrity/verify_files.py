@@ -1,4 +1,6 @@
-"""Verification of files: each is read once, compared with its size and sha256, and looked into if it is a shard."""
+"""Verification of files: each is read once, compared with its size and sha256, and
+looked into if it is a shard.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ from tokenlake.runtime.store.manifest import Manifest
 OnProgress: TypeAlias = Callable[[VerifyProgress], None]
 
 _LOCAL_READ_BYTES: Final = 1 << 20
-"""Bytes of one read from a local file: they stay in the processor's cache until they are hashed."""
+"""Bytes of one read from a local file: they stay in the processor's cache until they
+are hashed.
+"""
 
 _REMOTE_READ_BYTES: Final = 8 << 20
 """Bytes of one read from a store where each read is a request."""
@@ -44,7 +48,9 @@ class ByteProgress:
         read_bytes: Bytes that were read.
     """
 
-    def __init__(self, work: Mapping[str, int], stop: Stop, report: OnProgress | None) -> None:
+    def __init__(
+        self, work: Mapping[str, int], stop: Stop, report: OnProgress | None
+    ) -> None:
         self._bytes_left = dict(work)
         self._files_total = len(work)
         self._bytes_total = sum(work.values())
@@ -103,7 +109,13 @@ class FileCheck:
     """
 
     def __init__(
-        self, store: ReadStore, layout: Layout, manifest: Manifest, progress: ByteProgress, *, deep: bool
+        self,
+        store: ReadStore,
+        layout: Layout,
+        manifest: Manifest,
+        progress: ByteProgress,
+        *,
+        deep: bool,
     ) -> None:
         self._store = store
         self._layout = layout
@@ -121,26 +133,42 @@ class FileCheck:
 
         try:
             with read_file(
-                self._store, self._layout.key(path), entry.bytes, keep=shard is not None, on_read=on_read
+                self._store,
+                self._layout.key(path),
+                entry.bytes,
+                keep=shard is not None,
+                on_read=on_read,
             ) as file:
                 if file.sha256 is None:
-                    return _damaged(path, "size", f"{entry.bytes} bytes", f"{file.bytes} bytes")
+                    return _damaged(
+                        path, "size", f"{entry.bytes} bytes", f"{file.bytes} bytes"
+                    )
                 if file.sha256 != entry.sha256:
                     return _damaged(path, "sha256", entry.sha256, file.sha256)
                 if shard is None or file.stream is None:
                     return ShardResult(0, 0, ())
                 return self._shard_result(file.stream, shard)
         except NotFoundError:
-            return _damaged(path, "missing", f"a file of {entry.bytes} bytes", "no file")
-        except (StoreError, IntegrityError) as error:  # a symlink, a folder, no permission, a failing disk
-            return _damaged(path, "unreadable", "a regular file that can be read", str(error))
+            return _damaged(
+                path, "missing", f"a file of {entry.bytes} bytes", "no file"
+            )
+        # A symlink, a folder, no permission, a failing disk.
+        except (StoreError, IntegrityError) as error:
+            return _damaged(
+                path, "unreadable", "a regular file that can be read", str(error)
+            )
 
     def _shard_result(self, stream: BinaryIO, shard: ShardEntry) -> ShardResult:
         def on_decoded(rows: int) -> None:
             self._progress.count(shard.path, shard.bytes * rows // max(1, shard.rows))
 
         return check_shard(
-            stream, shard, self._rules, self._seen_levels, deep=self._deep, on_decoded=on_decoded
+            stream,
+            shard,
+            self._rules,
+            self._seen_levels,
+            deep=self._deep,
+            on_decoded=on_decoded,
         )
 
 
@@ -155,8 +183,10 @@ class FileBytes:
 
     Attributes:
         bytes: Size of the file.
-        sha256: Hash of its bytes (hex); None if its size is not the expected one, so that nothing was read.
-        stream: Its bytes, positioned at the beginning; None if they were not to be kept.
+        sha256: Hash of its bytes (hex); None if its size is not the expected one, so
+            that nothing was read.
+        stream: Its bytes, positioned at the beginning; None if they were not to be
+            kept.
     """
 
     bytes: int
@@ -170,16 +200,18 @@ def read_file(
 ) -> Generator[FileBytes]:
     """Read a whole file, once.
 
-    Shards are compared with their hash before they are decoded: decoders of Parquet are written for intact files. A
-    local file is then read again from the page cache. A remote one is kept in a nameless file of the local disk, so
-    that it is fetched once and memory does not depend on its size.
+    Shards are compared with their hash before they are decoded: decoders of Parquet are
+    written for intact files. A local file is then read again from the page cache. A
+    remote one is kept in a nameless file of the local disk, so that it is fetched once
+    and memory does not depend on its size.
 
     Args:
         store: Store of the file.
         key: Key of the file in the store.
         size: Size that the file should have.
         keep: True if its bytes are looked into afterwards.
-        on_read: Function that is called with the size of each piece. Its errors end the reading.
+        on_read: Function that is called with the size of each piece. Its errors end the
+            reading.
 
     Raises:
         NotFoundError: There is no such file.
@@ -193,7 +225,8 @@ def read_file(
             yield FileBytes(found_size, None, None)
             return
         stream.seek(0)
-        # 1. A local file is read without its own buffer, which would only be filled to be copied from.
+        # 1. A local file is read without its own buffer, which would only be filled to
+        #    be copied from.
         source: Any = stream
         copy: BinaryIO | None = None
         read_bytes = _REMOTE_READ_BYTES
@@ -202,7 +235,8 @@ def read_file(
             read_bytes = _LOCAL_READ_BYTES
         elif keep:
             copy = cast("BinaryIO", resources.enter_context(tempfile.TemporaryFile()))
-        # 2. Read and hash. One byte more than expected is enough: a file that grows is not read for ever.
+        # 2. Read and hash. One byte more than expected is enough: a file that grows is
+        #    not read for ever.
         digest = hashlib.sha256()
         buffer = memoryview(bytearray(min(read_bytes, size + 1)))
         done = 0

@@ -1,4 +1,6 @@
-"""Verification of the ledger: the records of a version's units, compared with its manifest."""
+"""Verification of the ledger: the records of a version's units, compared with its
+manifest.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,13 @@ from tokenlake.etl.integrity.findings import Problem
 from tokenlake.runtime.store.account import Account
 from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.catalog import read_record
-from tokenlake.runtime.store.layout import LEDGER, MANIFEST, Layout, ledger_path, ledger_unit
+from tokenlake.runtime.store.layout import (
+    LEDGER,
+    MANIFEST,
+    Layout,
+    ledger_path,
+    ledger_unit,
+)
 from tokenlake.runtime.store.ledger import InputFileEntry, ShardEntry, UnitRecord
 from tokenlake.runtime.store.manifest import Manifest
 
@@ -24,7 +32,8 @@ class Ledger:
 
     Attributes:
         records: Records that can be read; None if it cannot be known which ones exist.
-        intact_paths: Paths of the records whose bytes are those that the manifest lists.
+        intact_paths: Paths of the records whose bytes are those that the manifest
+            lists.
         problems: Problems of the other records.
     """
 
@@ -33,13 +42,18 @@ class Ledger:
     problems: tuple[Problem, ...] = ()
 
 
-def read_ledger(store: ReadStore, layout: Layout, manifest: Manifest, *, threads: int, stop: Stop) -> Ledger:
+def read_ledger(
+    store: ReadStore, layout: Layout, manifest: Manifest, *, threads: int, stop: Stop
+) -> Ledger:
     """Read every ledger record that belongs to the version.
 
-    If the manifest lists ledger records, it lists all of them: a record that is not listed is none of this version.
-    Records that are not as they are listed are reported by the comparison of bytes, and not here.
+    If the manifest lists ledger records, it lists all of them: a record that is not
+    listed is none of this version. Records that are not as they are listed are reported
+    by the comparison of bytes, and not here.
     """
-    listed_paths = sorted(path for path in manifest.other_files if path.startswith(f"{LEDGER}/"))
+    listed_paths = sorted(
+        path for path in manifest.other_files if path.startswith(f"{LEDGER}/")
+    )
     paths = listed_paths
     if not listed_paths:
         if not store.can_list:
@@ -47,7 +61,9 @@ def read_ledger(store: ReadStore, layout: Layout, manifest: Manifest, *, threads
         try:
             paths = [layout.path(info.key) for info in store.list(layout.key(LEDGER))]
         except StoreError as error:
-            problem = Problem(LEDGER, "unreadable", "a folder that can be listed", str(error))
+            problem = Problem(
+                LEDGER, "unreadable", "a folder that can be listed", str(error)
+            )
             return Ledger(records=None, problems=(problem,))
 
     def read(path: str) -> UnitRecord | Problem | None:
@@ -64,7 +80,9 @@ def read_ledger(store: ReadStore, layout: Layout, manifest: Manifest, *, threads
     records: list[UnitRecord] = []
     intact_paths: set[str] = set()
     problems: list[Problem] = []
-    for path, result in zip(paths, in_order(read, paths, threads, stop=stop), strict=True):
+    for path, result in zip(
+        paths, in_order(read, paths, threads, stop=stop), strict=True
+    ):
         if isinstance(result, Problem):
             problems.append(result)
         elif result is not None:
@@ -82,7 +100,8 @@ def ledger_problems(
     Args:
         manifest: Manifest of the version.
         records: Records that could be read.
-        reported_paths: Paths with problems that are reported already. Consequences of their absence are not repeated.
+        reported_paths: Paths with problems that are reported already. Consequences of
+            their absence are not repeated.
     """
     problems: list[Problem] = []
     shards = {shard.path: shard for shard in manifest.files}
@@ -92,9 +111,15 @@ def ledger_problems(
     # Units without a record.
     recorded_units = {record.unit for record in records}
     unrecorded_units = sorted({shard.unit for shard in manifest.files} - recorded_units)
-    missing_paths = [path for path in map(ledger_path, unrecorded_units) if path not in reported_paths]
+    missing_paths = [
+        path
+        for path in map(ledger_path, unrecorded_units)
+        if path not in reported_paths
+    ]
     for path in missing_paths:
-        problems.append(Problem(path, "missing", "a ledger record of the unit", "no file"))
+        problems.append(
+            Problem(path, "missing", "a ledger record of the unit", "no file")
+        )
     has_reported_record = any(path.startswith(f"{LEDGER}/") for path in reported_paths)
     if missing_paths or has_reported_record:
         return problems
@@ -102,7 +127,14 @@ def ledger_problems(
     recorded_shards = {part.path for record in records for part in record.parts}
     for shard in manifest.files:
         if shard.path not in recorded_shards:
-            problems.append(Problem(shard.path, "parts", "named by its unit's ledger record", "not named"))
+            problems.append(
+                Problem(
+                    shard.path,
+                    "parts",
+                    "named by its unit's ledger record",
+                    "not named",
+                )
+            )
     problems += _account_problems(manifest, records)
     return problems
 
@@ -128,7 +160,9 @@ def _record_problems(
         if listed != part:
             problems.append(Problem(path, "parts", f"{listed}", f"{part}"))
     if any(entry.file not in inputs for entry in record.inputs):
-        problems.append(Problem(path, "inputs", "files of the manifest's inputs", "others"))
+        problems.append(
+            Problem(path, "inputs", "files of the manifest's inputs", "others")
+        )
     try:
         record.account.check(width, where=path)
         for source, share in record.shares.items():
@@ -138,25 +172,36 @@ def _record_problems(
     return problems
 
 
-def _account_problems(manifest: Manifest, records: Sequence[UnitRecord]) -> list[Problem]:
+def _account_problems(
+    manifest: Manifest, records: Sequence[UnitRecord]
+) -> list[Problem]:
     """Compare the accounts of the manifest with the sums of the ledger's."""
     problems: list[Problem] = []
-    accounts_by_source: dict[str, list[Account]] = {source: [] for source in manifest.accounts}
+    accounts_by_source: dict[str, list[Account]] = {
+        source: [] for source in manifest.accounts
+    }
     for record in records:
         for source, account in record.by_source().items():
             accounts_by_source.setdefault(source, []).append(account)
     for source in sorted(accounts_by_source):
         expected = Account.total(accounts_by_source[source])
-        problems += _differing_account(f"account of {source}", expected, manifest.accounts.get(source))
+        problems += _differing_account(
+            f"account of {source}", expected, manifest.accounts.get(source)
+        )
     if manifest.mixture is not None:
         # Rows of mixed units belong to no single source.
         rows = Account.total(record.account for record in records).of_rows
-        problems += _differing_account("rows of the mixture", rows, manifest.mixture.rows)
+        problems += _differing_account(
+            "rows of the mixture", rows, manifest.mixture.rows
+        )
     return problems
 
 
-def _differing_account(problem: str, expected: Account, got: Account | None) -> list[Problem]:
-    # A mixed unit may name a source that has no weight in it, and that is none of the version.
+def _differing_account(
+    problem: str, expected: Account, got: Account | None
+) -> list[Problem]:
+    # A mixed unit may name a source that has no weight in it, and that is none of the
+    # version.
     got_accounts = [] if got is None else [got]
     if Account.total([expected]) == Account.total(got_accounts):
         return []

@@ -1,4 +1,6 @@
-"""Verification of the small records of a version: account, claim, copy of the manifest, parents, listing and tags."""
+"""Verification of the small records of a version: account, claim, copy of the
+manifest, parents, listing and tags.
+"""
 
 from __future__ import annotations
 
@@ -44,14 +46,18 @@ def account_problems(manifest: Manifest) -> list[Problem]:
     return []
 
 
-def claim_problems(store: ReadStore, layout: Layout, manifest: Manifest) -> list[Problem]:
+def claim_problems(
+    store: ReadStore, layout: Layout, manifest: Manifest
+) -> list[Problem]:
     """Check that the claim is intact, and of the same build as the manifest."""
     try:
         claim = Catalog(store).read_claim(layout.dataset, layout.version)
     except IntegrityError as error:
         return [Problem(CLAIM, "damaged", "a sealed claim of this version", str(error))]
     except StoreError as error:
-        return [Problem(CLAIM, "unreadable", "a regular file that can be read", str(error))]
+        return [
+            Problem(CLAIM, "unreadable", "a regular file that can be read", str(error))
+        ]
     if claim is not None and claim.fingerprint != manifest.fingerprint:
         return [Problem(CLAIM, "fingerprint", manifest.fingerprint, claim.fingerprint)]
     return []
@@ -62,11 +68,27 @@ def copy_problems(store: ReadStore, layout: Layout) -> tuple[list[Problem], list
     try:
         state = copy_state(store, layout)
     except StoreError as error:
-        return [Problem(MANIFEST_COPY, "unreadable", "a regular file that can be read", str(error))], []
+        return [
+            Problem(
+                MANIFEST_COPY,
+                "unreadable",
+                "a regular file that can be read",
+                str(error),
+            )
+        ], []
     if state == "damaged":
-        return [Problem(MANIFEST_COPY, "damaged", f"the bytes of {MANIFEST}", "other bytes")], []
+        return [
+            Problem(MANIFEST_COPY, "damaged", f"the bytes of {MANIFEST}", "other bytes")
+        ], []
     if state == "another":
-        return [Problem(MANIFEST_COPY, "copy", f"the bytes of {MANIFEST}", "another sealed manifest")], []
+        return [
+            Problem(
+                MANIFEST_COPY,
+                "copy",
+                f"the bytes of {MANIFEST}",
+                "another sealed manifest",
+            )
+        ], []
     if state == "missing":
         name = f"{layout.dataset}@v{layout.version}"
         note = (
@@ -78,7 +100,12 @@ def copy_problems(store: ReadStore, layout: Layout) -> tuple[list[Problem], list
 
 
 def unlisted_problems(
-    store: ReadStore, layout: Layout, manifest: Manifest, expected: Collection[str], *, is_copied: bool
+    store: ReadStore,
+    layout: Layout,
+    manifest: Manifest,
+    expected: Collection[str],
+    *,
+    is_copied: bool,
 ) -> list[Problem]:
     """Look for files that the manifest does not name.
 
@@ -87,7 +114,8 @@ def unlisted_problems(
         layout: Keys of the version.
         manifest: Manifest of the version.
         expected: Paths of files with a recorded hash.
-        is_copied: True if the version was copied from elsewhere, for example downloaded from the Hub.
+        is_copied: True if the version was copied from elsewhere, for example downloaded
+            from the Hub.
     """
     ignored_prefixes = (f"{RUNS}/",)
     if is_copied:
@@ -99,13 +127,22 @@ def unlisted_problems(
     has_listed_ledger = lists_ledger(manifest)
     problems: list[Problem] = []
     for path in paths:
-        if path in expected or path in (MANIFEST, CLAIM) or path.startswith(ignored_prefixes):
+        if (
+            path in expected
+            or path in (MANIFEST, CLAIM)
+            or path.startswith(ignored_prefixes)
+        ):
             continue
         # If the manifest does not list ledger records, their seals prove them.
         if not has_listed_ledger and ledger_unit(path) is not None:
             continue
         problems.append(
-            Problem(path, "unlisted", "only files that the manifest names", "a file of unknown origin")
+            Problem(
+                path,
+                "unlisted",
+                "only files that the manifest names",
+                "a file of unknown origin",
+            )
         )
     return problems
 
@@ -115,7 +152,9 @@ def _unlistable(path: str, error: Exception) -> Problem:
 
 
 def parent_problems(store: ReadStore, manifest: Manifest) -> list[Problem]:
-    """Compare the parents of a manifest with those in the store. A parent that is gone is no problem."""
+    """Compare the parents of a manifest with those in the store. A parent that is
+    gone is no problem.
+    """
     catalog = Catalog(store)
     problems: list[Problem] = []
     for parent in manifest.parents:
@@ -134,8 +173,12 @@ def parent_problems(store: ReadStore, manifest: Manifest) -> list[Problem]:
     return problems
 
 
-def _mixture_problems(manifest: Manifest, parent: Parent, stored: Manifest) -> list[Problem]:
-    """Compare the sources of a mixture that are of one parent with the parent's manifest."""
+def _mixture_problems(
+    manifest: Manifest, parent: Parent, stored: Manifest
+) -> list[Problem]:
+    """Compare the sources of a mixture that are of one parent with the parent's
+    manifest.
+    """
     if manifest.mixture is None:
         return []
     problems: list[Problem] = []
@@ -152,14 +195,17 @@ def _mixture_problems(manifest: Manifest, parent: Parent, stored: Manifest) -> l
         }
         got = {"rows": source.rows, "tokens": source.tokens, "window": source.window}
         if expected != got:
-            problems.append(Problem(MANIFEST, f"mixture source {name}", f"{expected}", f"{got}"))
+            problems.append(
+                Problem(MANIFEST, f"mixture source {name}", f"{expected}", f"{got}")
+            )
     return problems
 
 
 def tag_problems(store: ReadStore, layout: Layout, manifest: Manifest) -> list[Problem]:
     """Compare the tags of a dataset with the version that they name.
 
-    A damaged tag may be of any version, and one whose version is gone is of none: every version reports both.
+    A damaged tag may be of any version, and one whose version is gone is of none: every
+    version reports both.
     """
     try:
         keys = [info.key for info in store.list(tags_prefix(layout.dataset))]
@@ -173,7 +219,9 @@ def tag_problems(store: ReadStore, layout: Layout, manifest: Manifest) -> list[P
     return problems
 
 
-def _tag_problem(store: ReadStore, layout: Layout, manifest: Manifest, key: str) -> Problem | None:
+def _tag_problem(
+    store: ReadStore, layout: Layout, manifest: Manifest, key: str
+) -> Problem | None:
     """Check the file of one tag."""
     path = f"../{key.removeprefix(f'{layout.dataset}/')}"
     name = tag_of(key)
@@ -184,14 +232,20 @@ def _tag_problem(store: ReadStore, layout: Layout, manifest: Manifest, key: str)
     except IntegrityError as error:
         return Problem(path, "damaged", "a sealed tag", str(error))
     except StoreError as error:
-        return Problem(path, "unreadable", "a regular file that can be read", str(error))
+        return Problem(
+            path, "unreadable", "a regular file that can be read", str(error)
+        )
     if stored is None:  # it was removed just now
         return None
     tag: Tag = stored[0]
     if tag.version != manifest.version:
         if store.exists(Layout(tag.dataset, tag.version).manifest):
             return None
-        return Problem(path, "tag", f"version v{tag.version}, which it names", "no such version")
+        return Problem(
+            path, "tag", f"version v{tag.version}, which it names", "no such version"
+        )
     if tag.manifest_sha256 != manifest.sha256:
-        return Problem(path, "tag", f"the manifest {tag.manifest_sha256}", manifest.sha256)
+        return Problem(
+            path, "tag", f"the manifest {tag.manifest_sha256}", manifest.sha256
+        )
     return None

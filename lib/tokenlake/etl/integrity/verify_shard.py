@@ -1,8 +1,11 @@
-"""Verification of one shard against its manifest entry: footer, and in a deep verification every page, row and value.
+"""Verification of one shard against its manifest entry: footer, and in a deep
+verification every page, row and value.
 
-Nearly all of a packed shard are columns whose rows have one length, and only the logical hash of these is needed.
-Their pages are therefore read as the loader reads them, and hashed page by page while they are in the processor's
-cache (:class:`_FixedColumns`). The other columns are decoded by Arrow, some row groups at a time.
+Nearly all of a packed shard are columns whose rows have one length, and only the
+logical hash of these is needed. Their pages are therefore read as the loader reads
+them, and hashed page by page while they are in the processor's cache
+(:class:`_FixedColumns`). The other columns are decoded by Arrow, some row groups at a
+time.
 """
 
 from __future__ import annotations
@@ -72,8 +75,10 @@ def check_shard(
         entry: Entry of the shard in the manifest.
         rules: Statements of the manifest about all rows.
         seen: Levels of the version's other shards, shared by any number of threads.
-        deep: True to decode all pages (checksums verified), count, and compare the logical hashes.
-        on_decoded: Function that is called with the rows of row groups that were decoded. Its errors end the check.
+        deep: True to decode all pages (checksums verified), count, and compare the
+            logical hashes.
+        on_decoded: Function that is called with the rows of row groups that were
+            decoded. Its errors end the check.
     """
     try:
         file = ShardBytes(stream).parquet()
@@ -83,10 +88,16 @@ def check_shard(
         return ShardResult(0, 0, (problem,))
     if problems or not deep:
         return ShardResult(0, 0, tuple(problems))
-    fixed_names = [field.name for field in file.schema_arrow if pa.types.is_fixed_size_list(field.type)]
+    fixed_names = [
+        field.name
+        for field in file.schema_arrow
+        if pa.types.is_fixed_size_list(field.type)
+    ]
     if rules.width and fixed_names:
         try:
-            fixed = _FixedColumns(file.source, fixed_names, rules.width, seen, rules.id_limit)
+            fixed = _FixedColumns(
+                file.source, fixed_names, rules.width, seen, rules.id_limit
+            )
             return _DeepCheck(file, entry, rules, on_decoded, fixed).result()
         except Unfamiliar:
             pass  # another writer wrote the shard: all of it is decoded by Arrow
@@ -97,7 +108,9 @@ def _footer_facts(file: Any, entry: ShardEntry, rules: RowRules) -> list[_Fact]:
     """Return the facts of a footer, beside those of the manifest."""
     metadata: pq.FileMetaData = file.metadata
     schema: Any = file.schema_arrow
-    group_rows = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
+    group_rows = [
+        metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)
+    ]
     group_begins = list(accumulate(group_rows, initial=0))[:-1]
     facts: list[_Fact] = [
         ("rows", entry.rows, metadata.num_rows),
@@ -118,7 +131,9 @@ def _differences(entry: ShardEntry, facts: list[_Fact]) -> list[Problem]:
     problems: list[Problem] = []
     for problem, expected, got in facts:
         if expected != got:
-            problems.append(Problem(entry.path, problem, _shortened(expected), _shortened(got)))
+            problems.append(
+                Problem(entry.path, problem, _shortened(expected), _shortened(got))
+            )
     return problems
 
 
@@ -131,7 +146,8 @@ def _shortened(value: Any) -> str:
 
 @final
 class _FixedColumns:
-    """Columns of a shard whose rows all have one length, hashed as their pages are decoded.
+    """Columns of a shard whose rows all have one length, hashed as their pages are
+    decoded.
 
     Args:
         source: Shard.
@@ -145,7 +161,12 @@ class _FixedColumns:
     """
 
     def __init__(
-        self, source: ShardBytes, names: list[str], width: int, seen: SeenLevels, id_limit: int
+        self,
+        source: ShardBytes,
+        names: list[str],
+        width: int,
+        seen: SeenLevels,
+        id_limit: int,
     ) -> None:
         self._source = source
         self._footer = source.footer
@@ -171,23 +192,29 @@ class _FixedColumns:
         return row_bytes
 
     def hash(self, group: int, hasher: LogicalHasher) -> int:
-        """Hash the values of a row group, each page checked against its checksum; return its rows.
+        """Hash the values of a row group, each page checked against its checksum;
+        return its rows.
 
         Raises:
             Unfamiliar: Pages are laid out in another way.
-            ValueError, OSError: Pages are damaged, or do not hold as many values as their rows have.
+            ValueError, OSError: Pages are damaged, or do not hold as many values as
+                their rows have.
         """
         rows = int(self._footer.rows[group])
         for name in self.names:
             self._hash_column(name, group, rows, hasher)
         return rows
 
-    def _hash_column(self, name: str, group: int, rows: int, hasher: LogicalHasher) -> None:
+    def _hash_column(
+        self, name: str, group: int, rows: int, hasher: LogicalHasher
+    ) -> None:
         """Hash the values of one column of a row group."""
         chunk = self._footer.chunk(group, name)
         expected_values = rows * self._width
         if chunk.values != expected_values:
-            raise ValueError(f"{chunk.values} values of {name}; expected {expected_values}")
+            raise ValueError(
+                f"{chunk.values} values of {name}; expected {expected_values}"
+            )
         # A page is decompressed as a whole, and may claim to be 2 GB of zeros.
         bits = VALUE_BITS[chunk.kind]
         check_unfolded(bits * chunk.values // 8, chunk.size)
@@ -198,7 +225,9 @@ class _FixedColumns:
             self._seen.check(first_value % self._width, page)
             if bits == 1:
                 packed_bits = np.frombuffer(page.data, np.uint8)
-                page_values = np.unpackbits(packed_bits, count=page.values, bitorder="little")
+                page_values = np.unpackbits(
+                    packed_bits, count=page.values, bitorder="little"
+                )
             else:
                 page_values = page.numbers.astype("<i4", copy=False)
             hasher.update_list(name, page_values)
@@ -213,8 +242,10 @@ class _DeepCheck:
         file: Shard.
         entry: Entry of the shard in the manifest.
         rules: Statements of the manifest about all rows.
-        on_decoded: Function that is called with the rows of row groups that were decoded.
-        fixed: Columns that are hashed page by page; None: all columns are decoded by Arrow.
+        on_decoded: Function that is called with the rows of row groups that were
+            decoded.
+        fixed: Columns that are hashed page by page; None: all columns are decoded by
+            Arrow.
     """
 
     def __init__(
@@ -231,7 +262,9 @@ class _DeepCheck:
         self._on_decoded = on_decoded
         self._fixed = fixed
         fixed_names = [] if fixed is None else fixed.names
-        self._arrow_names = [name for name in file.schema_arrow.names if name not in fixed_names]
+        self._arrow_names = [
+            name for name in file.schema_arrow.names if name not in fixed_names
+        ]
 
     def result(self) -> ShardResult:
         """Decode all row groups, and return counts and problems."""
@@ -261,7 +294,9 @@ class _DeepCheck:
         check.add(table)
 
     def _damaged_groups(self, groups: list[int], error: Exception) -> list[Problem]:
-        """Return a problem for each of some row groups that cannot be decoded by itself."""
+        """Return a problem for each of some row groups that cannot be decoded by
+        itself.
+        """
         errors: dict[int, Exception] = {}
         for group in groups:
             try:
@@ -273,7 +308,9 @@ class _DeepCheck:
         problems: list[Problem] = []
         for group, group_error in errors.items():
             expected = f"row group {group} decodes"
-            problems.append(Problem(self._entry.path, "decode", expected, str(group_error)))
+            problems.append(
+                Problem(self._entry.path, "decode", expected, str(group_error))
+            )
         return problems
 
     def _problems_of_rows(self, check: RowCheck) -> list[Problem]:

@@ -1,7 +1,10 @@
-"""Inspection of a source, and a configuration that builds from it, without reading all of the source.
+"""Inspection of a source, and a configuration that builds from it, without reading all
+of the source.
 
-:class:`~tokenlake.etl.introspection.introspector.DatasetIntrospector` opens a few of the files and reads their first
-records; :class:`~tokenlake.etl.introspection.mapping.ColumnMapper` finds columns by their usual names.
+:class:`~tokenlake.etl.introspection.introspector.DatasetIntrospector` opens a few of
+the files and reads their first records;
+:class:`~tokenlake.etl.introspection.mapping.ColumnMapper` finds columns by their usual
+names.
 """
 
 from tokenlake.base.lazy_names import lazy_package

@@ -1,4 +1,6 @@
-"""The files of a listing that are opened, and the entries of a configuration that list given files."""
+"""The files of a listing that are opened, and the entries of a configuration that
+list given files.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +34,12 @@ _FAMILY_KEYS: Final[tuple[Callable[[InputFile], tuple[str | None, ...]], ...]] =
 
 
 def families(files: Sequence[InputFile]) -> list[list[InputFile]]:
-    """Group files that probably hold the same kind of records, in the order of the listing.
+    """Group files that probably hold the same kind of records, in the order of the
+    listing.
 
-    A family has one format, compression and folder, and names that differ only in digits. If that gives more than
-    eight families, a family is the files of one top-level folder, and at last those of one format.
+    A family has one format, compression and folder, and names that differ only in
+    digits. If that gives more than eight families, a family is the files of one
+    top-level folder, and at last those of one format.
     """
     groups: dict[tuple[str | None, ...], list[InputFile]] = {}
     for key in _FAMILY_KEYS:
@@ -48,7 +52,8 @@ def families(files: Sequence[InputFile]) -> list[list[InputFile]]:
 
 
 def chosen(groups: list[list[InputFile]]) -> list[list[InputFile]]:
-    """Choose the files of every group to open: about eight in all, evenly spaced in each group.
+    """Choose the files of every group to open: about eight in all, evenly spaced in
+    each group.
 
     An empty file is chosen only from a group of empty files.
     """
@@ -71,7 +76,8 @@ def chosen(groups: list[list[InputFile]]) -> list[list[InputFile]]:
 def data_files(
     files: Sequence[InputFile], listing: Sequence[InputFile], entries: tuple[str, ...]
 ) -> str | list[str]:
-    """Return entries of a configuration that list exactly these files: those of the user, a glob, or all names.
+    """Return entries of a configuration that list exactly these files: those of the
+    user, a glob, or all names.
 
     Args:
         files: Some files of the listing, or all.
@@ -84,11 +90,14 @@ def data_files(
 
     # Paths that the user gave as relative ones stay relative.
     is_relative = not any(
-        Path(entry).is_absolute() or "://" in entry or entry.startswith("~") for entry in entries
+        Path(entry).is_absolute() or "://" in entry or entry.startswith("~")
+        for entry in entries
     )
     names = [file.url for file in files]
     if is_relative:
-        names = [os.path.relpath(file.url) if file.is_local else file.url for file in files]
+        names = [
+            os.path.relpath(file.url) if file.is_local else file.url for file in files
+        ]
     if len(names) == 1:
         return names[0]
     if files[0].is_local:
@@ -99,7 +108,9 @@ def data_files(
 
 
 def _pattern(names: Sequence[str]) -> str:
-    """Return a glob that may list the names: they differ only in digits, or have one extension."""
+    """Return a glob that may list the names: they differ only in digits, or have one
+    extension.
+    """
     paths = [Path(name) for name in names]
     folder = glob.escape(os.path.commonpath([path.parent for path in paths]))
     name_patterns = {_NUMBERS.sub("*", path.name) for path in paths}

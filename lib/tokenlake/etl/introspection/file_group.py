@@ -1,4 +1,6 @@
-"""Groups of files that hold the same kind of records, judged by the files that were opened."""
+"""Groups of files that hold the same kind of records, judged by the files that were
+opened.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,14 @@ from pathlib import PurePosixPath
 from typing import Any, Final, final
 
 from tokenlake.config.formats import FORMATS, Format
-from tokenlake.etl.introspection.inspection import Feature, Kind, Remark, TextStatistics, kind_of, mapped
+from tokenlake.etl.introspection.inspection import (
+    Feature,
+    Kind,
+    Remark,
+    TextStatistics,
+    kind_of,
+    mapped,
+)
 from tokenlake.etl.introspection.mapping import ColumnMapper, ColumnMapping
 from tokenlake.etl.introspection.row_estimate import RowEstimate, estimate_rows
 from tokenlake.etl.introspection.sample import FileSample
@@ -22,10 +31,13 @@ from tokenlake.etl.sources.inputs import InputFile
 from tokenlake.etl.sources.rows import value_at
 
 _NAME_CHARACTERS: Final = re.compile(r"[^A-Za-z0-9._-]+")
-_LARGE_TEXT: Final = 1 << 20  # mean bytes of text files, from which on lines may be documents
-_MOST_BLANK_LINES: Final = 0.01  # share of blank lines up to which lines may be documents
+# Mean bytes of text files, from which on lines may be documents.
+_LARGE_TEXT: Final = 1 << 20
+# Share of blank lines up to which lines may be documents.
+_MOST_BLANK_LINES: Final = 0.01
 _FEWEST_LINES: Final = 8  # of a list of documents: more than these
-_HUGE_TEXT: Final = 256 << 20  # default of max_record_bytes: a larger file is no document
+# Default of max_record_bytes: a larger file is no document.
+_HUGE_TEXT: Final = 256 << 20
 
 
 @final
@@ -50,7 +62,13 @@ class FileGroup:
     @property
     def key(self) -> tuple[object, ...]:
         """The properties that files must share to be one entry of a configuration."""
-        return self.kind, self.content_field, self.retyped, self.delimiter, self.text_mode
+        return (
+            self.kind,
+            self.content_field,
+            self.retyped,
+            self.delimiter,
+            self.text_mode,
+        )
 
     @property
     def good(self) -> tuple[FileSample, ...]:
@@ -82,15 +100,20 @@ class FileGroup:
 
     @property
     def delimiter(self) -> str | None:
-        """The delimiter of CSV cells where it differs from the extension's; else None."""
-        return next((look.delimiter for look in self.looks if look.delimiter is not None), None)
+        """The delimiter of CSV cells where it differs from the extension's; else
+        None.
+        """
+        return next(
+            (look.delimiter for look in self.looks if look.delimiter is not None), None
+        )
 
     @property
     def text_mode(self) -> str | None:
         """``lines`` where the lines of text files look like documents, else None.
 
-        Lines are documents where a file is too large to be one document, or where the files have 1 MiB and more on
-        average and hardly a blank line: a book has blank lines, a list of documents has none.
+        Lines are documents where a file is too large to be one document, or where the
+        files have 1 MiB and more on average and hardly a blank line: a book has blank
+        lines, a list of documents has none.
         """
         if self.format != "text" or not self.files:
             return None
@@ -101,7 +124,9 @@ class FileGroup:
         lines = sum(look.lines[0] for look in self.good)
         blank_lines = sum(look.lines[1] for look in self.good)
         mean_size = self.bytes / len(self.files)
-        has_few_blank_lines = lines > _FEWEST_LINES and blank_lines <= _MOST_BLANK_LINES * lines
+        has_few_blank_lines = (
+            lines > _FEWEST_LINES and blank_lines <= _MOST_BLANK_LINES * lines
+        )
         return "lines" if mean_size >= _LARGE_TEXT and has_few_blank_lines else None
 
     @property
@@ -110,16 +135,25 @@ class FileGroup:
         return sum(file.size for file in self.files)
 
     def formats(self) -> dict[str, int]:
-        """Return the number of files of each format and compression, such as ``jsonl.gz``."""
+        """Return the number of files of each format and compression, such as
+        ``jsonl.gz``.
+        """
         endings = {**COMPRESSION_ENDINGS, None: ""}
-        file_counts = Counter(f"{file.format}{endings[file.compression]}" for file in self.files)
+        file_counts = Counter(
+            f"{file.format}{endings[file.compression]}" for file in self.files
+        )
         return dict(sorted(file_counts.items()))
 
     def features(self) -> tuple[Feature, ...]:
         """Return the columns with their types and roles."""
         roles = {column: role for role, column in self.mapping.columns.items()}
         return tuple(
-            Feature(name=name, type=str(shape), nullable=shape.nullable, role=roles.get(name))
+            Feature(
+                name=name,
+                type=str(shape),
+                nullable=shape.nullable,
+                role=roles.get(name),
+            )
             for name, shape in self.columns.items()
         )
 
@@ -132,14 +166,24 @@ class FileGroup:
             return RowEstimate(len(self.files), 0)
 
         # Counted: every file has a known number of records, or cannot be read.
-        totals = {look.file.path: look.total for look in readable if look.total is not None}
-        damaged_paths = {look.file.path for look in self.looks if look.damage is not None}
-        if all(file.path in totals or file.path in damaged_paths for file in self.files):
-            return RowEstimate(sum(totals[file.path] for file in self.files if file.path in totals), 0)
+        totals = {
+            look.file.path: look.total for look in readable if look.total is not None
+        }
+        damaged_paths = {
+            look.file.path for look in self.looks if look.damage is not None
+        }
+        if all(
+            file.path in totals or file.path in damaged_paths for file in self.files
+        ):
+            return RowEstimate(
+                sum(totals[file.path] for file in self.files if file.path in totals), 0
+            )
         return estimate_rows(self.files, self.looks)
 
     def statistics(self) -> TextStatistics | None:
-        """Return the length and the alphabet of the sampled texts; None without texts."""
+        """Return the length and the alphabet of the sampled texts; None without
+        texts.
+        """
         column = self.content_field
         if column is None:
             return None
@@ -148,7 +192,8 @@ class FileGroup:
         if not texts:
             return None
 
-        # Of files that are one text each, the sample knows the length of the whole text.
+        # Of files that are one text each, the sample knows the length of the whole
+        # text.
         lengths = [look.lengths for look in self.looks if look.lengths is not None]
         if not lengths:
             lengths = [float(len(text)) for text in texts]
@@ -162,7 +207,9 @@ class FileGroup:
         )
 
     def findings(self) -> Iterator[Remark]:
-        """Yield the faults of the sampled files and of their texts; empty files are reported elsewhere."""
+        """Yield the faults of the sampled files and of their texts; empty files are
+        reported elsewhere.
+        """
         for look in self.looks:
             if not look.file.size:
                 continue
@@ -186,13 +233,17 @@ class FileGroup:
                 elif not isinstance(value, str):
                     reasons["not_a_string"] += 1
         if reasons:
-            counts = ", ".join(f"{reason} {count:,}" for reason, count in sorted(reasons.items()))
+            counts = ", ".join(
+                f"{reason} {count:,}" for reason, count in sorted(reasons.items())
+            )
             message = f"{reasons.total():,} of {max(look.seen, 1):,} sampled records are bad: {counts}"
             yield Remark(file=look.file.path, what=message)
         if column is not None and look.columns and FORMATS[self.format].schema:
             top = column if column in self.columns else column.split(".")[0]
             if top not in look.columns:
-                yield Remark(file=look.file.path, what=f"it has no column {top!r}", fatal=True)
+                yield Remark(
+                    file=look.file.path, what=f"it has no column {top!r}", fatal=True
+                )
 
 
 def _count_ascii(text: str) -> int:
@@ -207,7 +258,8 @@ def merged_groups(
     mapper: ColumnMapper,
     explicit: Mapping[str, str],
 ) -> list[FileGroup]:
-    """Judge files by samples of some, and join those that can be one entry of a configuration.
+    """Judge files by samples of some, and join those that can be one entry of a
+    configuration.
 
     Args:
         looked: Pairs (files, samples of some of them).
@@ -245,7 +297,10 @@ def merged_groups(
 
 
 def _group_of(
-    files: Sequence[InputFile], looks: Sequence[FileSample], mapper: ColumnMapper, explicit: Mapping[str, str]
+    files: Sequence[InputFile],
+    looks: Sequence[FileSample],
+    mapper: ColumnMapper,
+    explicit: Mapping[str, str],
 ) -> FileGroup:
     """Return the group of files whose samples have the same kind of records."""
     columns = merged_columns(look.columns for look in looks if look.columns)
@@ -260,12 +315,22 @@ def _group_of(
         kind = "unknown"
     elif any(look.damage is not None and look.file.size for look in looks):
         kind = "damaged"
-    return FileGroup(files=tuple(files), looks=tuple(looks), columns=columns, mapping=mapping, kind=kind)
+    return FileGroup(
+        files=tuple(files),
+        looks=tuple(looks),
+        columns=columns,
+        mapping=mapping,
+        kind=kind,
+    )
 
 
 def name_of(files: Iterable[InputFile]) -> str:
-    """Return a name for a source of a configuration: the common beginning of the files' names."""
-    names = (re.sub(r"-\d+-of-\d+", "", PurePosixPath(file.path).name) for file in files)
+    """Return a name for a source of a configuration: the common beginning of the
+    files' names.
+    """
+    names = (
+        re.sub(r"-\d+-of-\d+", "", PurePosixPath(file.path).name) for file in files
+    )
     stems = [name.partition(".")[0] for name in names]
     common = os.path.commonprefix(stems)  # noqa: RUF071 - characters are meant
     plain = common if common in stems else re.sub(r"[\d._-]*$", "", common)
@@ -273,5 +338,7 @@ def name_of(files: Iterable[InputFile]) -> str:
 
 
 def source_name(text: str) -> str:
-    """Return `text` without the characters that a source's name may not have; "" if none remain."""
+    """Return `text` without the characters that a source's name may not have; "" if
+    none remain.
+    """
     return _NAME_CHARACTERS.sub("-", text).strip("._-")[:64].rstrip("._-")

@@ -1,4 +1,6 @@
-"""The result of inspecting a source: its files, splits, columns and statistics, frozen and JSON-able."""
+"""The result of inspecting a source: its files, splits, columns and statistics,
+frozen and JSON-able.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from tokenlake.etl.introspection.mapping import (
 from tokenlake.etl.introspection.shapes import Shape
 from tokenlake.etl.sources.rows import value_at
 
-Kind = Literal["text", "instruction", "chat", "preference", "unknown", "empty", "damaged"]
+Kind = Literal[
+    "text", "instruction", "chat", "preference", "unknown", "empty", "damaged"
+]
 
 NAMES: dict[Kind, str] = {
     "text": "raw text",
@@ -35,7 +39,8 @@ class Feature:
     """A column.
 
     Attributes:
-        type: as text, nested types in full: ``list<struct<role: string, content: string>>``.
+        type: as text, nested types in full: ``list<struct<role: string, content:
+            string>>``.
         nullable: whether it may hold nulls or, without a schema, did in the sample.
         role: what it is taken for, None for nothing.
     """
@@ -49,7 +54,9 @@ class Feature:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """A split: of a dataset on the Hub, or as the names of files suggest; bytes are stored ones."""
+    """A split: of a dataset on the Hub, or as the names of files suggest; bytes are
+    stored ones.
+    """
 
     name: str
     files: int
@@ -100,8 +107,10 @@ class Group:
         files, bytes: how many, and as stored.
         formats: such as ``jsonl.gz`` to number of files.
         rows: records, None where nothing is known.
-        rows_exact: whether `rows` is counted (footers, whole files) or estimated from the sample.
-        rows_margin: half of the range that holds the true number of records about 19 times of 20; None: unknown.
+        rows_exact: whether `rows` is counted (footers, whole files) or estimated from
+            the sample.
+        rows_margin: half of the range that holds the true number of records about 19
+            times of 20; None: unknown.
         features: their columns, in order.
         kind: what they are good for.
         mapping: which column is what.
@@ -109,7 +118,8 @@ class Group:
         sampled: records that were looked at.
         bad: how many of these are bad, by reason.
         sample: the first records, long strings cut.
-        entry: options of a configuration's dataset, None where a build cannot read these files.
+        entry: options of a configuration's dataset, None where a build cannot read
+            these files.
     """
 
     name: str
@@ -130,7 +140,9 @@ class Group:
 
     @property
     def records_in_words(self) -> str:
-        """The number of records, as ``500 records`` or ``about 66.1 k records ±20%``."""
+        """The number of records, as ``500 records`` or ``about 66.1 k records
+        ±20%``.
+        """
         if self.rows is None:
             return "unknown number of records"
         if self.rows_exact:
@@ -176,7 +188,9 @@ class Inspection:
 
     @property
     def runnable(self) -> bool:
-        """Whether the proposal is a configuration that a build can run (given a tokenizer)."""
+        """Whether the proposal is a configuration that a build can run (given a
+        tokenizer).
+        """
         return any(group.entry is not None for group in self.groups)
 
     def to_json(self) -> dict[str, Any]:
@@ -193,11 +207,13 @@ class DatasetMetadata:
         name: Path or id of the dataset.
         configs: Names of the subsets; empty if it has none.
         splits: Names of the splits; empty if it has none.
-        config: Subset that the other fields describe: the requested one, the default one, otherwise the first.
+        config: Subset that the other fields describe: the requested one, the default
+            one, otherwise the first.
         features: Column -> its type.
         roles: Role, such as ``text`` or ``messages``, -> the column that has it.
         num_rows: Number of rows; None if it can be known by reading only.
-        num_rows_exact: True if the rows were counted, False if their number is estimated.
+        num_rows_exact: True if the rows were counted, False if their number is
+            estimated.
         bytes: Size as stored.
         remarks: Remarks, such as the choice of the first subset.
 
@@ -221,7 +237,9 @@ class DatasetMetadata:
 
     @classmethod
     def of(cls, name: str, found: Inspection, config: str | None) -> DatasetMetadata:
-        """Return the contents that an inspection found, of its largest group of files."""
+        """Return the contents that an inspection found, of its largest group of
+        files.
+        """
         group = found.groups[0]
         return cls(
             name=name,
@@ -243,22 +261,40 @@ def mapped(
     rows: Sequence[Mapping[str, Any]],
     explicit: Mapping[str, str],
 ) -> ColumnMapping:
-    """Find the columns of every role; a text that is no top-level column is looked for inside of objects.
+    """Find the columns of every role; a text that is no top-level column is looked for
+    inside of objects.
 
     Such a text is named by its path: ``data.text``.
     """
     columns = dict(columns)
     for name, shape in columns.items():
-        # A column of several types is one of strings where most values are: the others are bad records.
-        values = [row[name] for row in rows if row.get(name) is not None] if shape.kind == "mixed" else []
-        if values and 2 * sum(isinstance(value, str) for value in values) >= len(values):
+        # A column of several types is one of strings where most values are: the others
+        # are bad records.
+        values = (
+            [row[name] for row in rows if row.get(name) is not None]
+            if shape.kind == "mixed"
+            else []
+        )
+        if values and 2 * sum(isinstance(value, str) for value in values) >= len(
+            values
+        ):
             columns[name] = Shape("string", nullable=shape.nullable)
-    lengths = {name: mean_length(rows, name) for name, shape in columns.items() if shape.is_text}
-    direct = {role: name for role, name in explicit.items() if name in columns or "." not in name}
+    lengths = {
+        name: mean_length(rows, name)
+        for name, shape in columns.items()
+        if shape.is_text
+    }
+    direct = {
+        role: name
+        for role, name in explicit.items()
+        if name in columns or "." not in name
+    }
     found = mapper.map(ROLES, columns, explicit=direct, lengths=lengths)
 
     if "text" in explicit.keys() - direct.keys():
-        return _with_text(found, MappedColumn("text", explicit["text"], "explicit", 1.0))
+        return _with_text(
+            found, MappedColumn("text", explicit["text"], "explicit", 1.0)
+        )
     if kind_of(found) != "unknown":
         return found
     inner = [
@@ -266,7 +302,11 @@ def mapped(
         for depth, path, name, shape in _inner(columns, "", 1)
         if shape.is_text and role_of(name) == "text"
     ]
-    return _with_text(found, MappedColumn("text", min(inner)[2], "synonym", 1.0)) if inner else found
+    return (
+        _with_text(found, MappedColumn("text", min(inner)[2], "synonym", 1.0))
+        if inner
+        else found
+    )
 
 
 def _with_text(mapping: ColumnMapping, text: MappedColumn) -> ColumnMapping:
@@ -289,12 +329,18 @@ def kind_of(mapping: ColumnMapping) -> Kind:
 
 
 def mean_length(rows: Iterable[Mapping[str, Any]], path: str) -> float:
-    """Return the mean characters of the strings in a column of the sample, 0.0 if there are none."""
-    sizes = [len(value) for row in rows if isinstance(value := value_at(row, path), str)]
+    """Return the mean characters of the strings in a column of the sample, 0.0 if
+    there are none.
+    """
+    sizes = [
+        len(value) for row in rows if isinstance(value := value_at(row, path), str)
+    ]
     return sum(sizes) / len(sizes) if sizes else 0.0
 
 
-def _inner(columns: Mapping[str, Shape], before: str, depth: int) -> list[tuple[int, str, str, Shape]]:
+def _inner(
+    columns: Mapping[str, Shape], before: str, depth: int
+) -> list[tuple[int, str, str, Shape]]:
     """Return (depth, path, name, shape) of the columns one or two levels down."""
     found: list[tuple[int, str, str, Shape]] = []
     for name, shape in columns.items():

@@ -1,7 +1,9 @@
-"""Inspection of a source before a build: its files, columns, kinds of records, and a proposed configuration.
+"""Inspection of a source before a build: its files, columns, kinds of records, and a
+proposed configuration.
 
-The cost is limited, however large the source is: the listing, and at most 4 MiB of each of about eight files. A local
-Arrow file is mapped, and only the pages of its first records are read. Local files are not hashed.
+The cost is limited, however large the source is: the listing, and at most 4 MiB of each
+of about eight files. A local Arrow file is mapped, and only the pages of its first
+records are read. Local files are not hashed.
 """
 
 from __future__ import annotations
@@ -29,9 +31,21 @@ from tokenlake.config.resolved import ResolvedSource
 from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.etl.introspection import file_choice, file_group
 from tokenlake.etl.introspection.file_group import FileGroup
-from tokenlake.etl.introspection.inspection import DatasetMetadata, Feature, Group, Inspection, Remark, Split
+from tokenlake.etl.introspection.inspection import (
+    DatasetMetadata,
+    Feature,
+    Group,
+    Inspection,
+    Remark,
+    Split,
+)
 from tokenlake.etl.introspection.mapping import ColumnMapper
-from tokenlake.etl.introspection.proposal import SEQ_LENGTH, entry_of, proposal, text_options
+from tokenlake.etl.introspection.proposal import (
+    SEQ_LENGTH,
+    entry_of,
+    proposal,
+    text_options,
+)
 from tokenlake.etl.introspection.sample import FileSample, look, shortened
 from tokenlake.etl.sources.file_signatures import kind_of
 from tokenlake.etl.sources.formats import belongs, compression_of, format_of
@@ -73,7 +87,9 @@ class _HubFacts:
             source: Source with type ``hub``.
             split: Requested split; None for the default.
         """
-        listing = list_repo(HubClient(source.storage_options), parse_id(source.data_files[0]))
+        listing = list_repo(
+            HubClient(source.storage_options), parse_id(source.data_files[0])
+        )
         subsets = listing.layout.subsets
         remarks: list[Remark] = []
 
@@ -84,7 +100,9 @@ class _HubFacts:
 
         splits: list[Split] = []
         for name, paths in subsets.get(subset or "", {}).items():
-            sizes = [listing.files[path].size for path in paths if path in listing.files]
+            sizes = [
+                listing.files[path].size for path in paths if path in listing.files
+            ]
             splits.append(Split(name=name, files=len(paths), bytes=sum(sizes)))
         names = tuple(entry.name for entry in splits)
         chosen = split
@@ -97,7 +115,9 @@ class _HubFacts:
 
 
 def _first_of(choice: str, name: str, names: tuple[str, ...]) -> Remark:
-    """Return the remark that a subset or split was chosen only because it is the first."""
+    """Return the remark that a subset or split was chosen only because it is the
+    first.
+    """
     message = f"this is {choice} {name!r}, the first of {listed(names)}: none of them is the default one"
     return Remark(file="", what=message)
 
@@ -126,15 +146,24 @@ class _ChosenFiles:
 
 @final
 class _Request:
-    """A source (`given` as `data_files`) and the options of a configuration's dataset that it was given with.
+    """A source (`given` as `data_files`) and the options of a configuration's dataset
+    that it was given with.
 
-    `source` has the listing's options resolved; its tokenizer means nothing. `survey` knows the splits of files once
-    they are listed.
+    `source` has the listing's options resolved; its tokenizer means nothing. `survey`
+    knows the splits of files once they are listed.
     """
 
-    def __init__(self, source: SourceLike, options: Mapping[str, Any], overrides: Iterable[str] = ()) -> None:
-        several = isinstance(source, list | tuple)
-        self.given: tuple[str, ...] = tuple(map(os.fspath, source if several else (source,)))  # pyright: ignore[reportArgumentType]
+    def __init__(
+        self,
+        source: SourceLike,
+        options: Mapping[str, Any],
+        overrides: Iterable[str] = (),
+    ) -> None:
+        sources = source if isinstance(source, list | tuple) else (source,)
+        self.given: tuple[str, ...] = tuple(
+            os.fspath(entry)  # pyright: ignore[reportArgumentType, reportCallIssue]
+            for entry in sources
+        )
         written = {name: value for name, value in options.items() if value is not None}
         dataset = {"name": _NAME, "data_files": list(self.given), **written}
         config = load_config(
@@ -149,9 +178,13 @@ class _Request:
             )
         self.source: ResolvedSource = resolve(config).sources[0]
         self.survey = Survey()
-        shown: dict[str, Any] = config.datasets[0].model_dump(mode="json", exclude_unset=True)
+        shown: dict[str, Any] = config.datasets[0].model_dump(
+            mode="json", exclude_unset=True
+        )
         self.options: dict[str, Any] = {
-            name: value for name, value in shown.items() if name not in {"name", "data_files"}
+            name: value
+            for name, value in shown.items()
+            if name not in {"name", "data_files"}
         }
 
     @property
@@ -161,7 +194,9 @@ class _Request:
 
     @cached_property
     def hub(self) -> _HubFacts | None:
-        """What the Hub says, None for files; the subset and split it chose become part of the source."""
+        """What the Hub says, None for files; the subset and split it chose become
+        part of the source.
+        """
         if not self.is_hub:
             return None
         facts = _HubFacts.of(self.source, self.options.get("split"))
@@ -173,7 +208,9 @@ class _Request:
 
     @cached_property
     def listing(self) -> Sequence[InputFile]:
-        """All files, of whatever split; a local one without a telling extension is what its first bytes show."""
+        """All files, of whatever split; a local one without a telling extension is
+        what its first bytes show.
+        """
         if self.hub is not None:
             return list_inputs(self.source)
         try:
@@ -189,7 +226,8 @@ class _Request:
 
     @cached_property
     def chosen(self) -> _ChosenFiles:
-        """The files to look into: those of the split that was asked for, else of the one that a build should train on.
+        """The files to look into: those of the split that was asked for, else of the
+        one that a build should train on.
 
         Raises:
             ConfigError: there is no such split.
@@ -198,17 +236,28 @@ class _Request:
         survey = self.survey
         has_lines = self.options.get("text_mode") == "lines"
         require_use_of_options(
-            _NAME, listing, delimiter=self.source.delimiter, text_mode="lines" if has_lines else None
+            _NAME,
+            listing,
+            delimiter=self.source.delimiter,
+            text_mode="lines" if has_lines else None,
         )
         if self.is_hub:
             return _ChosenFiles(listing, None, ())
         if self.source.split_from != "default":
-            return _ChosenFiles(list_inputs(self.source, hashed=False), self.options.get("split"), ())
-        is_named_alone = not survey.has_folder and len(survey.splits) == 1 and not survey.unnamed
+            return _ChosenFiles(
+                list_inputs(self.source, hashed=False), self.options.get("split"), ()
+            )
+        is_named_alone = (
+            not survey.has_folder and len(survey.splits) == 1 and not survey.unnamed
+        )
         if not survey.splits or is_named_alone:
             return _ChosenFiles(listing, None, ())
 
-        split = _DEFAULT_SPLIT if _DEFAULT_SPLIT in survey.splits else next(iter(survey.splits))
+        split = (
+            _DEFAULT_SPLIT
+            if _DEFAULT_SPLIT in survey.splits
+            else next(iter(survey.splits))
+        )
         if not survey.has_folder and survey.unnamed:
             split = _DEFAULT_SPLIT
         urls = set(survey.splits.get(split, ()))
@@ -222,7 +271,9 @@ class _Request:
         return _ChosenFiles(files, split, (Remark(file="", what=what),))
 
     def _sniffed_type(self) -> str | None:
-        """The type that all files' first bytes show, None where one is named otherwise or shows nothing."""
+        """The type that all files' first bytes show, None where one is named
+        otherwise or shows nothing.
+        """
         if any(map(is_url, self.given)):
             return None
         paths = [Path(path) for entry in self.given for path in expand(entry, None)[1]]
@@ -252,11 +303,17 @@ def _kind_of_bytes(path: Path) -> str | None:
 _SHOWN = 6
 
 
-def _passed_over(given: tuple[str, ...], wanted: SourceType | None) -> tuple[Remark, ...]:
-    """Return a remark about the files with other extensions in the given directories, without hidden files."""
+def _passed_over(
+    given: tuple[str, ...], wanted: SourceType | None
+) -> tuple[Remark, ...]:
+    """Return a remark about the files with other extensions in the given
+    directories, without hidden files.
+    """
     endings: Counter[str] = Counter()
     for entry in given:
-        for _, folders, names in os.walk(Path(entry.removeprefix("file://")).expanduser()):
+        for _, folders, names in os.walk(
+            Path(entry.removeprefix("file://")).expanduser()
+        ):
             folders[:] = [name for name in folders if not name.startswith((".", "_"))]
             endings.update(
                 "".join(PurePath(name).suffixes[-2:]) or name
@@ -269,7 +326,11 @@ def _passed_over(given: tuple[str, ...], wanted: SourceType | None) -> tuple[Rem
     counts = ", ".join(f"{name} {count:,}" for name, count in most_frequent[:_SHOWN])
     if len(most_frequent) > _SHOWN:
         counts += f" and {len(most_frequent) - _SHOWN} more endings"
-    return (Remark(file="", what=f"files that are not read, because of their names: {counts}"),)
+    return (
+        Remark(
+            file="", what=f"files that are not read, because of their names: {counts}"
+        ),
+    )
 
 
 _THREADS: Final = 8
@@ -284,22 +345,28 @@ class DatasetIntrospector:
     The source is looked at once, on first use; all answers come from that look.
 
     Args:
-        source: Path, glob, directory, URL, or with ``type="hf"`` the id of a dataset on the Hub; or several of them.
-            None: only :meth:`discover` can be called.
+        source: Path, glob, directory, URL, or with ``type="hf"`` the id of a dataset on
+            the Hub; or several of them. None: only :meth:`discover` can be called.
         type: Format of all files; None: that of their names.
-        subset: Subset of a dataset on the Hub, or of a folder whose README.md names subsets; None: the default one.
-        split: Split of a dataset on the Hub, or of files whose names contain splits; None: train, otherwise the first.
+        subset: Subset of a dataset on the Hub, or of a folder whose README.md names
+            subsets; None: the default one.
+        split: Split of a dataset on the Hub, or of files whose names contain splits;
+            None: train, otherwise the first.
         delimiter: Delimiter of CSV files; None: that of the format.
-        storage_options: Options of fsspec's file system; ``{"env": NAME}`` stands for an environment variable.
+        storage_options: Options of fsspec's file system; ``{"env": NAME}`` stands for
+            an environment variable.
         overrides: Further options as ``key=value`` texts, without literal secrets.
-        columns: Role -> column, if it is known (``{"text": "body"}``); None: all roles are searched.
-        mapper: Mapper that finds the other roles; None: one with a minimum score of 0.8.
+        columns: Role -> column, if it is known (``{"text": "body"}``); None: all roles
+            are searched.
+        mapper: Mapper that finds the other roles; None: one with a minimum score of
+            0.8.
         tokenizer: Tokenizer of the proposed configuration; None: a placeholder.
         seq_length: Tokens of a packed row in the proposed configuration.
         rows: Number of example records.
-        token: Token of the Hub: a text, ``{"env": NAME}``, or False for none; None: ``HF_TOKEN``, then the saved login.
-        cache_dir: Folder in which :meth:`discover` keeps its results; a changed dataset is looked at again. None: no
-            cache.
+        token: Token of the Hub: a text, ``{"env": NAME}``, or False for none; None:
+            ``HF_TOKEN``, then the saved login.
+        cache_dir: Folder in which :meth:`discover` keeps its results; a changed dataset
+            is looked at again. None: no cache.
 
     Raises:
         ConfigError: An option is wrong.
@@ -351,26 +418,38 @@ class DatasetIntrospector:
 
         Raises:
             SourceNotFoundError: Nothing matches the source.
-            ConfigError: An option is wrong, or the format of the files cannot be determined.
+            ConfigError: An option is wrong, or the format of the files cannot be
+                determined.
             SourceError: The storage cannot be reached.
         """
         return self._inspection
 
-    def discover(self, dataset: str, config: str | None = None) -> Result[DatasetMetadata, TokenlakeError]:
+    def discover(
+        self, dataset: str, config: str | None = None
+    ) -> Result[DatasetMetadata, TokenlakeError]:
         """Return the contents of a dataset, or the error.
 
         Args:
             dataset: Id on the Hub, path, glob, directory or URL.
-            config: Subset; None: the default one, otherwise the first, which a remark then names.
+            config: Subset; None: the default one, otherwise the first, which a remark
+                then names.
         """
         return attempt(lambda: self._discovered(dataset, config))
 
     def _discovered(self, dataset: str, config: str | None) -> DatasetMetadata:
-        given: dict[str, Any] = {**self._given, "subset": config or self._given["subset"]}
+        given: dict[str, Any] = {
+            **self._given,
+            "subset": config or self._given["subset"],
+        }
         if given["type"] is None and is_hub_id(dataset):
             given["type"] = "hf"
         look = DatasetIntrospector(
-            dataset, **given, overrides=self._overrides, mapper=self._mapper, rows=0, token=self._token
+            dataset,
+            **given,
+            overrides=self._overrides,
+            mapper=self._mapper,
+            rows=0,
+            token=self._token,
         )
         kept = None if self._cache is None else self._cache / f"{look.version}.json"
         if kept is not None and kept.is_file():
@@ -393,7 +472,9 @@ class DatasetIntrospector:
 
     @property
     def version(self) -> str:
-        """Hash of the listing: names, sizes and versions of all files, and the options of the inspection."""
+        """Hash of the listing: names, sizes and versions of all files, and the
+        options of the inspection.
+        """
         files = [(file.path, file.size, file.token, file.stat) for file in self._files]
         return fingerprint([self._request.given, self.subset, self.configs(), files])
 
@@ -401,18 +482,25 @@ class DatasetIntrospector:
     def _request(self) -> _Request:
         options = dict(self._given)
         if self._token is not None and options["type"] in ("hf", "huggingface"):
-            options["storage_options"] = {**(options["storage_options"] or {}), "token": self._token}
+            options["storage_options"] = {
+                **(options["storage_options"] or {}),
+                "token": self._token,
+            }
         return _Request(self._source or (), options, self._overrides)
 
     def configs(self) -> tuple[str, ...]:
-        """Return the subsets of a dataset on the Hub, or of a folder whose README.md names them; else none."""
+        """Return the subsets of a dataset on the Hub, or of a folder whose README.md
+        names them; else none.
+        """
         if self._request.hub is not None:
             return self._request.hub.configs
         _ = self._request.listing
         return self._request.survey.subsets
 
     def splits(self) -> tuple[Split, ...]:
-        """Return the splits: of a dataset on the Hub, or as the names of the files suggest."""
+        """Return the splits: of a dataset on the Hub, or as the names of the files
+        suggest.
+        """
         if self._request.hub is not None:
             return self._request.hub.splits
         size_of = {file.url: file.size for file in self._request.listing}
@@ -423,7 +511,9 @@ class DatasetIntrospector:
         return tuple(found)
 
     def features(self) -> tuple[Feature, ...]:
-        """Return the columns; those of the largest group where files hold different kinds of records."""
+        """Return the columns; those of the largest group where files hold different
+        kinds of records.
+        """
         return self._inspection.groups[0].features
 
     @cached_property
@@ -468,7 +558,9 @@ class DatasetIntrospector:
         )
 
     def _file_groups(self) -> list[FileGroup]:
-        """Return the files by kind of records, judged by samples of about eight files."""
+        """Return the files by kind of records, judged by samples of about eight
+        files.
+        """
         families = file_choice.families(self._files)
         source = self._request.source  # the listing may have changed it
         chosen = file_choice.chosen(families)
@@ -476,7 +568,9 @@ class DatasetIntrospector:
         for files in chosen:
             chosen_files += files
         samples = in_order(
-            lambda file: look(file, source.delimiter, source.storage_options), chosen_files, _THREADS
+            lambda file: look(file, source.delimiter, source.storage_options),
+            chosen_files,
+            _THREADS,
         )
         looked: list[tuple[list[InputFile], list[FileSample]]] = []
         for family, files in zip(families, chosen, strict=True):
@@ -496,14 +590,25 @@ class DatasetIntrospector:
         empty_files = [file for file in self._files if not file.size]
         for file in empty_files[:_NAMED]:
             # An empty file is valid where the format needs no byte.
-            needs_bytes = file.format in {"parquet", "arrow", "json"} or file.compression is not None
-            remarks.append(Remark(file=file.path, what="it is empty", fatal=needs_bytes))
+            needs_bytes = (
+                file.format in {"parquet", "arrow", "json"}
+                or file.compression is not None
+            )
+            remarks.append(
+                Remark(file=file.path, what="it is empty", fatal=needs_bytes)
+            )
         if len(empty_files) > _NAMED:
-            remarks.append(Remark(file="", what=f"{len(empty_files) - _NAMED:,} more files are empty"))
+            remarks.append(
+                Remark(
+                    file="", what=f"{len(empty_files) - _NAMED:,} more files are empty"
+                )
+            )
         return remarks
 
     def _names(self, parts: list[FileGroup]) -> list[str]:
-        """Return a different name for each source; the name of a single source comes from the given path."""
+        """Return a different name for each source; the name of a single source comes
+        from the given path.
+        """
         if len(parts) == 1 and len(self._request.given) == 1:
             path_parts = PurePosixPath(self._request.given[0]).parts
             plain_parts = [part for part in path_parts if not set("*?[") & set(part)]
@@ -518,7 +623,9 @@ class DatasetIntrospector:
         for part in parts:
             name = file_group.name_of(part.files)
             occurrences[name] += 1
-            names.append(name if occurrences[name] == 1 else f"{name[:60]}-{occurrences[name]}")
+            names.append(
+                name if occurrences[name] == 1 else f"{name[:60]}-{occurrences[name]}"
+            )
         return names
 
     def _group(self, part: FileGroup, name: str, damaged: set[str]) -> Group:
@@ -541,9 +648,17 @@ class DatasetIntrospector:
             entry=self._entry(part, name, damaged),
         )
 
-    def _entry(self, part: FileGroup, name: str, damaged: set[str]) -> dict[str, Any] | None:
-        """Options of a configuration's dataset for these files; damaged ones are left out."""
-        made = None if part.content_field is not None else text_options(part.kind, part.mapping)
+    def _entry(
+        self, part: FileGroup, name: str, damaged: set[str]
+    ) -> dict[str, Any] | None:
+        """Options of a configuration's dataset for these files; damaged ones are
+        left out.
+        """
+        made = (
+            None
+            if part.content_field is not None
+            else text_options(part.kind, part.mapping)
+        )
         if part.content_field is None and made is None:
             return None
         good = [file for file in part.files if file.path not in damaged]
@@ -552,7 +667,10 @@ class DatasetIntrospector:
         given, options = self._request.given, dict(self._request.options)
         if self._request.chosen.split is not None:
             options["split"] = self._request.chosen.split
-        if self._request.survey.subset is not None and len(self._request.survey.subsets) > 1:
+        if (
+            self._request.survey.subset is not None
+            and len(self._request.survey.subsets) > 1
+        ):
             options["subset"] = self._request.survey.subset
         options |= {
             "type": options.get("type") or part.retyped,
@@ -565,18 +683,22 @@ class DatasetIntrospector:
 
 
 def inspect(source: SourceLike, **options: Any) -> Inspection:
-    """Look into raw data without reading all of it; :class:`DatasetIntrospector` answers single questions.
+    """Look into raw data without reading all of it; :class:`DatasetIntrospector`
+    answers single questions.
 
     Args:
-        source: Path, glob, directory, URL, or with ``type="hf"`` the id of a dataset on the Hub; or several of them.
+        source: Path, glob, directory, URL, or with ``type="hf"`` the id of a dataset on
+            the Hub; or several of them.
         options: Keyword arguments of :class:`DatasetIntrospector`.
 
     Returns:
-        Files, splits, columns and statistics of a sample, example rows, and a proposed configuration.
+        Files, splits, columns and statistics of a sample, example rows, and a proposed
+        configuration.
 
     Raises:
         SourceNotFoundError: Nothing matches the source.
-        ConfigError: An option is wrong, or the format of the files cannot be determined.
+        ConfigError: An option is wrong, or the format of the files cannot be
+            determined.
         SourceError: The storage cannot be reached.
 
     Example:

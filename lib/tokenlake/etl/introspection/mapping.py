@@ -1,4 +1,6 @@
-"""Mapping from the roles of a pipeline, such as `text`, to the columns of a dataset: by name, synonym and type."""
+"""Mapping from the roles of a pipeline, such as `text`, to the columns of a dataset:
+by name, synonym and type.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,13 @@ from typing import Any, Final, Literal, final
 from tokenlake.base.checks import did_you_mean
 from tokenlake.base.result import Result, attempt
 from tokenlake.errors import ConfigError, TokenlakeError
-from tokenlake.etl.introspection.column_names import names_of, normalized, rank_of, role_of, similarity
+from tokenlake.etl.introspection.column_names import (
+    names_of,
+    normalized,
+    rank_of,
+    role_of,
+    similarity,
+)
 from tokenlake.etl.introspection.shapes import Shape
 
 How = Literal["explicit", "exact", "synonym", "fuzzy", "type"]
@@ -41,8 +49,9 @@ class MappedColumn:
     Attributes:
         role: Name of the role.
         column: Name of the column.
-        how: Step that found it: ``explicit`` (named by the caller), ``exact`` (the same name, however it is spelled),
-            ``synonym``, ``fuzzy`` (a similar name), or ``type`` (whatever its name).
+        how: Step that found it: ``explicit`` (named by the caller), ``exact`` (the same
+            name, however it is spelled), ``synonym``, ``fuzzy`` (a similar name), or
+            ``type`` (whatever its name).
         score: Similarity of the names, 0 to 1; 1.0 for explicit, exact and synonym.
     """
 
@@ -96,20 +105,24 @@ class ColumnMapping:
 @final
 @dataclass(frozen=True, slots=True)
 class ColumnMapper:
-    """Mapping from roles such as `text` to columns, in steps: explicit, exact name, synonym, similar name, type.
+    """Mapping from roles such as `text` to columns, in steps: explicit, exact name,
+    synonym, similar name, type.
 
-    Each step considers all roles before the next step begins. In a step the most similar pair is taken first (see
-    ``similarity`` in ``column_names.py``). Ties are broken by exact spelling, then by the order of the roles, then by
-    the commoner synonym, then by the name of the column. A column is used once. The order of the columns has no effect,
-    and a higher threshold only removes mappings. Among more than 1,000 columns names are not compared by similarity,
-    which would take minutes.
+    Each step considers all roles before the next step begins. In a step the most
+    similar pair is taken first (see ``similarity`` in ``column_names.py``). Ties are
+    broken by exact spelling, then by the order of the roles, then by the commoner
+    synonym, then by the name of the column. A column is used once. The order of the
+    columns has no effect, and a higher threshold only removes mappings. Among more than
+    1,000 columns names are not compared by similarity, which would take minutes.
 
-    If types are known, a column of an unsuitable type is not taken by its name: `messages` are lists of turns, and
-    `text`, `instruction` and `output` are strings. By type alone, the only list of turns is `messages`, and the only
-    string column, or one four times as long as every other, is `text`.
+    If types are known, a column of an unsuitable type is not taken by its name:
+    `messages` are lists of turns, and `text`, `instruction` and `output` are strings.
+    By type alone, the only list of turns is `messages`, and the only string column, or
+    one four times as long as every other, is `text`.
 
     Attributes:
-        min_fuzzy_score: Minimum similarity of two names that are matched by similarity, above 0 and at most 1.
+        min_fuzzy_score: Minimum similarity of two names that are matched by similarity,
+            above 0 and at most 1.
 
     Example:
         >>> from tokenlake.data_pipeline import ColumnMapper
@@ -137,29 +150,42 @@ class ColumnMapper:
         """Find a column for every wanted name.
 
         Args:
-            wanted: Roles such as ``text`` and ``messages``, or other names; repetitions count once.
+            wanted: Roles such as ``text`` and ``messages``, or other names; repetitions
+                count once.
             columns: Names of the existing columns, or mapping from name to type.
             explicit: Role -> column, for roles whose column is known; None: none.
-            lengths: Column of strings -> mean number of its characters, for mapping by type; None: unknown.
+            lengths: Column of strings -> mean number of its characters, for mapping by
+                type; None: unknown.
 
         Raises:
-            ConfigError: `explicit` names a column that does not exist, one column twice, or a name not wanted.
+            ConfigError: `explicit` names a column that does not exist, one column
+                twice, or a name not wanted.
         """
         search = _Search(tuple(dict.fromkeys(wanted)), columns)
         search.take_explicit(explicit or {})
         search.take(
-            "exact", lambda role, column: role == column or normalized(role) == normalized(column) != ""
+            "exact",
+            lambda role, column: (
+                role == column or normalized(role) == normalized(column) != ""
+            ),
         )
-        search.take("synonym", lambda role, column: role_of(role) == role_of(column) is not None)
+        search.take(
+            "synonym", lambda role, column: role_of(role) == role_of(column) is not None
+        )
         if search.compares_letters:
-            search.take("fuzzy", lambda role, column: _fuzzy(role, column, self.min_fuzzy_score))
+            search.take(
+                "fuzzy", lambda role, column: _fuzzy(role, column, self.min_fuzzy_score)
+            )
         search.take_by_type(lengths or {})
         return search.result()
 
     def map_columns(
-        self, source_columns: Iterable[str] | Mapping[str, Shape], target_schema: Iterable[str]
+        self,
+        source_columns: Iterable[str] | Mapping[str, Shape],
+        target_schema: Iterable[str],
     ) -> Result[dict[str, str], TokenlakeError]:
-        """Return {name of the schema: column} for every name of `target_schema`, or an error if one has no column.
+        """Return {name of the schema: column} for every name of `target_schema`, or an
+        error if one has no column.
 
         Args:
             source_columns: Names of the existing columns, or mapping from name to type.
@@ -167,7 +193,9 @@ class ColumnMapper:
         """
         return attempt(lambda: self._all_mapped(source_columns, target_schema))
 
-    def _all_mapped(self, columns: Iterable[str], wanted: Iterable[str]) -> dict[str, str]:
+    def _all_mapped(
+        self, columns: Iterable[str], wanted: Iterable[str]
+    ) -> dict[str, str]:
         """Return role -> column for all roles; ConfigError if one has no column."""
         if not isinstance(columns, Mapping):
             columns = tuple(columns)
@@ -176,7 +204,8 @@ class ColumnMapper:
             return mapping.columns
         missing = mapping.unmapped[0]
         candidates = ", ".join(
-            f"{candidate.column!r} ({candidate.score:.2f})" for candidate in missing.candidates
+            f"{candidate.column!r} ({candidate.score:.2f})"
+            for candidate in missing.candidates
         )
         names = ", ".join(map(repr, columns)) or "none"
         raise ConfigError(
@@ -191,7 +220,8 @@ class ColumnMapper:
 def fuzzy_match_columns(
     source_columns: Iterable[str], target_columns: Iterable[str], threshold: float = 0.7
 ) -> dict[str, str]:
-    """Return {target: source column} for the targets that have one, by name, synonym and similarity.
+    """Return {target: source column} for the targets that have one, by name, synonym
+    and similarity.
 
     Args:
         source_columns: Names of the existing columns.
@@ -218,7 +248,9 @@ class _Search:
         columns: Names of the columns, or mapping from name to type.
     """
 
-    def __init__(self, roles: tuple[str, ...], columns: Iterable[str] | Mapping[str, Shape]) -> None:
+    def __init__(
+        self, roles: tuple[str, ...], columns: Iterable[str] | Mapping[str, Shape]
+    ) -> None:
         self._roles = roles
         self._shapes: Mapping[str, Shape] = {}
         if isinstance(columns, Mapping):
@@ -248,26 +280,44 @@ class _Search:
                     got=column,
                 )
             if column not in self._free:
-                raise ConfigError(f"column mapping: column {column!r} is mapped to two names; map it to one")
+                raise ConfigError(
+                    f"column mapping: column {column!r} is mapped to two names; map it to one"
+                )
             self._put(role, column, "explicit", 1.0)
 
     def take(self, how: How, score: Callable[[str, str], float]) -> None:
-        """Take the pairs for which `score` (role, column) is above 0, the highest first."""
+        """Take the pairs for which `score` (role, column) is above 0, the highest
+        first.
+        """
         pairs: list[tuple[float, bool, int, int, str, str]] = []
         for index, role in enumerate(self._roles):
             if role in self._mapped:
                 continue
             for column in self._free:
-                pair_score = float(score(role, column)) if self._fits(role, column) else 0.0
+                pair_score = (
+                    float(score(role, column)) if self._fits(role, column) else 0.0
+                )
                 if pair_score > 0:
-                    # Ties: exact spelling, order of the roles, commonness of the synonym, name of the column.
-                    pairs.append((-pair_score, column != role, index, rank_of(column), column, role))
+                    # Ties: exact spelling, order of the roles, commonness of the
+                    # synonym, name of the column.
+                    pairs.append(
+                        (
+                            -pair_score,
+                            column != role,
+                            index,
+                            rank_of(column),
+                            column,
+                            role,
+                        )
+                    )
         for negative_score, _, _, _, column, role in sorted(pairs):
             if role not in self._mapped and column in self._free:
                 self._put(role, column, how, -negative_score)
 
     def take_by_type(self, lengths: Mapping[str, float]) -> None:
-        """Take the column that can only be `messages`, and the one that can only be `text`."""
+        """Take the column that can only be `messages`, and the one that can only be
+        `text`.
+        """
         for role in self._roles:
             if role in self._mapped:
                 continue
@@ -304,7 +354,9 @@ class _Search:
         self._free.remove(column)
 
     def _fits(self, role: str, column: str) -> bool:
-        """Return whether a column has a type that a role can have; an unknown type fits."""
+        """Return whether a column has a type that a role can have; an unknown type
+        fits.
+        """
         shape = self._shapes.get(column)
         if shape is None or shape.kind == "null":
             return True
@@ -314,11 +366,14 @@ class _Search:
         return shape.is_text or (kind not in _TEXT_ROLES and not shape.is_chat)
 
     def _only_text(self, lengths: Mapping[str, float]) -> str | None:
-        """Return the free string column; of several, one whose texts have 100 characters and are four times as long."""
+        """Return the free string column; of several, one whose texts have 100
+        characters and are four times as long.
+        """
         texts: list[str] = []
         for name in self._free:
             if name in self._shapes and self._shapes[name].is_text:
-                # A column whose name says that it is something else is not taken for a text.
+                # A column whose name says that it is something else is not taken for a
+                # text.
                 role = role_of(name)
                 if role is None or not self._fits(role, name):
                     texts.append(name)
@@ -335,15 +390,22 @@ class _Search:
         return None
 
     def _only_chat(self) -> str | None:
-        """Return the only free column of lists of turns; None if there is none, or several."""
-        chats = [name for name in self._free if name in self._shapes and self._shapes[name].is_chat]
+        """Return the only free column of lists of turns; None if there is none, or
+        several.
+        """
+        chats = [
+            name
+            for name in self._free
+            if name in self._shapes and self._shapes[name].is_chat
+        ]
         if len(chats) == 1:
             return chats[0]
         return None
 
 
 def _fuzzy(role: str, column: str, least: float) -> float:
-    """Return the best similarity of a column to any name of a role; 0 if it is below `least`.
+    """Return the best similarity of a column to any name of a role; 0 if it is below
+    `least`.
 
     A column that belongs to another role by its name has the similarity 0.
     """

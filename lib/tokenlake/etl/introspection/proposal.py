@@ -1,4 +1,6 @@
-"""A proposed configuration for a source: a `datasets` entry, or a whole YAML file with comments."""
+"""A proposed configuration for a source: a `datasets` entry, or a whole YAML file
+with comments.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,18 @@ from tokenlake.base import numbers
 from tokenlake.etl.introspection.inspection import NAMES, Group, Kind, Remark
 from tokenlake.etl.introspection.mapping import ColumnMapping
 
-_HEADS: Final = {"system": "System", "instruction": "Instruction", "input": "Input", "output": "Response"}
+_HEADS: Final = {
+    "system": "System",
+    "instruction": "Instruction",
+    "input": "Input",
+    "output": "Response",
+}
 
 
 def text_options(kind: Kind, mapping: ColumnMapping) -> dict[str, Any] | None:
-    """Return the options of a dataset of this kind; None where nothing can be proposed."""
+    """Return the options of a dataset of this kind; None where nothing can be
+    proposed.
+    """
     columns = mapping.columns
     if kind == "chat":
         field = columns["messages"]
@@ -34,11 +43,21 @@ def text_options(kind: Kind, mapping: ColumnMapping) -> dict[str, Any] | None:
                 if role != "output":
                     inputs.append(columns[role])
         template = "\n\n".join(parts)
-        return {"prompt": {"template": template, "input_columns": inputs, "label_column": columns["output"]}}
+        return {
+            "prompt": {
+                "template": template,
+                "input_columns": inputs,
+                "label_column": columns["output"],
+            }
+        }
     if kind == "preference":
         # Columns with the usual names need no option.
         options: dict[str, Any] = {"method": "dpo"}
-        for name, role in (("prompt", "instruction"), ("chosen", "chosen"), ("rejected", "rejected")):
+        for name, role in (
+            ("prompt", "instruction"),
+            ("chosen", "chosen"),
+            ("rejected", "rejected"),
+        ):
             column = columns.get(role)
             if column is not None and column != name:
                 options[f"{name}_field"] = column
@@ -74,14 +93,13 @@ _PACKED: Final = (
     "tokenize.max_length."
 )
 _SPLITS: Final = {"train": 0.99, "validation": 0.01}
-_MANY_DOCUMENTS: Final = 1000  # from which on a hundredth of them is worth being a split
+# From which on a hundredth of them is worth being a split.
+_MANY_DOCUMENTS: Final = 1000
 _SPLIT: Final = (
     "One document of a hundred is for validation, the same ones in every build: "
     'tl.open("STORE/NAME", split="validation"). Without these lines all are for training.'
 )
-_SPLIT_OF_FEW: Final = (
-    "All documents are for training. These lines would set some of them apart, by their share:"
-)
+_SPLIT_OF_FEW: Final = "All documents are for training. These lines would set some of them apart, by their share:"
 _TEXT_MODES: Final = {
     "document": "A file is one document; with `text_mode: lines`, each line is one.",
     "lines": "Each line is a document; with `text_mode: document`, a whole file is one.",
@@ -104,7 +122,8 @@ def proposal(
     seq_length: int,
     looked: str,
 ) -> str:
-    """Return YAML that :func:`tokenlake.load_config` reads, or only comments if nothing can be built.
+    """Return YAML that :func:`tokenlake.load_config` reads, or only comments if nothing
+    can be built.
 
     Args:
         source: Source, as the user named it.
@@ -139,7 +158,9 @@ def proposal(
     if "preference" in kinds:
         lines += _comment(_PAIRS)
     else:
-        lines += _packing_lines(seq_length, has_masks=any(_sort(group) == "chat" for group in runnable))
+        lines += _packing_lines(
+            seq_length, has_masks=any(_sort(group) == "chat" for group in runnable)
+        )
     has_split = any("split" in (group.entry or {}) for group in runnable)
     if not has_split:
         lines.append("")
@@ -148,9 +169,11 @@ def proposal(
 
 
 def _of_one_dataset(groups: list[Group]) -> list[Group]:
-    """Return the groups; those that cannot share a dataset with the first one have no entry.
+    """Return the groups; those that cannot share a dataset with the first one have no
+    entry.
 
-    Raw texts, texts of which only parts count toward the loss, and pairs are built separately.
+    Raw texts, texts of which only parts count toward the loss, and pairs are built
+    separately.
     """
     first_sort: str | None = None
     for group in groups:
@@ -169,7 +192,9 @@ def _findings_list(findings: Iterable[Remark]) -> list[str]:
     """Return remarks as a list in comments, the first ones of many."""
     remarks: list[str] = []
     for finding in findings:
-        remarks.append(f"{finding.file}: {finding.what}" if finding.file else finding.what)
+        remarks.append(
+            f"{finding.file}: {finding.what}" if finding.file else finding.what
+        )
     if not remarks:
         return []
     lines = ["#"]
@@ -195,16 +220,28 @@ def _left_out(group: Group) -> list[str]:
     strings = [feature.name for feature in group.features if feature.type == "string"]
     if group.kind == "unknown" and strings:
         names = ", ".join(strings[:_SHOWN])
-        lines += _comment(f"Columns of strings: {names}; name the text in `content_field`.")
+        lines += _comment(
+            f"Columns of strings: {names}; name the text in `content_field`."
+        )
     lines.append("")
     return lines
 
 
 def _packing_lines(seq_length: int, *, has_masks: bool) -> list[str]:
-    """Return the section `pack`. Texts with a loss mask stay whole: an answer needs its question."""
+    """Return the section `pack`. Texts with a loss mask stay whole: an answer needs
+    its question.
+    """
     if has_masks:
         lines = _comment(_PACKED_CHATS.format(seq_length))
-        return lines + _yaml({"pack": {"enabled": True, "seq_length": seq_length, "strategy": "best_fit"}})
+        return lines + _yaml(
+            {
+                "pack": {
+                    "enabled": True,
+                    "seq_length": seq_length,
+                    "strategy": "best_fit",
+                }
+            }
+        )
     lines = _comment(_PACKED.format(seq_length))
     return lines + _yaml({"pack": {"enabled": True, "seq_length": seq_length}})
 
@@ -214,16 +251,22 @@ def _tokenizer_lines(tokenizer: str | None, *, is_chat: bool) -> list[str]:
     if tokenizer is not None:
         return _yaml({"default_tokenizer": tokenizer})
     if is_chat:
-        lines = _comment("Missing: the tokenizer of a chat model, which has a chat template:")
+        lines = _comment(
+            "Missing: the tokenizer of a chat model, which has a chat template:"
+        )
         lines.append("# default_tokenizer: meta-llama/Llama-2-7b-chat-hf")
     else:
-        lines = _comment("Missing: the tokenizer, as a Hub id, a directory or a tokenizer.json file:")
+        lines = _comment(
+            "Missing: the tokenizer, as a Hub id, a directory or a tokenizer.json file:"
+        )
         lines.append("# default_tokenizer: openai-community/gpt2")
     return lines
 
 
 def _splits(groups: Iterable[Group]) -> list[str]:
-    """Return the lines that divide documents into splits; a comment, if they are few or nobody knows their number."""
+    """Return the lines that divide documents into splits; a comment, if they are few
+    or nobody knows their number.
+    """
     splits = _yaml({"source": {"splits": _SPLITS}})
     documents = sum(group.rows or 0 for group in groups)
     if documents >= _MANY_DOCUMENTS:
@@ -235,7 +278,9 @@ def _splits(groups: Iterable[Group]) -> list[str]:
 
 
 def _sort(group: Group) -> str:
-    """Return the sort of dataset that a group belongs to: ``text``, ``chat`` (with a loss mask) or ``preference``."""
+    """Return the sort of dataset that a group belongs to: ``text``, ``chat`` (with a
+    loss mask) or ``preference``.
+    """
     if group.kind == "chat" and group.mapping.get("text") is None:
         return "chat"
     composed = _MADE.keys() & (group.entry or {}).keys()
@@ -271,7 +316,9 @@ def _yaml(value: object) -> list[str]:
 
 
 def _dataset(group: Group) -> list[str]:
-    """Return a group of files as an entry of `datasets`, after comments with the reasons."""
+    """Return a group of files as an entry of `datasets`, after comments with the
+    reasons.
+    """
     entry = dict(group.entry or {})
     remarks = [f"{_summary(group)}."]
     if group.has_columns:
@@ -287,7 +334,9 @@ def _dataset(group: Group) -> list[str]:
 
     body = _yaml([entry])
     if group.bad:
-        reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(group.bad.items()))
+        reasons = ", ".join(
+            f"{reason} {count:,}" for reason, count in sorted(group.bad.items())
+        )
         remarks.append(
             f"{sum(group.bad.values()):,} of {group.sampled:,} sampled records are bad ({reasons}); a build fails at "
             "the first one, unless on_bad_record is quarantine."
@@ -320,7 +369,9 @@ def _content_reason(group: Group) -> str:
 
 def _summary(group: Group) -> str:
     """Return the name, kind, files and size of a group."""
-    formats = ", ".join(f"{name} {numbers.count(count)}" for name, count in group.formats.items())
+    formats = ", ".join(
+        f"{name} {numbers.count(count)}" for name, count in group.formats.items()
+    )
     files = numbers.plural(group.files, "file")
     summary = f"{group.name}: {NAMES[group.kind]}, {files} ({formats}), {numbers.size(group.bytes)}"
     if group.rows is not None:
@@ -330,7 +381,9 @@ def _summary(group: Group) -> str:
 
 def _columns(group: Group) -> str:
     """Return the first columns of a group and their types."""
-    columns = [f"{feature.name} ({feature.type})" for feature in group.features[:_SHOWN]]
+    columns = [
+        f"{feature.name} ({feature.type})" for feature in group.features[:_SHOWN]
+    ]
     hidden_count = len(group.features) - len(columns)
     if hidden_count:
         columns.append(f"{hidden_count} more")
@@ -338,7 +391,8 @@ def _columns(group: Group) -> str:
 
 
 def _comment(text: str, indent: str = "", hanging: str = "") -> list[str]:
-    """Return a text as lines of a comment. Line ends and invisible characters of foreign names are escaped.
+    """Return a text as lines of a comment. Line ends and invisible characters of
+    foreign names are escaped.
 
     Args:
         text: Text of the comment.
@@ -347,7 +401,11 @@ def _comment(text: str, indent: str = "", hanging: str = "") -> list[str]:
     """
     plain = ""
     for character in text:
-        plain += character if character.isprintable() else character.encode("unicode_escape").decode()
+        plain += (
+            character
+            if character.isprintable()
+            else character.encode("unicode_escape").decode()
+        )
     return textwrap.wrap(
         plain,
         _WIDTH,
@@ -358,9 +416,22 @@ def _comment(text: str, indent: str = "", hanging: str = "") -> list[str]:
     )
 
 
-def entry_of(name: str, files: str | list[str], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a configuration's dataset in the order in which people read them."""
-    order = ("type", "subset", "split", "delimiter", "content_field", "text_mode", *_MADE, "storage_options")
+def entry_of(
+    name: str, files: str | list[str], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the options of a configuration's dataset in the order in which people
+    read them.
+    """
+    order = (
+        "type",
+        "subset",
+        "split",
+        "delimiter",
+        "content_field",
+        "text_mode",
+        *_MADE,
+        "storage_options",
+    )
     entry: dict[str, Any] = {"name": name, "data_files": files}
     for option in order:
         if options.get(option) is not None:

@@ -1,9 +1,11 @@
 """The number of records of many files, from the few that were looked into.
 
-1. A file whose records are counted, by a footer or because all of it was read, counts as it is.
-2. A file that was looked into has its bytes times the mean of its records per byte, at places spread over it.
-3. Any other file counts like those of its format that were looked into and have its size, within a factor of eight;
-   otherwise like the one whose size is nearest.
+1. A file whose records are counted, by a footer or because all of it was read, counts
+   as it is.
+2. A file that was looked into has its bytes times the mean of its records per byte, at
+   places spread over it.
+3. Any other file counts like those of its format that were looked into and have its
+   size, within a factor of eight; otherwise like the one whose size is nearest.
 
 The margin is half of a range that holds the true number about 19 times of 20. With ``d[1] .. d[n]`` records per byte at
 places in their order, the error of their mean is that of :mod:`tokenlake.etl.plan.sampling`, and the margin of ``B``
@@ -14,11 +16,12 @@ bytes is::
 
 The margins of files add as independent errors.
 
-A file that can be read from its beginning only has one value, and no margin. That of the whole is given nevertheless
-if such files have less than a twentieth of the records.
+A file that can be read from its beginning only has one value, and no margin. That of
+the whole is given nevertheless if such files have less than a twentieth of the records.
 
-Example: a file of 1,000,000 bytes has 0.01, 0.01 and 0.02 records per byte at three places. It holds about 13,333
-records, and the margin is 2 * 1,000,000 * sqrt(0.0001 / 12) = 5,774.
+Example: a file of 1,000,000 bytes has 0.01, 0.01 and 0.02 records per byte at three
+places. It holds about 13,333 records, and the margin is 2 * 1,000,000 * sqrt(0.0001 /
+12) = 5,774.
 """
 
 from __future__ import annotations
@@ -45,14 +48,17 @@ class RowEstimate:
 
     Attributes:
         rows: Number of records.
-        margin: Half of the range around `rows`; 0 if they are counted, None if nothing is known about it.
+        margin: Half of the range around `rows`; 0 if they are counted, None if nothing
+            is known about it.
     """
 
     rows: int
     margin: int | None
 
 
-def estimate_rows(files: Sequence[InputFile], samples: Sequence[FileSample]) -> RowEstimate | None:
+def estimate_rows(
+    files: Sequence[InputFile], samples: Sequence[FileSample]
+) -> RowEstimate | None:
     """Return the number of records of files; None if no sample has any.
 
     Args:
@@ -60,7 +66,9 @@ def estimate_rows(files: Sequence[InputFile], samples: Sequence[FileSample]) -> 
         samples: Samples of some of them. Files that cannot be read have no records.
     """
     sample_by_path = {sample.file.path: sample for sample in samples}
-    readable = [sample for sample in samples if sample.damage is None and _densities(sample)]
+    readable = [
+        sample for sample in samples if sample.damage is None and _densities(sample)
+    ]
     if not readable:
         return None
 
@@ -68,18 +76,24 @@ def estimate_rows(files: Sequence[InputFile], samples: Sequence[FileSample]) -> 
     estimates: list[tuple[float, float | None]] = []  # records and margin of some files
     bytes_like: dict[
         str, int
-    ] = {}  # path of a sample -> bytes of the files that are like it and were not looked into
+        # Path of a sample -> bytes of the files that are like it and were not looked
+        # into.
+    ] = {}
     for file in files:
         sample = sample_by_path.get(file.path)
         if sample is None:
             nearest = _nearest(file, readable)
-            bytes_like[nearest.file.path] = bytes_like.get(nearest.file.path, 0) + file.size
+            bytes_like[nearest.file.path] = (
+                bytes_like.get(nearest.file.path, 0) + file.size
+            )
         elif sample.total is not None:
             counted += sample.total
         elif sample in readable:
             estimates.append(_of_bytes(file.size, _densities(sample)))
     for path, size in bytes_like.items():
-        estimates.append(_of_bytes(size, _densities_like(sample_by_path[path], readable)))
+        estimates.append(
+            _of_bytes(size, _densities_like(sample_by_path[path], readable))
+        )
 
     rows = counted + round(sum(records for records, _ in estimates))
     unknown = sum(records for records, margin in estimates if margin is None)
@@ -90,7 +104,9 @@ def estimate_rows(files: Sequence[InputFile], samples: Sequence[FileSample]) -> 
 
 
 def _densities(sample: FileSample) -> Sequence[float]:
-    """Return the records per byte at the places of a file; at one place, if the sample has no more."""
+    """Return the records per byte at the places of a file; at one place, if the
+    sample has no more.
+    """
     if sample.densities:
         return sample.densities
     if sample.total is not None:
@@ -99,7 +115,9 @@ def _densities(sample: FileSample) -> Sequence[float]:
 
 
 def _nearest(file: InputFile, samples: Sequence[FileSample]) -> FileSample:
-    """Return the sample of a file's format, or of any format, whose file is nearest in size."""
+    """Return the sample of a file's format, or of any format, whose file is nearest
+    in size.
+    """
     like = [sample for sample in samples if _form(sample.file) == _form(file)]
 
     def difference(sample: FileSample) -> float:
@@ -113,17 +131,24 @@ def _form(file: InputFile) -> tuple[str, str | None]:
 
 
 def _densities_like(sample: FileSample, samples: Sequence[FileSample]) -> list[float]:
-    """Return the mean records per byte of each sample whose file is like that of a sample."""
+    """Return the mean records per byte of each sample whose file is like that of a
+    sample.
+    """
     means: list[float] = []
     for other in samples:
         sizes = sorted((max(other.file.size, 1), max(sample.file.size, 1)))
-        if _form(other.file) == _form(sample.file) and sizes[1] <= _LIKE_SIZE * sizes[0]:
+        if (
+            _form(other.file) == _form(sample.file)
+            and sizes[1] <= _LIKE_SIZE * sizes[0]
+        ):
             means.append(statistics.fmean(_densities(other)))
     return means
 
 
 def _of_bytes(size: int, densities: Sequence[float]) -> tuple[float, float | None]:
-    """Return the records of some bytes and their margin, which is None with one value alone."""
+    """Return the records of some bytes and their margin, which is None with one
+    value alone.
+    """
     rows = size * statistics.fmean(densities)
     if len(densities) < 2:
         return rows, None

@@ -1,4 +1,6 @@
-"""A sample of one file: its columns, its first records and its faults; at most 4 MiB of the file are read."""
+"""A sample of one file: its columns, its first records and its faults; at most 4 MiB
+of the file are read.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,12 @@ import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
 
 from tokenlake.errors import DamagedFileError
-from tokenlake.etl.introspection.shapes import Shape, merged, shape_of_type, shape_of_value
+from tokenlake.etl.introspection.shapes import (
+    Shape,
+    merged,
+    shape_of_type,
+    shape_of_value,
+)
 from tokenlake.etl.sources.byte_stream import ByteStream
 from tokenlake.etl.sources.columnar import reading
 from tokenlake.etl.sources.contents import check_records
@@ -36,7 +43,9 @@ _BLOCK_BYTES: Final = 1 << 20
 """Decompressed bytes that are read at a time of a format that has no blocks."""
 _BLOCKS: Final = 2
 _COUNTED_BYTES: Final = 1 << 20
-"""Most bytes of a file of lines in which line ends are counted, at places spread over it."""
+"""Most bytes of a file of lines in which line ends are counted, at places spread
+over it.
+"""
 _COUNTED_SHARE: Final = 16
 """A small file has this part of its bytes counted."""
 _PLACES: Final = 64
@@ -59,7 +68,8 @@ class BoundReached(Exception):
 
 @final
 class BoundedBytes(InputBytes):
-    """An open input of which at most `limit` bytes can be read, repeated reads included.
+    """An open input of which at most `limit` bytes can be read, repeated reads
+    included.
 
     Attributes:
         bytes_read: Number of bytes read so far.
@@ -91,7 +101,8 @@ class FileSample:
     """Sample of a file.
 
     Attributes:
-        file: File with its format by the bytes, which the name may not say (JSON or JSON Lines).
+        file: File with its format by the bytes, which the name may not say (JSON or
+            JSON Lines).
         columns: Name -> type.
         rows: First records, at most 64.
         lengths: Estimated characters of a file that is one text; None for other files.
@@ -99,9 +110,11 @@ class FileSample:
         bad: Number of bad records in that part, by reason.
         stored: Stored bytes of that part.
         total: Number of records of the whole file if it is known exactly, else None.
-        densities: Records per byte at places spread over the file; empty if it can be read from its beginning only.
+        densities: Records per byte at places spread over the file; empty if it can be
+            read from its beginning only.
         delimiter: Delimiter of CSV cells if it differs from the extension's, else None.
-        lines: Numbers of non-empty lines and of blank lines at the beginning of a text file.
+        lines: Numbers of non-empty lines and of blank lines at the beginning of a text
+            file.
         damage: Reason that the file cannot be read; None for a readable file.
         remark: Part that was not sampled, and the reason; None for nothing.
         bytes_read: Number of bytes read for the sample.
@@ -124,9 +137,12 @@ class FileSample:
 
 
 def look(
-    file: InputFile, delimiter: str | None, storage_options: Mapping[str, Any] | None = None
+    file: InputFile,
+    delimiter: str | None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> FileSample:
-    """Return a sample of a file. A fault of the file is a part of the sample and is not raised.
+    """Return a sample of a file. A fault of the file is a part of the sample and is not
+    raised.
 
     Args:
         file: File.
@@ -143,25 +159,39 @@ def look(
             try:
                 sample = read(file, bounded, delimiter)
             except DamagedFileError as error:
-                sample = FileSample(file=file, columns={}, damage=error.details["problem"])
+                sample = FileSample(
+                    file=file, columns={}, damage=error.details["problem"]
+                )
             except BoundReached:
                 remark = f"not sampled: that needs more than {_MIB} MiB"
                 sample = FileSample(file=file, columns={}, remark=remark)
             return replace(sample, bytes_read=bounded.bytes_read)
     except OSError as error:  # such as a file without permission to read
-        return FileSample(file=file, columns={}, damage=f"it cannot be read ({error.strerror or error})")
+        return FileSample(
+            file=file,
+            columns={},
+            damage=f"it cannot be read ({error.strerror or error})",
+        )
 
 
-def _look_into_parquet(file: InputFile, data: BoundedBytes, _delimiter: str | None) -> FileSample:
-    """Return a sample of Parquet: the first rows of the first row group that has rows."""
+def _look_into_parquet(
+    file: InputFile, data: BoundedBytes, _delimiter: str | None
+) -> FileSample:
+    """Return a sample of Parquet: the first rows of the first row group that has
+    rows.
+    """
     if not file.size:
         raise damaged(file, "it is empty and has no footer")
     with open_parquet(data) as parquet:
         columns = _columns(parquet.schema_arrow)
         metadata = parquet.metadata
-        sample = FileSample(file=file, columns=columns, stored=file.size, total=metadata.num_rows)
+        sample = FileSample(
+            file=file, columns=columns, stored=file.size, total=metadata.num_rows
+        )
         groups = range(metadata.num_row_groups)
-        group = next((index for index in groups if metadata.row_group(index).num_rows), None)
+        group = next(
+            (index for index in groups if metadata.row_group(index).num_rows), None
+        )
         if group is None:
             return sample
         chosen = _affordable(metadata.row_group(group), columns)
@@ -173,7 +203,9 @@ def _look_into_parquet(file: InputFile, data: BoundedBytes, _delimiter: str | No
                 )
                 rows = _records(file, next(batches, None))
         except BoundReached:
-            return replace(sample, remark=f"no sample: its first pages need more than {_MIB} MiB")
+            return replace(
+                sample, remark=f"no sample: its first pages need more than {_MIB} MiB"
+            )
 
     remark: str | None = None
     left_out = [name for name in columns if name not in chosen]
@@ -183,8 +215,11 @@ def _look_into_parquet(file: InputFile, data: BoundedBytes, _delimiter: str | No
 
 
 def _affordable(group: pq.RowGroupMetaData, columns: Mapping[str, Shape]) -> list[str]:
-    """Return the columns whose first pages fit in the limit, in the file's order; texts and chats go first."""
-    # The bytes of a column are at most those of its first page, its dictionary and the sampled rows.
+    """Return the columns whose first pages fit in the limit, in the file's order;
+    texts and chats go first.
+    """
+    # The bytes of a column are at most those of its first page, its dictionary and the
+    # sampled rows.
     column_bytes: Counter[str] = Counter()
     for index in range(group.num_columns):
         chunk = group.column(index)
@@ -195,21 +230,29 @@ def _affordable(group: pq.RowGroupMetaData, columns: Mapping[str, Shape]) -> lis
 
     chosen: set[str] = set()
     remaining_bytes = _COLUMN_BYTES
-    for name in sorted(columns, key=lambda name: not (columns[name].is_text or columns[name].is_chat)):
+    for name in sorted(
+        columns, key=lambda name: not (columns[name].is_text or columns[name].is_chat)
+    ):
         if column_bytes[name] <= remaining_bytes:
             chosen.add(name)
             remaining_bytes -= column_bytes[name]
     return [name for name in columns if name in chosen]
 
 
-def _look_into_arrow(file: InputFile, data: BoundedBytes, _delimiter: str | None) -> FileSample:
-    """Return a sample of an Arrow file or stream: the first rows of its first record batch."""
+def _look_into_arrow(
+    file: InputFile, data: BoundedBytes, _delimiter: str | None
+) -> FileSample:
+    """Return a sample of an Arrow file or stream: the first rows of its first record
+    batch.
+    """
     is_stream = data.pread(6, 0) != b"ARROW1"
     with reading(file, "its schema"):
         # A mapped file reads only the pages that the first records touch.
         can_map = file.is_local and not file.compression
         opened_file = pa.memory_map(file.url) if can_map else data.for_arrow()
-        reader: Any = ipc.open_stream(opened_file) if is_stream else ipc.open_file(opened_file)
+        reader: Any = (
+            ipc.open_stream(opened_file) if is_stream else ipc.open_file(opened_file)
+        )
     sample = FileSample(file=file, columns=_columns(reader.schema), stored=file.size)
 
     # A stream does not say how many record batches it has.
@@ -220,7 +263,10 @@ def _look_into_arrow(file: InputFile, data: BoundedBytes, _delimiter: str | None
         with reading(file, "its first record batch"):
             batch = reader.read_next_batch() if is_stream else reader.get_batch(0)
     except BoundReached:
-        return replace(sample, remark=f"no sample: its first record batch needs more than {_MIB} MiB")
+        return replace(
+            sample,
+            remark=f"no sample: its first record batch needs more than {_MIB} MiB",
+        )
     except StopIteration:
         return replace(sample, total=0)
 
@@ -242,20 +288,29 @@ def _columns(schema: pa.Schema) -> dict[str, Shape]:
     return {field.name: shape_of_type(field.type, field.nullable) for field in fields}
 
 
-def _records(file: InputFile, batch: pa.RecordBatch | None) -> tuple[dict[str, Any], ...]:
-    """Return the rows of a batch; none if Python has no type for one of their values."""
+def _records(
+    file: InputFile, batch: pa.RecordBatch | None
+) -> tuple[dict[str, Any], ...]:
+    """Return the rows of a batch; none if Python has no type for one of their
+    values.
+    """
     if batch is None:
         return ()
     with reading(file, "its first records"):
         batch.validate(full=True)  # the conversion trusts offsets and encodings
     try:
         return tuple(batch.to_pylist())
-    except (ValueError, OverflowError):  # such as a timestamp that Python has no date for
+    # Such as a timestamp that Python has no date for.
+    except (ValueError, OverflowError):
         return ()
 
 
-def _look_into_records(file: InputFile, data: BoundedBytes, delimiter: str | None) -> FileSample:
-    """Return a sample of a format that is read from its beginning: JSON, CSV or text."""
+def _look_into_records(
+    file: InputFile, data: BoundedBytes, delimiter: str | None
+) -> FileSample:
+    """Return a sample of a format that is read from its beginning: JSON, CSV or
+    text.
+    """
     is_document = file.format == "text" and file.text_mode == "document"
     stream = ByteStream(data)
     head = stream.read(_BLOCK_BYTES if is_document else _BUFFER_BYTES)
@@ -265,21 +320,28 @@ def _look_into_records(file: InputFile, data: BoundedBytes, delimiter: str | Non
     if delimiter is None and file.format in {"csv", "tsv"}:
         delimiter = _detected_delimiter(file, head)
 
-    # Read the first blocks. Lines are read of a document, too: they may turn out to be the documents.
+    # Read the first blocks. Lines are read of a document, too: they may turn out to be
+    # the documents.
     as_lines = replace(file, text_mode="lines")
     file_range = FileRange(file=as_lines, start=0, stop=file.size, weight=file.size)
     if file.format == "text":
         want = Want(text="text", block_bytes=_BLOCK_BYTES)
     else:
-        want = Want(text=None, columns=None, delimiter=delimiter, block_bytes=_BLOCK_BYTES)
+        want = Want(
+            text=None, columns=None, delimiter=delimiter, block_bytes=_BLOCK_BYTES
+        )
     blocks: list[Parsed] = []
     is_whole = False
     try:
-        blocks.extend(islice(reader_of(file.format)(file_range, data, want, None), _BLOCKS))
+        blocks.extend(
+            islice(reader_of(file.format)(file_range, data, want, None), _BLOCKS)
+        )
         is_whole = len(blocks) < _BLOCKS
     except BoundReached:
         if not blocks:
-            return FileSample(file=file, columns={}, remark=f"no record ends in its first {_MIB} MiB")
+            return FileSample(
+                file=file, columns={}, remark=f"no record ends in its first {_MIB} MiB"
+            )
 
     sample = _sample_of_blocks(file, blocks, delimiter, is_whole=is_whole)
     if not is_whole and file.is_lines and not file.compression:
@@ -296,12 +358,15 @@ def _look_into_records(file: InputFile, data: BoundedBytes, delimiter: str | Non
 
 
 def _line_densities(file: InputFile, data: BoundedBytes) -> tuple[float, ...]:
-    """Return the line ends per byte at even distances in a file of lines, as far as the limit of bytes goes.
+    """Return the line ends per byte at even distances in a file of lines, as far as the
+    limit of bytes goes.
 
     Long lines have no end at most places, and one at a few: the mean is right.
     """
     places = _PLACES if file.is_local else _REMOTE_PLACES
-    window = bytearray(max(1, min(_COUNTED_BYTES, file.size // _COUNTED_SHARE) // places))
+    window = bytearray(
+        max(1, min(_COUNTED_BYTES, file.size // _COUNTED_SHARE) // places)
+    )
     densities: list[float] = []
     for place in range(places):
         begin = int((place + 0.5) * (file.size - len(window)) / places)
@@ -315,9 +380,13 @@ def _line_densities(file: InputFile, data: BoundedBytes) -> tuple[float, ...]:
 
 
 def _detected_delimiter(file: InputFile, head: bytes) -> str | None:
-    """Return the most frequent delimiter of the header; None if the extension's delimiter is in it."""
+    """Return the most frequent delimiter of the header; None if the extension's
+    delimiter is in it.
+    """
     header = head.partition(b"\n")[0].decode("utf-8", errors="replace")
-    count, most_frequent = max((header.count(delimiter), delimiter) for delimiter in _DELIMITERS)
+    count, most_frequent = max(
+        (header.count(delimiter), delimiter) for delimiter in _DELIMITERS
+    )
     usual = "\t" if file.format == "tsv" else ","
     return most_frequent if count and usual not in header else None
 
@@ -350,7 +419,8 @@ def _sample_of_blocks(
 
     stored = file.size
     if not is_whole:
-        # About half of the bytes that a decompressor took last are not decompressed yet.
+        # About half of the bytes that a decompressor took last are not decompressed
+        # yet.
         unread = _BUFFER_BYTES // 2 if file.compression else 0
         stored = max(1, bytes_read - unread)
     return FileSample(
@@ -366,7 +436,9 @@ def _sample_of_blocks(
     )
 
 
-def _seen_columns(file: InputFile, rows: list[dict[str, Any]], blocks: list[Parsed]) -> dict[str, Shape]:
+def _seen_columns(
+    file: InputFile, rows: list[dict[str, Any]], blocks: list[Parsed]
+) -> dict[str, Shape]:
     """Return the columns of text, of the records' keys, or of the blocks' schema."""
     if file.format == "text":
         return {"text": Shape("string")}
@@ -378,7 +450,9 @@ def _seen_columns(file: InputFile, rows: list[dict[str, Any]], blocks: list[Pars
     return {}
 
 
-_LOOKS: Final[dict[str, Callable[[InputFile, BoundedBytes, str | None], FileSample]]] = {
+_LOOKS: Final[
+    dict[str, Callable[[InputFile, BoundedBytes, str | None], FileSample]]
+] = {
     "parquet": _look_into_parquet,
     "arrow": _look_into_arrow,
 }
@@ -389,7 +463,9 @@ _SHOWN_DEPTH: Final = 6
 
 
 def shortened(value: object, depth: int = _SHOWN_DEPTH) -> Any:
-    """Return a JSON-able copy of a value, with long strings and lists cut at a note, and bytes as their number."""
+    """Return a JSON-able copy of a value, with long strings and lists cut at a note,
+    and bytes as their number.
+    """
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if value is None or isinstance(value, bool | int):

@@ -1,4 +1,6 @@
-"""Shapes of columns: the types of JSON values and Arrow columns, merged over records and files."""
+"""Shapes of columns: the types of JSON values and Arrow columns, merged over records
+and files.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ import pyarrow as pa
 from tokenlake.base.arrays import STRINGS
 from tokenlake.runtime.column_types import is_list
 
-_SHOWN_FIELDS: Final = 12  # of a struct; JSON objects used as dictionaries have thousands
+# Of a struct; JSON objects used as dictionaries have thousands.
+_SHOWN_FIELDS: Final = 12
 _CHAT_KEYS: Final = (frozenset({"role", "content"}), frozenset({"from", "value"}))
 
 
@@ -21,11 +24,12 @@ class Shape:
     """Type of the values of a column.
 
     Attributes:
-        kind: ``string``, ``int64``, ``struct`` and so on; ``null`` if no value was seen, ``mixed`` if values of
-            several types were.
+        kind: ``string``, ``int64``, ``struct`` and so on; ``null`` if no value was
+            seen, ``mixed`` if values of several types were.
         fields: Names and shapes of a struct's fields, in order.
         item: Shape of a list's values.
-        nullable: True if a value may be null or missing by the schema; without a schema, if one was.
+        nullable: True if a value may be null or missing by the schema; without a
+            schema, if one was.
     """
 
     kind: str
@@ -52,7 +56,9 @@ class Shape:
 
     @property
     def is_chat(self) -> bool:
-        """True if the values are lists of turns: objects with `role` and `content`, or `from` and `value`."""
+        """True if the values are lists of turns: objects with `role` and `content`,
+        or `from` and `value`.
+        """
         if self.item is None:
             return False
         names = {name for name, _ in self.item.fields}
@@ -72,13 +78,19 @@ def shape_of_type(kind: pa.DataType, nullable: bool = True) -> Shape:
         return shape_of_type(anything.storage_type, nullable)
     if types.is_struct(kind):
         fields = [anything.field(index) for index in range(anything.num_fields)]
-        inner = tuple((field.name, shape_of_type(field.type, field.nullable)) for field in fields)
+        inner = tuple(
+            (field.name, shape_of_type(field.type, field.nullable)) for field in fields
+        )
         return Shape("struct", fields=inner, nullable=nullable)
     if is_list(kind):
         return Shape("list", item=shape_of_type(anything.value_type), nullable=nullable)
     if kind in STRINGS:
         return Shape("string", nullable=nullable)
-    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind):
+    if (
+        types.is_binary(kind)
+        or types.is_large_binary(kind)
+        or types.is_binary_view(kind)
+    ):
         return Shape("binary", nullable=nullable)
     return Shape(str(kind), nullable=nullable)
 
@@ -89,9 +101,17 @@ def shape_of_value(value: object) -> Shape:
         return NULL
     if isinstance(value, dict):
         entries = cast("dict[str, Any]", value)
-        return Shape("struct", fields=tuple((name, shape_of_value(item)) for name, item in entries.items()))
+        return Shape(
+            "struct",
+            fields=tuple(
+                (name, shape_of_value(item)) for name, item in entries.items()
+            ),
+        )
     if isinstance(value, list):
-        return Shape("list", item=merged(shape_of_value(item) for item in cast("list[Any]", value)))
+        return Shape(
+            "list",
+            item=merged(shape_of_value(item) for item in cast("list[Any]", value)),
+        )
     if isinstance(value, bool):
         return Shape("bool")
     if isinstance(value, int):
@@ -102,7 +122,9 @@ def shape_of_value(value: object) -> Shape:
 
 
 def merged(shapes: Iterable[Shape]) -> Shape:
-    """Return the shape of values of all these shapes, whatever their order; NULL without any."""
+    """Return the shape of values of all these shapes, whatever their order; NULL
+    without any.
+    """
     nullable = False
     typed_shapes: list[Shape] = []
     for shape in shapes:
@@ -126,7 +148,9 @@ def merged(shapes: Iterable[Shape]) -> Shape:
 
 
 def _fields(structs: list[dict[str, Shape]]) -> tuple[tuple[str, Shape], ...]:
-    """Return the merged fields of structs, in the order in which they first occur; a missing field is null."""
+    """Return the merged fields of structs, in the order in which they first occur; a
+    missing field is null.
+    """
     names: dict[str, None] = {}
     for struct in structs:
         names.update(dict.fromkeys(struct))
@@ -138,5 +162,7 @@ def _fields(structs: list[dict[str, Shape]]) -> tuple[tuple[str, Shape], ...]:
 
 
 def merged_columns(tables: Iterable[Mapping[str, Shape]]) -> dict[str, Shape]:
-    """Return the columns of several tables; one that is missing in a table is nullable."""
+    """Return the columns of several tables; one that is missing in a table is
+    nullable.
+    """
     return dict(_fields([dict(table) for table in tables]))

@@ -8,7 +8,9 @@ from typing import Any, Final, TypeAlias
 from tokenlake.etl.sources.inputs import InputFile
 
 Progress: TypeAlias = Callable[[dict[str, Any]], None]
-"""Receives increments of a job's bytes, documents and tokens and, at the end of the job, the times of its steps."""
+"""Receives increments of a job's bytes, documents and tokens and, at the end of the
+job, the times of its steps.
+"""
 
 _listeners: Final[list[Callable[[str], None]]] = []
 """The one listener of this process, or none."""
@@ -28,7 +30,8 @@ def begin(what: str, file: InputFile, positions: Sequence[int] | Any = ()) -> No
     Args:
         what: Verb of the activity, such as ``reading``.
         file: Input file that is processed.
-        positions: Positions of the records that are processed, in their order; empty for the whole file.
+        positions: Positions of the records that are processed, in their order; empty
+            for the whole file.
     """
     if not _listeners:
         return

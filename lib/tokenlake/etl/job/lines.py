@@ -25,7 +25,8 @@ from tokenlake.etl.job.messages import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerAnswer:
-    """A line that a worker writes: any number with `progress`, then one with `rss` and either `result` or `error`.
+    """A line that a worker writes: any number with `progress`, then one with `rss` and
+    either `result` or `error`.
 
     Attributes:
         progress: Increments since the last line; any line may have them.
@@ -64,7 +65,8 @@ def to_line(message: Job | SecretBlocks | WarmJob | WorkerAnswer) -> bytes:
     try:
         return msgspec.json.encode(message) + b"\n"
     except (UnicodeEncodeError, OverflowError):
-        # The name of a file may hold bytes that are not UTF-8: Python's own JSON escapes them.
+        # The name of a file may hold bytes that are not UTF-8: Python's own JSON
+        # escapes them.
         fields = msgspec.to_builtins(message, str_keys=True)
         return json.dumps(fields).encode() + b"\n"
 
@@ -73,7 +75,8 @@ def job_of(line: bytes) -> Job | SecretBlocks | WarmJob:
     """Return the job of a line.
 
     Raises:
-        WorkerError: The line has a job of another release, which this one does not know.
+        WorkerError: The line has a job of another release, which this one does not
+            know.
     """
     try:
         envelope = decoder(_Envelope).decode(line)

@@ -1,6 +1,7 @@
 """Messages to a worker process: its jobs, and what it should load or know before one.
 
-A worker answers every :data:`Job`. It answers neither :class:`SecretBlocks` nor :class:`WarmJob`.
+A worker answers every :data:`Job`. It answers neither :class:`SecretBlocks` nor
+:class:`WarmJob`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class ParentVersion:
         name: Name of the source in the configuration, which weights and audits use.
         dataset: Name of the dataset.
         version: Number of the version.
-        sha256: Hash of its manifest (hex). A worker refuses a version with another manifest.
+        sha256: Hash of its manifest (hex). A worker refuses a version with another
+            manifest.
         split: Name of the split that is mixed.
     """
 
@@ -46,18 +48,23 @@ class RowsOut:
     """Format of the rows that a build of stored versions writes.
 
     Attributes:
-        pack: Packing of documents; None leaves rows as they are stored (`tokens` or `packed`).
+        pack: Packing of documents; None leaves rows as they are stored (`tokens` or
+            `packed`).
         width: Number of ids of a packed row; None for `tokens`.
-        prefix: Ids that the tokenizer's post-processor puts before a document, where the parents' configuration has it
-            add them: a row of `tokens` begins with them already.
+        prefix: Ids that the tokenizer's post-processor puts before a document, where
+            the parents' configuration has it add them: a row of `tokens` begins with
+            them already.
         suffix: Ids that it puts after a document, likewise.
         eos_id: Id of EOS.
         pad_id: Id of padding.
-        append_eos: Whether packing adds EOS after a document that does not end with one.
-        whole: Names of the parents whose documents are rendered with all special tokens that belong around them.
+        append_eos: Whether packing adds EOS after a document that does not end with
+            one.
+        whole: Names of the parents whose documents are rendered with all special tokens
+            that belong around them.
         loss_mask: Whether rows have a mask of the ids that count toward the loss.
         max_shard_size: Number of bytes after which a part is closed.
-        tokenizer: The sha256 (hex) of the ``tokenizer.json`` of all parents; None where they have none.
+        tokenizer: The sha256 (hex) of the ``tokenizer.json`` of all parents; None where
+            they have none.
     """
 
     pack: ResolvedPack | None
@@ -87,9 +94,11 @@ class SecretBlocks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmJob:
-    """Load and import everything that the units of a source probably need; a worker does not answer it.
+    """Load and import everything that the units of a source probably need; a worker
+    does not answer it.
 
-    The tokenizer backend is not chosen yet. The loaded one is used if the gate chooses it.
+    The tokenizer backend is not chosen yet. The loaded one is used if the gate chooses
+    it.
 
     Attributes:
         store: Address of the store that has the tokenizer.
@@ -109,7 +118,8 @@ class WarmJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineJob:
-    """Choose the tokenizer backend of a source: static checks, then a probe on its first documents.
+    """Choose the tokenizer backend of a source: static checks, then a probe on its
+    first documents.
 
     Attributes:
         store: Address of the store that has the tokenizer.
@@ -164,12 +174,15 @@ class UnitJob(_Target):
         append_eos: Whether packing adds EOS after each document.
         max_shard_size: Number of bytes after which a part is closed.
         excluded: Positions of the records that are left out, by file id.
-        bad_budget: Number of bad records after which the whole build cannot succeed any more.
+        bad_budget: Number of bad records after which the whole build cannot succeed any
+            more.
         loss_mask: Whether rows have a mask of the tokens that count toward the loss.
-        attention_mask: Whether unpacked rows have a mask of the ids that are not padding.
-        kept: Name and type of each column of kept fields of the dataset, see :mod:`tokenlake.runtime.schema`.
-        files: Number of files that are written for each split, whatever their size; None closes a file after
-            `max_shard_size`.
+        attention_mask: Whether unpacked rows have a mask of the ids that are not
+            padding.
+        kept: Name and type of each column of kept fields of the dataset, see
+            :mod:`tokenlake.runtime.schema`.
+        files: Number of files that are written for each split, whatever their size;
+            None closes a file after `max_shard_size`.
     """
 
     source: ResolvedSource
@@ -192,7 +205,9 @@ class UnitJob(_Target):
 
     @property
     def tokenizer_json(self) -> str | None:
-        """The sha256 (hex) of ``tokenizer.json``; None where the tokenizer has no such file."""
+        """The sha256 (hex) of ``tokenizer.json``; None where the tokenizer has no
+        such file.
+        """
         return self.tokenizer_files.get("tokenizer.json")
 
 
@@ -201,7 +216,8 @@ class MixJob(_Target):
     """Write the rows at positions ``start .. stop`` of a mixture.
 
     Attributes:
-        parents_store: Address of the store of the parents; normally the store that the parts are written to.
+        parents_store: Address of the store of the parents; normally the store that the
+            parts are written to.
         level: Kind of row that is mixed.
         parents: Versions that are mixed, in the order of the mixture's names.
         mixture: Order of the mixture.
@@ -222,17 +238,20 @@ class MixJob(_Target):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepackJob(_Target):
-    """Pack the documents of one unit of a parent again, in their stored order, split by split.
+    """Pack the documents of one unit of a parent again, in their stored order, split by
+    split.
 
-    A unit of the parent becomes a unit. Greedy packing of stored tokens therefore gives the same rows as packing the
-    text at once would have given.
+    A unit of the parent becomes a unit. Greedy packing of stored tokens therefore gives
+    the same rows as packing the text at once would have given.
 
     Attributes:
-        parents_store: Address of the store of the parent; normally the store that the parts are written to.
-        parent: Version whose documents are packed. Every split is packed by itself; where `split` names a held-out
-            split, only that one is packed.
+        parents_store: Address of the store of the parent; normally the store that the
+            parts are written to.
+        parent: Version whose documents are packed. Every split is packed by itself;
+            where `split` names a held-out split, only that one is packed.
         parent_unit: Index of the unit in the parent.
-        source: Name of the source of the parent's unit, which becomes the source of this unit.
+        source: Name of the source of the parent's unit, which becomes the source of
+            this unit.
         out: Format of the new rows; `out.pack` is set.
     """
 
@@ -246,11 +265,13 @@ class RepackJob(_Target):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignJob:
-    """Make the signatures of one unit's documents, see :mod:`tokenlake.etl.clean.signatures`.
+    """Make the signatures of one unit's documents, see
+    :mod:`tokenlake.etl.clean.signatures`.
 
     Attributes:
         store: Address of the store that they are written to.
-        fingerprint: Identity of the unit's inputs and of the signing; it names the file.
+        fingerprint: Identity of the unit's inputs and of the signing; it names the
+            file.
         source: Resolved source; its tokenizer is not used.
         ranges: Ranges of input files that are read.
         signing: Parameters of the signatures.
@@ -266,14 +287,16 @@ class SignJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreflightJob:
-    """Check that the machine of a worker would write the bytes of a build; the answer is empty, or an error.
+    """Check that the machine of a worker would write the bytes of a build; the answer
+    is empty, or an error.
 
     Attributes:
         store: Address of the store, in which the claim of the build must be found.
         dataset: Name of the dataset.
         version: Number of the version.
         versions: Name and version of each package that decides bytes.
-        probe: Job that chose the backend of a source of texts; it reads the tokenizer and the first records.
+        probe: Job that chose the backend of a source of texts; it reads the tokenizer
+            and the first records.
         engine: Name of the backend that it chose.
     """
 

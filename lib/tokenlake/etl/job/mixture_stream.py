@@ -1,4 +1,6 @@
-"""The rows of a mixture in their order, opened from the description that a plan and its jobs carry."""
+"""The rows of a mixture in their order, opened from the description that a plan and
+its jobs carry.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +23,26 @@ def open_stream(spec: MixtureSpec, group_rows: Mapping[str, Int64]) -> MixtureSt
         group_rows: Rows of each row group of a source, int64[groups], by source name.
 
     Raises:
-        IntegrityError: A source has another number of rows than the mixture was planned with.
+        IntegrityError: A source has another number of rows than the mixture was planned
+            with.
     """
     for name, planned_rows in spec.lengths.items():
         rows = int(group_rows[name].sum())
         if rows != planned_rows:
-            raise IntegrityError(f"source {name!r} has {rows} rows; expected {planned_rows}, as planned")
+            raise IntegrityError(
+                f"source {name!r} has {rows} rows; expected {planned_rows}, as planned"
+            )
 
     mixture = open_mixture(spec)
     order = spec.order
     source_orders: list[EpochOrder] = []
     for name in mixture.names:
-        # A source whose repetitions are limited may give only the first part of its rows.
-        usable_rows = shortened(name, group_rows[name], order.kept.get(name), seed=order.seed)
-        source_orders.append(source_order(name, usable_rows, lanes=order.lanes, seed=order.seed))
+        # A source whose repetitions are limited may give only the first part of its
+        # rows.
+        usable_rows = shortened(
+            name, group_rows[name], order.kept.get(name), seed=order.seed
+        )
+        source_orders.append(
+            source_order(name, usable_rows, lanes=order.lanes, seed=order.seed)
+        )
     return MixtureStream(mixture, source_orders)

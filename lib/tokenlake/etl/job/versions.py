@@ -21,7 +21,8 @@ def produced_by(engine: str | None = None) -> dict[str, str]:
         # The backend takes its ids and its character classes from this package.
         packages.append("tokenizers")
     elif engine and engine != "segments":
-        # The segment cache is code of this library; other backends are packages of their own name.
+        # The segment cache is code of this library; other backends are packages of
+        # their own name.
         packages.append(engine)
     versions = {"tokenlake": __version__}
     for package in packages:
@@ -30,7 +31,8 @@ def produced_by(engine: str | None = None) -> dict[str, str]:
 
 
 def other_versions(wanted: Mapping[str, str]) -> list[str]:
-    """Return a phrase for each package whose version in this process differs; it would write other bytes.
+    """Return a phrase for each package whose version in this process differs; it would
+    write other bytes.
 
     Args:
         wanted: Name and version of each package, as the plan was made with.
@@ -40,7 +42,9 @@ def other_versions(wanted: Mapping[str, str]) -> list[str]:
     differences: list[str] = []
     for package, wanted_version in sorted(wanted.items()):
         if versions[package] != wanted_version:
-            differences.append(f"{package} {versions[package]} (the plan has {wanted_version})")
+            differences.append(
+                f"{package} {versions[package]} (the plan has {wanted_version})"
+            )
     return differences
 
 

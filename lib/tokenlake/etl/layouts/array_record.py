@@ -30,7 +30,8 @@ class RecordMetadata:
     """The contents of ``metadata.json``.
 
     Attributes:
-        columns: Names of the columns of each record, in order; the first one is ``input_ids``.
+        columns: Names of the columns of each record, in order; the first one is
+            ``input_ids``.
         dtype: Type of all numbers, ``int32``.
         vocab_size: Number of ids of the vocabulary.
         bos_id: Id that begins documents; None if there is none.
@@ -64,5 +65,6 @@ class RecordMetadata:
             return cls(**fields)
         except (ValueError, TypeError, KeyError) as error:
             raise DamagedFileError(
-                f"{path}: {error}; expected the fields {', '.join(cls.__dataclass_fields__)}", path=path
+                f"{path}: {error}; expected the fields {', '.join(cls.__dataclass_fields__)}",
+                path=path,
             ) from error

@@ -25,7 +25,9 @@ def fixed_parts(numbers: npt.NDArray[Any]) -> pa.LargeBinaryArray:
         numbers: Numbers of the rows, [rows, n]; little-endian.
     """
     rows, row_numbers = numbers.shape
-    offsets = np.arange(rows + 1, dtype=np.int64) * (row_numbers * numbers.dtype.itemsize)
+    offsets = np.arange(rows + 1, dtype=np.int64) * (
+        row_numbers * numbers.dtype.itemsize
+    )
     return binary_over(offsets, _ARROW.py_buffer(np.ascontiguousarray(numbers)))
 
 
@@ -36,12 +38,17 @@ def ragged_parts(numbers: npt.NDArray[Any], row_offsets: Int64) -> pa.LargeBinar
         numbers: Numbers of all runs; little-endian.
         row_offsets: Offset of each run, int64[rows + 1].
     """
-    return binary_over(row_offsets * numbers.dtype.itemsize, _ARROW.py_buffer(np.ascontiguousarray(numbers)))
+    return binary_over(
+        row_offsets * numbers.dtype.itemsize,
+        _ARROW.py_buffer(np.ascontiguousarray(numbers)),
+    )
 
 
 def joined(parts: list[pa.LargeBinaryArray]) -> pa.LargeBinaryArray:
     """Return the records, each of them the parts of one row in order."""
-    return _COMPUTE.binary_join_element_wise(*parts, _ARROW.scalar(b"", pa.large_binary()))
+    return _COMPUTE.binary_join_element_wise(
+        *parts, _ARROW.scalar(b"", pa.large_binary())
+    )
 
 
 def record_bytes(records: pa.LargeBinaryArray) -> memoryview:
@@ -57,10 +64,12 @@ def record_sizes(records: pa.LargeBinaryArray) -> Int64:
 
 
 def _buffers(records: pa.LargeBinaryArray) -> tuple[Int64, memoryview]:
-    """Return views of the offsets of records, int64[rows + 1], and of the bytes that they point into."""
+    """Return views of the offsets of records, int64[rows + 1], and of the bytes that
+    they point into.
+    """
     _, offsets, data = records.buffers()
     if offsets is None or data is None:
         return np.zeros(len(records) + 1, np.int64), memoryview(b"")
-    return np.frombuffer(memoryview(offsets), np.int64, len(records) + 1, records.offset * 8), memoryview(
-        data
-    )
+    return np.frombuffer(
+        memoryview(offsets), np.int64, len(records) + 1, records.offset * 8
+    ), memoryview(data)

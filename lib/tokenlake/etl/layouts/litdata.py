@@ -16,8 +16,8 @@ items              bytes               one after the other
     Each item is the ids of a document, in one type and without a header. litdata cuts the ids of a chunk, end to end,
     into blocks of equal length; the ids after the last whole block of a chunk are not read.
 ``PyTreeLoader``
-    Each item is a dictionary of arrays: the size (uint32) of each value, then the bytes of all values. The type of an
-    array is in the index; its length is its size.
+    Each item is a dictionary of arrays: the size (uint32) of each value, then the bytes
+    of all values. The type of an array is in the index; its length is its size.
 """
 
 from __future__ import annotations
@@ -54,9 +54,18 @@ TYPE_CODES: Final = {
     "bool": 19,
     "uint16": 20,
 }
-"""Name of a type -> its code in ``no_header_tensor:CODE``. The codes 1, 3, 9, 14, 16 and 18 are second names."""
+"""Name of a type -> its code in ``no_header_tensor:CODE``. The codes 1, 3, 9, 14, 16
+and 18 are second names.
+"""
 
-SECOND_CODES: Final = {1: "float32", 3: "float64", 9: "float16", 14: "int16", 16: "int32", 18: "int64"}
+SECOND_CODES: Final = {
+    1: "float32",
+    3: "float64",
+    9: "float16",
+    14: "int16",
+    16: "int32",
+    18: "int64",
+}
 
 NUMPY_TYPES: Final = (
     "int8",
@@ -106,8 +115,8 @@ class Items:
     """The kind of a dataset's items.
 
     Attributes:
-        types: Name of each value -> name of the type of its numbers; for ``TokensLoader`` one value, whose name is not
-            stored.
+        types: Name of each value -> name of the type of its numbers; for
+            ``TokensLoader`` one value, whose name is not stored.
         is_stream: True for ``TokensLoader``, false for dictionaries.
     """
 
@@ -115,7 +124,8 @@ class Items:
     is_stream: bool
 
     def index_bytes(self, chunks: Sequence[Chunk], max_bytes: int | None) -> bytes:
-        """Return the bytes of ``index.json``. No clock is in it, so that equal chunks make equal bytes.
+        """Return the bytes of ``index.json``. No clock is in it, so that equal chunks
+        make equal bytes.
 
         Args:
             chunks: Entries of the chunks.
@@ -134,7 +144,9 @@ class Items:
             "compression": None,
             "chunk_size": None,
             "chunk_bytes": max_bytes,
-            "data_format": [f"no_header_tensor:{TYPE_CODES[dtype]}" for dtype in self.types.values()],
+            "data_format": [
+                f"no_header_tensor:{TYPE_CODES[dtype]}" for dtype in self.types.values()
+            ],
             "data_spec": json.dumps([_SPEC_VERSION, spec]),
             "encryption": None,
             "item_loader": item_loader,
@@ -149,7 +161,9 @@ class Items:
                     "dim": chunk.dim,
                 }
             )
-        return json.dumps({"chunks": entries, "config": config}, sort_keys=True).encode()
+        return json.dumps(
+            {"chunks": entries, "config": config}, sort_keys=True
+        ).encode()
 
     def encode(
         self, arrays: Mapping[str, npt.NDArray[np.generic]], row_offsets: Int64
@@ -177,7 +191,8 @@ class LitdataIndex:
     Attributes:
         chunks: Entries of the chunks.
         items: Kind of the items.
-        compression: Name of the compression of the chunks; None: they are not compressed.
+        compression: Name of the compression of the chunks; None: they are not
+            compressed.
     """
 
     chunks: tuple[Chunk, ...]
@@ -193,14 +208,20 @@ class LitdataIndex:
             path: Path of the file, for messages.
 
         Raises:
-            DamagedFileError: The bytes are no such file, or its items are neither ids nor dictionaries of arrays.
+            DamagedFileError: The bytes are no such file, or its items are neither ids
+                nor dictionaries of arrays.
         """
         try:
             index = json.loads(data)
             config = index["config"]
             entries: list[Chunk] = []
             for chunk in index["chunks"]:
-                entry = Chunk(chunk["filename"], chunk["chunk_bytes"], chunk["chunk_size"], chunk["dim"])
+                entry = Chunk(
+                    chunk["filename"],
+                    chunk["chunk_bytes"],
+                    chunk["chunk_size"],
+                    chunk["dim"],
+                )
                 entries.append(entry)
             types = [_type_name(data_format) for data_format in config["data_format"]]
             spec = json.loads(config["data_spec"])[1]
@@ -209,7 +230,9 @@ class LitdataIndex:
             if not is_stream:
                 names = json.loads(spec["context"])
             return cls(
-                tuple(entries), Items(dict(zip(names, types, strict=True)), is_stream), config["compression"]
+                tuple(entries),
+                Items(dict(zip(names, types, strict=True)), is_stream),
+                config["compression"],
             )
         except (ValueError, TypeError, KeyError, IndexError) as error:
             raise DamagedFileError(
@@ -219,12 +242,16 @@ class LitdataIndex:
 
 
 def _type_name(data_format: str) -> str:
-    """Return the name of the type of ``no_header_tensor:CODE`` or ``no_header_numpy:CODE``."""
+    """Return the name of the type of ``no_header_tensor:CODE`` or
+    ``no_header_numpy:CODE``.
+    """
     serializer, _, code = data_format.partition(":")
     if serializer == "no_header_numpy":
         return NUMPY_TYPES[int(code)]
     if serializer != "no_header_tensor":
-        raise ValueError(f"values are of {data_format!r}, expected no_header_tensor or no_header_numpy")
+        raise ValueError(
+            f"values are of {data_format!r}, expected no_header_tensor or no_header_numpy"
+        )
     names = {number: name for name, number in TYPE_CODES.items()} | SECOND_CODES
     return names[int(code)]
 
@@ -260,7 +287,11 @@ def read_offsets(data: bytes | memoryview, path: str) -> Int64:
         if len(data) >= head_bytes(items):
             offsets = np.frombuffer(data, "<u4", items + 1, 4).astype(np.int64)
             is_ascending = bool((np.diff(offsets) >= 0).all())
-            if is_ascending and offsets[0] == head_bytes(items) and offsets[-1] == len(data):
+            if (
+                is_ascending
+                and offsets[0] == head_bytes(items)
+                and offsets[-1] == len(data)
+            ):
                 return offsets
     raise DamagedFileError(
         f"{path}: the offsets of its items do not end at its size, {len(data)} bytes; it is no chunk of litdata, "

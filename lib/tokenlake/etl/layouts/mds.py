@@ -11,10 +11,11 @@ configuration      JSON                the columns, as in ``index.json``; reader
 samples            bytes               one after the other
 =================  ==================  ===========================================================================
 
-A sample has its columns in the order of their names: first the size (uint32) of each column whose encoding has no fixed
-size, then the bytes of all columns. The encoding ``ndarray:int32`` is an array of any shape: a byte
-``dimensions * 4 + code``, the shape in uint8, uint16, uint32 or uint64 (codes 0 to 3, the smallest that holds it), and
-the numbers. ``ndarray:int32:2048`` has the fixed shape 2048: the numbers alone.
+A sample has its columns in the order of their names: first the size (uint32) of each
+column whose encoding has no fixed size, then the bytes of all columns. The encoding
+``ndarray:int32`` is an array of any shape: a byte ``dimensions * 4 + code``, the shape
+in uint8, uint16, uint32 or uint64 (codes 0 to 3, the smallest that holds it), and the
+numbers. ``ndarray:int32:2048`` has the fixed shape 2048: the numbers alone.
 
 The sample {"tokens": [7, 8]} of the column ``tokens`` as ``ndarray:int32``::
 
@@ -104,7 +105,8 @@ class MdsColumns:
         return cls(tuple(sorted(columns, key=lambda column: column.name)))
 
     def config(self, size_limit: int | None) -> dict[str, Any]:
-        """Return the configuration of a shard, as its bytes and ``index.json`` state it.
+        """Return the configuration of a shard, as its bytes and ``index.json`` state
+        it.
 
         Args:
             size_limit: Size in bytes at which a shard ends; None: no limit.
@@ -126,7 +128,8 @@ class MdsColumns:
         """Return the bytes of samples.
 
         Args:
-            arrays: Name of each column -> its numbers of all rows, in the column's type.
+            arrays: Name of each column -> its numbers of all rows, in the column's
+                type.
             row_offsets: Offset of each row in the arrays, int64[rows + 1].
         """
         rows = len(row_offsets) - 1
@@ -149,18 +152,23 @@ class MdsColumns:
 
 
 def _shape_parts(lengths: Int64) -> tuple[pa.LargeBinaryArray, Int64]:
-    """Return the bytes of the shape of each array of one dimension, and their number."""
+    """Return the bytes of the shape of each array of one dimension, and their
+    number.
+    """
     rows = len(lengths)
     code = np.zeros(rows, np.int64)
     code[lengths >= 1 << 8] = 1
     code[lengths >= 1 << 16] = 2
-    # Each row has room for the longest shape; the bytes that it does not need are left out.
+    # Each row has room for the longest shape; the bytes that it does not need are left
+    # out.
     heads = np.zeros((rows, 5), np.uint8)
     heads[:, 0] = 4 + code
     heads[:, 1:] = lengths.astype("<u4").view(np.uint8).reshape(rows, 4)
     shape_bytes = 1 + (1 << code)
     is_needed = np.arange(5) < shape_bytes[:, None]
-    return binary_over(offsets_of(shape_bytes), _ARROW.py_buffer(heads[is_needed])), shape_bytes
+    return binary_over(
+        offsets_of(shape_bytes), _ARROW.py_buffer(heads[is_needed])
+    ), shape_bytes
 
 
 def shard_head(config: Mapping[str, Any], sample_sizes: Int64) -> bytes:
@@ -173,7 +181,11 @@ def shard_head(config: Mapping[str, Any], sample_sizes: Int64) -> bytes:
     config_bytes = _config_bytes(config)
     begin = head_bytes(config, len(sample_sizes))
     offsets = offsets_of(sample_sizes) + begin
-    return struct.pack("<I", len(sample_sizes)) + offsets.astype("<u4").tobytes() + config_bytes
+    return (
+        struct.pack("<I", len(sample_sizes))
+        + offsets.astype("<u4").tobytes()
+        + config_bytes
+    )
 
 
 def head_bytes(config: Mapping[str, Any], samples: int) -> int:
@@ -185,7 +197,9 @@ def _config_bytes(config: Mapping[str, Any]) -> bytes:
     return json.dumps(config, sort_keys=True).encode()
 
 
-def index_bytes(config: Mapping[str, Any], shards: Sequence[tuple[str, int, int]]) -> bytes:
+def index_bytes(
+    config: Mapping[str, Any], shards: Sequence[tuple[str, int, int]]
+) -> bytes:
     """Return the bytes of ``index.json``.
 
     Args:
@@ -195,26 +209,32 @@ def index_bytes(config: Mapping[str, Any], shards: Sequence[tuple[str, int, int]
     entries: list[dict[str, Any]] = []
     for name, size, samples in shards:
         raw_data = {"basename": name, "bytes": size, "hashes": {}}
-        entries.append({**config, "samples": samples, "raw_data": raw_data, "zip_data": None})
+        entries.append(
+            {**config, "samples": samples, "raw_data": raw_data, "zip_data": None}
+        )
     return json.dumps({"version": VERSION, "shards": entries}, sort_keys=True).encode()
 
 
 def read_index(data: bytes, path: str) -> list[dict[str, Any]]:
-    """Return the entries of the shards of ``index.json``, each with the fields of :meth:`MdsColumns.config`.
+    """Return the entries of the shards of ``index.json``, each with the fields of
+    :meth:`MdsColumns.config`.
 
     Args:
         data: Bytes of the file.
         path: Path of the file, for messages.
 
     Raises:
-        DamagedFileError: The bytes are no such file, of another version, or of another format.
+        DamagedFileError: The bytes are no such file, of another version, or of another
+            format.
     """
     try:
         index = json.loads(data)
         shards = list(index["shards"])
         for entry in shards:
             if (entry["version"], entry["format"]) != (VERSION, "mds"):
-                raise ValueError(f"format {entry['format']!r} of version {entry['version']!r}")
+                raise ValueError(
+                    f"format {entry['format']!r} of version {entry['version']!r}"
+                )
     except (ValueError, TypeError, KeyError) as error:
         raise DamagedFileError(
             f"{path}: {error}; expected an index of MDS, version {VERSION}", path=path
@@ -237,7 +257,11 @@ def read_offsets(data: bytes | memoryview, path: str) -> Int64:
         if len(data) >= 4 + 4 * (samples + 1):
             offsets = np.frombuffer(data, "<u4", samples + 1, 4).astype(np.int64)
             is_ascending = bool((np.diff(offsets) >= 0).all())
-            if is_ascending and offsets[0] >= 4 + 4 * (samples + 1) and offsets[-1] == len(data):
+            if (
+                is_ascending
+                and offsets[0] >= 4 + 4 * (samples + 1)
+                and offsets[-1] == len(data)
+            ):
                 return offsets
     raise DamagedFileError(
         f"{path}: the offsets of its samples do not end at its size, {len(data)} bytes; it is no MDS shard, or was cut",
@@ -249,7 +273,8 @@ def array_of(encoding: str, data: bytes | memoryview) -> npt.NDArray[np.generic]
     """Return an array of one dimension of its bytes.
 
     Args:
-        encoding: Encoding of the column, ``ndarray`` with or without a type and a shape.
+        encoding: Encoding of the column, ``ndarray`` with or without a type and a
+            shape.
         data: Bytes of the column.
 
     Raises:

@@ -1,4 +1,5 @@
-"""The layout of Megatron-Core's ``IndexedDataset``: ids in ``NAME.bin``, and their borders in ``NAME.idx``.
+"""The layout of Megatron-Core's ``IndexedDataset``: ids in ``NAME.bin``, and their
+borders in ``NAME.idx``.
 
 ``NAME.bin`` is ids alone, one sequence after the other. ``NAME.idx`` is little-endian:
 
@@ -15,7 +16,8 @@ sequence offsets        int64[S]                   place of its first id in ``NA
 document borders        int64[D]                   index of the first sequence of each document, and S at the end
 ======================  =========================  ==================================================================
 
-A document is a run of sequences. For two documents, of the sequences [7, 8, 9] and [4], [5, 6], with ids of 2 bytes:
+A document is a run of sequences. For two documents, of the sequences [7, 8, 9] and [4],
+[5, 6], with ids of 2 bytes:
 
     sequence lengths  = [3, 1, 2]
     sequence offsets  = [0, 6, 8]
@@ -70,7 +72,8 @@ class MegatronIndex:
     Attributes:
         dtype: Type of the ids in the ``.bin`` file.
         sequence_lengths: Number of ids of each sequence, int32[S].
-        document_borders: Index of the first sequence of each document, and S at the end, int64[D].
+        document_borders: Index of the first sequence of each document, and S at the
+            end, int64[D].
     """
 
     dtype: np.dtype[np.generic]
@@ -84,7 +87,9 @@ class MegatronIndex:
 
 
 def ids_type(vocab_size: int) -> str:
-    """Return the name of the type that Megatron's own tools write for a vocabulary of this many ids."""
+    """Return the name of the type that Megatron's own tools write for a vocabulary
+    of this many ids.
+    """
     if vocab_size < MOST_UINT16_IDS:
         return "uint16"
     return "int32"
@@ -105,7 +110,11 @@ def write_index(
         document_sizes: Number of sequences of each document, [documents].
     """
     code = TYPE_CODES[dtype.name]
-    file.write(HEADER.pack(MAGIC, VERSION, code, len(sequence_lengths), len(document_sizes) + 1))
+    file.write(
+        HEADER.pack(
+            MAGIC, VERSION, code, len(sequence_lengths), len(document_sizes) + 1
+        )
+    )
     for piece in _pieces(sequence_lengths):
         file.write(piece.astype("<i4").tobytes())
     sequence_offset = 0
@@ -138,7 +147,10 @@ def read_index(data: bytes | memoryview, path: str) -> MegatronIndex:
     """
     # 1. The header.
     if len(data) < HEADER.size:
-        raise _damaged(path, f"it has {len(data)} bytes, expected at least {HEADER.size} of a header")
+        raise _damaged(
+            path,
+            f"it has {len(data)} bytes, expected at least {HEADER.size} of a header",
+        )
     magic, version, code, sequences, borders = HEADER.unpack_from(data)
     if magic != MAGIC:
         raise _damaged(path, f"it begins with {magic!r}, expected {MAGIC!r}")
@@ -146,7 +158,9 @@ def read_index(data: bytes | memoryview, path: str) -> MegatronIndex:
         raise _damaged(path, f"it has version {version}, expected {VERSION}")
     type_names = {number: name for name, number in TYPE_CODES.items()}
     if code not in type_names:
-        raise _damaged(path, f"it has the type code {code}, expected one of {sorted(type_names)}")
+        raise _damaged(
+            path, f"it has the type code {code}, expected one of {sorted(type_names)}"
+        )
     dtype = np.dtype(type_names[code]).newbyteorder("<")
     # 2. The arrays. A file of multimodal data has more bytes after them.
     expected_bytes = HEADER.size + sequences * 12 + borders * 8
@@ -164,18 +178,28 @@ def read_index(data: bytes | memoryview, path: str) -> MegatronIndex:
     document_borders = np.frombuffer(data, "<i8", borders, place)
     # 3. Their numbers.
     if (lengths < 0).any():
-        raise _damaged(path, f"sequence {int((lengths < 0).argmax())} has a negative length")
+        raise _damaged(
+            path, f"sequence {int((lengths < 0).argmax())} has a negative length"
+        )
     is_wrong = sequence_offsets != offsets_of(lengths)[:-1] * dtype.itemsize
     if is_wrong.any():
         sequence = int(is_wrong.argmax())
-        raise _damaged(path, f"sequence {sequence} does not begin where the sequence before it ends")
-    is_whole = borders > 0 and document_borders[0] == 0 and document_borders[-1] == sequences
+        raise _damaged(
+            path,
+            f"sequence {sequence} does not begin where the sequence before it ends",
+        )
+    is_whole = (
+        borders > 0 and document_borders[0] == 0 and document_borders[-1] == sequences
+    )
     if not is_whole or (np.diff(document_borders) < 0).any():
         raise _damaged(
-            path, f"its document borders do not rise from 0 to {sequences}, the number of sequences"
+            path,
+            f"its document borders do not rise from 0 to {sequences}, the number of sequences",
         )
     return MegatronIndex(dtype, lengths, document_borders)
 
 
 def _damaged(path: str, reason: str) -> DamagedFileError:
-    return DamagedFileError(f"{path}: {reason}; it is no index of Megatron's, or was cut", path=path)
+    return DamagedFileError(
+        f"{path}: {reason}; it is no index of Megatron's, or was cut", path=path
+    )

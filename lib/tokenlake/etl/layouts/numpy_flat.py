@@ -1,7 +1,9 @@
-"""The layout of nanoGPT and OLMo-core: ids alone, with no header, in ``NAME.bin`` or ``NAME.npy``.
+"""The layout of nanoGPT and OLMo-core: ids alone, with no header, in ``NAME.bin`` or
+``NAME.npy``.
 
-Both trainers map the bytes of a file as an array of one type that their configuration states; a ``.npy`` file of
-OLMo-core has no NumPy header either. Files beside the ids hold the rest:
+Both trainers map the bytes of a file as an array of one type that their configuration
+states; a ``.npy`` file of OLMo-core has no NumPy header either. Files beside the ids
+hold the rest:
 
 =============================  ======================================================================================
 ``NAME.csv.gz``                borders of the documents, which OLMo-core reads: lines ``start,end`` without a heading,
@@ -92,11 +94,13 @@ class FlatMetadata:
             metadata = cls(**fields)
         except (ValueError, TypeError) as error:
             raise DamagedFileError(
-                f"{path}: {error}; expected the fields {', '.join(cls.__dataclass_fields__)}", path=path
+                f"{path}: {error}; expected the fields {', '.join(cls.__dataclass_fields__)}",
+                path=path,
             ) from error
         if metadata.dtype not in TYPES:
             raise DamagedFileError(
-                f"{path}: dtype is {metadata.dtype!r}, expected one of {', '.join(TYPES)}", path=path
+                f"{path}: dtype is {metadata.dtype!r}, expected one of {', '.join(TYPES)}",
+                path=path,
             )
         return metadata
 
@@ -120,7 +124,9 @@ class BordersWriter:
             starts: Index of the first id of each document in the file, int64[n].
             ends: Index after its last id, int64[n].
         """
-        lines = _ARROW.RecordBatch.from_arrays([_over(starts), _over(ends)], names=["start", "end"])
+        lines = _ARROW.RecordBatch.from_arrays(
+            [_over(starts), _over(ends)], names=["start", "end"]
+        )
         options = _CSV.WriteOptions(include_header=False)
         sink = _ARROW.BufferOutputStream()
         _CSV.write_csv(lines, sink, options)
@@ -138,7 +144,8 @@ def _over(numbers: Int64) -> Any:
 
 
 def read_borders(data: bytes, path: str) -> Int64:
-    """Return the borders of a ``.csv.gz`` file: start and end of each document, int64[n, 2].
+    """Return the borders of a ``.csv.gz`` file: start and end of each document,
+    int64[n, 2].
 
     Fields of a line after the first two are ignored, as OLMo-core does.
 
@@ -147,18 +154,22 @@ def read_borders(data: bytes, path: str) -> Int64:
         path: Path of the file, for messages.
 
     Raises:
-        DamagedFileError: The bytes are no such file, or a border lies before the one before it.
+        DamagedFileError: The bytes are no such file, or a border lies before the one
+            before it.
     """
     try:
         text = gzip.decompress(data)
         borders = _parsed(text)
     except (OSError, EOFError, ValueError) as error:  # Arrow's errors are ValueErrors
-        raise DamagedFileError(f"{path}: {error}; expected gzip of lines start,end", path=path) from error
+        raise DamagedFileError(
+            f"{path}: {error}; expected gzip of lines start,end", path=path
+        ) from error
     is_descending = np.diff(borders.reshape(-1)) < 0
     if is_descending.any():
         line_number = (int(is_descending.argmax()) + 1) // 2
         raise DamagedFileError(
-            f"{path}:{line_number + 1}: borders {borders[line_number].tolist()} do not ascend", path=path
+            f"{path}:{line_number + 1}: borders {borders[line_number].tolist()} do not ascend",
+            path=path,
         )
     return borders
 
@@ -170,6 +181,10 @@ def _parsed(text: bytes) -> Int64:
     # Columns without a heading are called f0, f1 and so on.
     names = ["f0", "f1"]
     read = _CSV.ReadOptions(autogenerate_column_names=True)
-    convert = _CSV.ConvertOptions(include_columns=names, column_types=dict.fromkeys(names, pa.int64()))
-    table = _CSV.read_csv(_ARROW.py_buffer(text), read_options=read, convert_options=convert)
+    convert = _CSV.ConvertOptions(
+        include_columns=names, column_types=dict.fromkeys(names, pa.int64())
+    )
+    table = _CSV.read_csv(
+        _ARROW.py_buffer(text), read_options=read, convert_options=convert
+    )
     return np.column_stack([table.column(name).to_numpy() for name in names])

@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from tokenlake.config.pipeline import PipelineConfig
 
 
-def observed_batches(items: Iterable[Any], config: PipelineConfig, *, batched: bool) -> Iterator[Any]:
-    """Return an iterator of the same items; it shows progress if the configuration has a section `observability`.
+def observed_batches(
+    items: Iterable[Any], config: PipelineConfig, *, batched: bool
+) -> Iterator[Any]:
+    """Return an iterator of the same items; it shows progress if the configuration has
+    a section `observability`.
 
     Args:
         items: Batches or rows.
@@ -29,7 +32,9 @@ def observed_batches(items: Iterable[Any], config: PipelineConfig, *, batched: b
     return _observed(items, config, batched)
 
 
-def _observed(items: Iterable[Any], config: PipelineConfig, batched: bool) -> Generator[Any]:
+def _observed(
+    items: Iterable[Any], config: PipelineConfig, batched: bool
+) -> Generator[Any]:
     section = config.observability
     tally = BatchTally()
     options = DisplayOptions.of(section)
@@ -37,7 +42,9 @@ def _observed(items: Iterable[Any], config: PipelineConfig, batched: bool) -> Ge
         export = metrics_export(section, tally.metrics)
         if export is not None:
             stack.enter_context(export)
-        display = display_of(options, stderr(), tally.render, "waiting for the first batch")
+        display = display_of(
+            options, stderr(), tally.render, "waiting for the first batch"
+        )
         display.begin()
         stack.callback(display.end)
 

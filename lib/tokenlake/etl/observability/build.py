@@ -30,7 +30,12 @@ from tokenlake.etl.events.of_units import UnitFinished, UnitProgress, UnitRetrie
 from tokenlake.etl.events.watcher import Event, Watcher
 from tokenlake.etl.observability.displays import Display, DisplayOptions, display_of
 from tokenlake.etl.observability.metrics import measured
-from tokenlake.etl.observability.tally import RunTallies, RunTally, source_name, step_name
+from tokenlake.etl.observability.tally import (
+    RunTallies,
+    RunTally,
+    source_name,
+    step_name,
+)
 from tokenlake.etl.reports.dataset import planning_line
 from tokenlake.etl.reports.terminal import near, stderr
 
@@ -44,24 +49,31 @@ _QUIET_SECONDS: Final = 0.5
 """Number of seconds before the first line of a plan."""
 
 _LONG_SECONDS: Final = 1.0
-"""Number of seconds after which a phase gets a line, where nothing can be wiped away again."""
+"""Number of seconds after which a phase gets a line, where nothing can be wiped away
+again.
+"""
 
 
 @final
 class RunProgress:
-    """Shows the progress of one or several builds: call it with every event, from any thread, in its ``with`` block.
+    """Shows the progress of one or several builds: call it with every event, from any
+    thread, in its ``with`` block.
 
-    Before the first event the options of the configuration are not known. Until then a terminal shows the current
-    activity, and anything else gets no line.
+    Before the first event the options of the configuration are not known. Until then a
+    terminal shows the current activity, and anything else gets no line.
 
     Args:
         first: Activity at the beginning.
         console: Console to show it on; None for standard error.
-        options: Options of the display; None for those of the first event that has some, else the defaults.
+        options: Options of the display; None for those of the first event that has
+            some, else the defaults.
     """
 
     def __init__(
-        self, first: str, console: Console | None = None, options: DisplayOptions | None = None
+        self,
+        first: str,
+        console: Console | None = None,
+        options: DisplayOptions | None = None,
     ) -> None:
         self._console = console or stderr()
         self._activity = first
@@ -69,7 +81,8 @@ class RunProgress:
         self._has_options = options is not None
         self._tallies = RunTallies()
         self._display: Display | None = None
-        # What the build and the flow around it are doing, and the line about it that waits.
+        # What the build and the flow around it are doing, and the line about it that
+        # waits.
         self._phases: dict[str, str] = {}
         self._long_phase: threading.Timer | None = None
         # The lock guards the display: events come from several threads.
@@ -86,7 +99,10 @@ class RunProgress:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._forget_phase_line()
         if self._display is not None:
@@ -125,7 +141,9 @@ class RunProgress:
             self._display.doing(what)
 
     def render(self, width: int) -> RenderableType | None:
-        """Return the bars in `width` columns, and the current phase below; None before a unit started."""
+        """Return the bars in `width` columns, and the current phase below; None
+        before a unit started.
+        """
         if self.tally.began is None:
             return None
         bars = self._tallies.render(width)
@@ -150,7 +168,9 @@ class RunProgress:
             self._say(self._activity)
 
     def _begin(self) -> None:
-        self._display = display_of(self._options, self._console, self.render, self._activity)
+        self._display = display_of(
+            self._options, self._console, self.render, self._activity
+        )
         self._display.begin()
 
     @property
@@ -172,7 +192,9 @@ class RunProgress:
                 self._show_phase(event)
             case Listed():
                 files = numbers.plural(event.files, "file")
-                self.doing(f"planning: {event.source}, {files}, {numbers.size(event.bytes)}")
+                self.doing(
+                    f"planning: {event.source}, {files}, {numbers.size(event.bytes)}"
+                )
             case BuildPlanned():
                 self._show_plan(event)
             case EngineChosen():
@@ -192,11 +214,15 @@ class RunProgress:
 
     @property
     def _phase(self) -> str:
-        """What the build and the flow are doing, as ``starting 2 workers; starting Prefect``."""
+        """What the build and the flow are doing, as ``starting 2 workers; starting
+        Prefect``.
+        """
         return "; ".join(phase for phase in self._phases.values() if phase)
 
     def _show_phase(self, event: Phase) -> None:
-        """Show a phase: at once where it can be wiped away, else in a line once it has taken a second."""
+        """Show a phase: at once where it can be wiped away, else in a line once it
+        has taken a second.
+        """
         self._phases[event.of] = printable(event.what)
         phase = self._phase
         self.doing(phase or "starting")
@@ -218,7 +244,9 @@ class RunProgress:
             self._long_phase = None
 
     def _show_planning(self, event: Planning) -> None:
-        """Show the plan's progress: at once where it can be wiped away, else in a line every few seconds."""
+        """Show the plan's progress: at once where it can be wiped away, else in a
+        line every few seconds.
+        """
         line = f"planning: {planning_line(*astuple(event))}"
         self.doing(line)
         if self._has_bars or self._options.form == "none":
@@ -237,11 +265,15 @@ class RunProgress:
         self._say(line)
 
     def _show_engine(self, event: EngineChosen) -> None:
-        """Show the choice once for each tokenizer: every source of it is probed with its own texts."""
+        """Show the choice once for each tokenizer: every source of it is probed with
+        its own texts.
+        """
         choice = (event.tokenizer, event.engine)
         if choice not in self._reported_engines:
             self._reported_engines.add(choice)
-            self._say(f"tokenizer backend {event.engine} for {near(event.tokenizer)}: {event.reason}")
+            self._say(
+                f"tokenizer backend {event.engine} for {near(event.tokenizer)}: {event.reason}"
+            )
 
     def _show_finished(self, event: UnitFinished) -> None:
         account = event.record.account
@@ -264,9 +296,11 @@ class RunProgress:
 
 @contextmanager
 def observed(config: PipelineConfig, on_event: Watcher) -> Generator[Watcher]:
-    """Yield a watcher of a build that a program runs: it counts and shows the events, and passes them on.
+    """Yield a watcher of a build that a program runs: it counts and shows the events,
+    and passes them on.
 
-    A library is silent unless it is asked: progress is shown where the configuration has a section `observability`.
+    A library is silent unless it is asked: progress is shown where the configuration
+    has a section `observability`.
 
     Args:
         config: Configuration of the build.

@@ -1,4 +1,6 @@
-"""The four forms in which messages and progress are shown: bars, lines, lines of JSON, and one bar of tqdm."""
+"""The four forms in which messages and progress are shown: bars, lines, lines of
+JSON, and one bar of tqdm.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from rich.text import Text
 from tokenlake.base.markup import printable, printable_json
 
 if TYPE_CHECKING:
-    # These options are known before pydantic is imported, with which sections of a configuration are defined.
+    # These options are known before pydantic is imported, with which sections of a
+    # configuration are defined.
     from tokenlake.config.stages import ObservabilityConfig
 
 LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
@@ -122,18 +125,26 @@ class Bars(Display):
 
     Args:
         console: Console of the terminal.
-        render: Function of the width that returns the bars; None where there are none yet.
+        render: Function of the width that returns the bars; None where there are none
+            yet.
         first: Activity at the beginning.
     """
 
-    def __init__(self, console: Console, render: Callable[[int], RenderableType | None], first: str) -> None:
+    def __init__(
+        self,
+        console: Console,
+        render: Callable[[int], RenderableType | None],
+        first: str,
+    ) -> None:
         self._console = console
         self._spinner = Spinner("line", Text(first))
 
         def bars_or_spinner() -> RenderableType:
             return render(console.width) or self._spinner
 
-        self._live = Live(console=console, get_renderable=bars_or_spinner, transient=True)
+        self._live = Live(
+            console=console, get_renderable=bars_or_spinner, transient=True
+        )
 
     def begin(self) -> None:
         self._live.start()
@@ -150,9 +161,11 @@ class Bars(Display):
 
 @final
 class Lines(Display):
-    """Messages, and between them lines of progress: each after a number of ticks, or after ten seconds.
+    """Messages, and between them lines of progress: each after a number of ticks, or
+    after ten seconds.
 
-    As JSON each line is an object: ``time``, and either ``level`` and ``message``, or ``progress`` with the sums.
+    As JSON each line is an object: ``time``, and either ``level`` and ``message``, or
+    ``progress`` with the sums.
 
     Args:
         console: Console on which lines are printed.
@@ -160,7 +173,9 @@ class Lines(Display):
         as_json: Whether lines are JSON.
     """
 
-    def __init__(self, console: Console, interval: int | None, *, as_json: bool = False) -> None:
+    def __init__(
+        self, console: Console, interval: int | None, *, as_json: bool = False
+    ) -> None:
         self._console = console
         self._interval = interval
         self._is_json = as_json
@@ -178,7 +193,10 @@ class Lines(Display):
             return
         self._ticks += ticks
         now = time.monotonic()
-        if self._ticks < self._interval and now - self._last_line < _SECONDS_BETWEEN_LINES:
+        if (
+            self._ticks < self._interval
+            and now - self._last_line < _SECONDS_BETWEEN_LINES
+        ):
             return
         self._ticks = 0
         self._last_line = now
@@ -224,20 +242,29 @@ class TqdmBar(Display):
             self.end()
         if self._bar is None:
             self._bar = self._tqdm(
-                desc=tally.name, total=tally.total or None, unit=tally.unit, unit_scale=True, file=self._file
+                desc=tally.name,
+                total=tally.total or None,
+                unit=tally.unit,
+                unit_scale=True,
+                file=self._file,
             )
         self._bar.update(tally.done - self._bar.n)
 
 
 def display_of(
-    options: DisplayOptions, console: Console, render: Callable[[int], RenderableType | None], first: str
+    options: DisplayOptions,
+    console: Console,
+    render: Callable[[int], RenderableType | None],
+    first: str,
 ) -> Display:
-    """Return the display of some options; bars need a terminal, and are lines elsewhere.
+    """Return the display of some options; bars need a terminal, and are lines
+    elsewhere.
 
     Args:
         options: The options.
         console: Console to show it on.
-        render: Function of the width that returns the bars; None where there are none yet.
+        render: Function of the width that returns the bars; None where there are none
+            yet.
         first: Activity at the beginning.
     """
     if options.form == "json":

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def measured(section: ObservabilityConfig, on_event: Watcher) -> Generator[Watcher]:
-    """Yield a watcher that counts the events of a build for its metrics, and passes them on.
+    """Yield a watcher that counts the events of a build for its metrics, and passes
+    them on.
 
     Args:
         section: Section of the configuration, which says whether metrics are exported.
@@ -38,14 +39,19 @@ def measured(section: ObservabilityConfig, on_event: Watcher) -> Generator[Watch
 
 
 def metrics_export(section: ObservabilityConfig, read: Read) -> MetricsExport | None:
-    """Return the export of metrics that a section asks for; None where it asks for none.
+    """Return the export of metrics that a section asks for; None where it asks for
+    none.
 
     Args:
         section: Section of the configuration.
         read: Function that returns the current metrics.
     """
-    if not section.metrics_enabled or not (section.metrics_file or section.opentelemetry):
+    if not section.metrics_enabled or not (
+        section.metrics_file or section.opentelemetry
+    ):
         return None
     if section.metrics_file:
         require_outside_stores(section.metrics_file, "observability.metrics_file")
-    return MetricsExport(read, file=section.metrics_file, opentelemetry=section.opentelemetry)
+    return MetricsExport(
+        read, file=section.metrics_file, opentelemetry=section.opentelemetry
+    )

@@ -17,9 +17,11 @@ _MOST_UNITS: Final = 10
 
 
 def time_tables(built: Sequence[UnitFinished]) -> list[Table]:
-    """Return two tables of the units that a run built: seconds of each stage by source, and the slowest units.
+    """Return two tables of the units that a run built: seconds of each stage by source,
+    and the slowest units.
 
-    Seconds are those of the worker processes, so that two workers spend two seconds in one.
+    Seconds are those of the worker processes, so that two workers spend two seconds in
+    one.
 
     Args:
         built: Event of each unit that the run built.
@@ -35,15 +37,23 @@ def time_tables(built: Sequence[UnitFinished]) -> list[Table]:
 
     sums_of_sources: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for event in built:
-        sums_of_sources[event.source].update({"units": 1, "seconds": event.seconds, **event.stages})
-    source_rows = [{"name": source_name(name), **sums} for name, sums in sums_of_sources.items()]
+        sums_of_sources[event.source].update(
+            {"units": 1, "seconds": event.seconds, **event.stages}
+        )
+    source_rows = [
+        {"name": source_name(name), **sums} for name, sums in sums_of_sources.items()
+    ]
     source_columns = [label("name", "source"), number("units"), *time_columns]
     tables = [Table.of(source_columns, source_rows, "Time by stage")]
 
     if len(built) > 1:
         slowest = sorted(built, key=lambda event: -event.seconds)[:_MOST_UNITS]
         unit_columns = [label("unit"), label("name", "source"), *time_columns]
-        tables.append(Table.of(unit_columns, [_unit_row(event) for event in slowest], "Slowest units"))
+        tables.append(
+            Table.of(
+                unit_columns, [_unit_row(event) for event in slowest], "Slowest units"
+            )
+        )
     return tables
 
 

@@ -62,7 +62,8 @@ _UNPLANNED: Final = BuildPlanned("", 0, 0, 0, 0)
 @final
 @dataclass(slots=True)
 class RunTally:
-    """Running sums of one build. ``built`` counts this run alone, so that a resumed run shows its true speed.
+    """Running sums of one build. ``built`` counts this run alone, so that a resumed run
+    shows its true speed.
 
     Attributes:
         step: Place of the build among several; without a name for a single build.
@@ -71,7 +72,8 @@ class RunTally:
         retried: Number of attempts at units that failed and were repeated.
         documents: Number of documents so far, those of resumed units included.
         tokens: Number of tokens so far, those of resumed units included.
-        written: Number of ids in finished units, BOS and EOS included and tokens that were cut away not.
+        written: Number of ids in finished units, BOS and EOS included and tokens that
+            were cut away not.
         sources: Sums of each source, in plan order.
         stages: Worker seconds of each stage, of units that this run finished.
         began: Time at which the first unit started; None before that.
@@ -119,7 +121,10 @@ class RunTally:
         match event:
             case BuildPlanned():
                 self.plan = event
-                self.sources = {name: SourceTally(total) for name, total in event.source_bytes.items()}
+                self.sources = {
+                    name: SourceTally(total)
+                    for name, total in event.source_bytes.items()
+                }
             case UnitStarted():
                 if self.began is None:
                     self.began = self.clock()
@@ -145,7 +150,9 @@ class RunTally:
                 pass
 
     def seconds(self) -> float:
-        """Return the seconds from the start of the first unit to the end of the last one, or to now."""
+        """Return the seconds from the start of the first unit to the end of the last
+        one, or to now.
+        """
         if self.began is None:
             return 0.0
         end = self.ended
@@ -154,13 +161,17 @@ class RunTally:
         return end - self.began
 
     def left(self) -> float | None:
-        """Return the seconds until the end, at the speed so far; None before there is a speed."""
+        """Return the seconds until the end, at the speed so far; None before there
+        is a speed.
+        """
         if self.built <= 0:
             return None
         return self.seconds() * (self.total - self.done) / self.built
 
     def line(self) -> str:
-        """Return the sums for people, as ``7 of 9 units  3.12 M tokens  21.4 MB/s  12 s left``."""
+        """Return the sums for people, as ``7 of 9 units  3.12 M tokens  21.4 MB/s
+        12 s left``.
+        """
         units = numbers.plural(self.plan.units, "unit")
         parts = [f"{self.finished} of {units}", f"{numbers.short(self.tokens)} tokens"]
         if self.built:
@@ -171,9 +182,11 @@ class RunTally:
         return "  ".join(parts)
 
     def slowest(self) -> str:
-        """Return the slowest stage and source for people; empty before a unit is finished.
+        """Return the slowest stage and source for people; empty before a unit is
+        finished.
 
-        For example: ``tokenize takes 71% of the workers' time; web is slowest, 4.10 MB/s per worker``.
+        For example: ``tokenize takes 71% of the workers' time; web is slowest, 4.10
+        MB/s per worker``.
         """
         parts: list[str] = []
         if self.stages:
@@ -181,7 +194,9 @@ class RunTally:
             share = numbers.percent(seconds, self.stages.total(), 0)
             parts.append(f"{stage} takes {share} of the workers' time")
         bytes_per_second = {
-            name: source.read / source.spent for name, source in self.sources.items() if source.spent > 0
+            name: source.read / source.spent
+            for name, source in self.sources.items()
+            if source.spent > 0
         }
         if len(bytes_per_second) > 1:
             slowest = min(bytes_per_second, key=bytes_per_second.__getitem__)
@@ -210,15 +225,21 @@ class RunTally:
         }
 
     def render(self, width: int) -> RenderableType:
-        """Return a bar for each source, and the line below them, in at most `width` columns."""
+        """Return a bar for each source, and the line below them, in at most `width`
+        columns.
+        """
         grid = Grid.grid(padding=(0, 2, 0, 0))
         for justify in ("left", "left", "right", "right", "right"):
             grid.add_column(no_wrap=True, justify=justify)
         # The bars take the columns that names and figures leave.
         name_columns = max((len(source_name(name)) for name in self.sources), default=0)
-        bar_columns = min(_MOST_BAR_COLUMNS, max(4, width - _FIGURE_COLUMNS - name_columns))
+        bar_columns = min(
+            _MOST_BAR_COLUMNS, max(4, width - _FIGURE_COLUMNS - name_columns)
+        )
         for name, source in self.sources.items():
-            grid.add_row(*_bar_row(source_name(name), source, self.seconds(), bar_columns))
+            grid.add_row(
+                *_bar_row(source_name(name), source, self.seconds(), bar_columns)
+            )
         line = Text(self.line(), style="dim")
         if self.step.what:
             return Group(Text(step_name(self.step), style="bold"), grid, line)
@@ -243,7 +264,15 @@ class RunTally:
             built=event.how == "built",
         )
 
-    def _count(self, source: str, bytes_: int, documents: int, tokens: int, *, built: bool = True) -> None:
+    def _count(
+        self,
+        source: str,
+        bytes_: int,
+        documents: int,
+        tokens: int,
+        *,
+        built: bool = True,
+    ) -> None:
         tally = self.sources.setdefault(source, SourceTally())
         tally.done += bytes_
         if built:
@@ -264,7 +293,9 @@ def source_name(source: str) -> str:
     return source
 
 
-def _bar_row(name: str, source: SourceTally, seconds: float, width: int) -> list[RenderableType]:
+def _bar_row(
+    name: str, source: SourceTally, seconds: float, width: int
+) -> list[RenderableType]:
     """Return the cells of a source's row: its name, a bar and figures.
 
     Args:
@@ -304,7 +335,9 @@ class RunTallies:
 
     @property
     def share(self) -> float:
-        """Share of the whole run that is done, 0 to 1: of input bytes, where each of several builds counts the same."""
+        """Share of the whole run that is done, 0 to 1: of input bytes, where each of
+        several builds counts the same.
+        """
         tally = self.last
         share_of_build = 0.0
         if tally.total:
@@ -331,7 +364,13 @@ class RunTallies:
             for name, (kind, help_text, value_of) in _METRICS.items():
                 for tally in planned:
                     labels = {"dataset": tally.plan.dataset}
-                    yield Metric(f"tokenlake_build_{name}", kind, help_text, value_of(tally), labels)
+                    yield Metric(
+                        f"tokenlake_build_{name}",
+                        kind,
+                        help_text,
+                        value_of(tally),
+                        labels,
+                    )
 
 
 _METRICS: Final[dict[str, tuple[Any, str, Callable[[RunTally], float]]]] = {
@@ -341,20 +380,37 @@ _METRICS: Final[dict[str, tuple[Any, str, Callable[[RunTally], float]]]] = {
         "Finished units, those of earlier runs included.",
         lambda tally: tally.finished,
     ),
-    "retries": ("counter", "Failed attempts of units that were retried.", lambda tally: tally.retried),
+    "retries": (
+        "counter",
+        "Failed attempts of units that were retried.",
+        lambda tally: tally.retried,
+    ),
     "input_bytes": ("gauge", "Bytes of all inputs.", lambda tally: tally.total),
-    "processed_bytes": ("gauge", "Input bytes processed in this run.", lambda tally: tally.built),
+    "processed_bytes": (
+        "gauge",
+        "Input bytes processed in this run.",
+        lambda tally: tally.built,
+    ),
     "documents": (
         "gauge",
         "Documents tokenized, those of earlier runs included.",
         lambda tally: tally.documents,
     ),
-    "tokens": ("gauge", "Tokens produced, those of earlier runs included.", lambda tally: tally.tokens),
-    "seconds": ("gauge", "Seconds since the first unit started.", lambda tally: tally.seconds()),
+    "tokens": (
+        "gauge",
+        "Tokens produced, those of earlier runs included.",
+        lambda tally: tally.tokens,
+    ),
+    "seconds": (
+        "gauge",
+        "Seconds since the first unit started.",
+        lambda tally: tally.seconds(),
+    ),
 }
 """Kind, help text and value of each metric, by name.
 
-Units, bytes, documents and tokens are no counters: the sums of a unit that is built again are taken back.
+Units, bytes, documents and tokens are no counters: the sums of a unit that is built
+again are taken back.
 """
 
 
@@ -364,7 +420,8 @@ class BatchTally:
     """Running sums of a pipeline.
 
     Attributes:
-        batches: Number of batches that were given out; without `load` each row is a batch of its own.
+        batches: Number of batches that were given out; without `load` each row is a
+            batch of its own.
         rows: Number of rows that were given out.
         waited: Number of seconds that the consumer waited for them.
         clock: Clock that returns seconds, monotonic.
@@ -392,10 +449,15 @@ class BatchTally:
         return self.batches
 
     def line(self) -> str:
-        """Return the sums for people, as ``120 batches  960 rows  48.1 rows/s  2.1 s waited``."""
+        """Return the sums for people, as ``120 batches  960 rows  48.1 rows/s  2.1 s
+        waited``.
+        """
         seconds = max(self.clock() - self.began, 1e-9)
         rate = f"{numbers.short(self.rows / seconds)} rows/s"
-        counts = [numbers.plural(self.batches, "batch", "batches"), numbers.plural(self.rows, "row")]
+        counts = [
+            numbers.plural(self.batches, "batch", "batches"),
+            numbers.plural(self.rows, "row"),
+        ]
         return "  ".join([*counts, rate, f"{numbers.duration(self.waited)} waited"])
 
     def figures(self) -> dict[str, Any]:
@@ -414,6 +476,8 @@ class BatchTally:
     def metrics(self) -> Iterator[Metric]:
         """Yield the sums."""
         waited = "Seconds that the consumer waited."
-        yield Metric("tokenlake_pipeline_batches", "counter", "Batches delivered.", self.batches)
+        yield Metric(
+            "tokenlake_pipeline_batches", "counter", "Batches delivered.", self.batches
+        )
         yield Metric("tokenlake_pipeline_rows", "counter", "Rows delivered.", self.rows)
         yield Metric("tokenlake_pipeline_wait_seconds", "counter", waited, self.waited)

@@ -1,7 +1,8 @@
 """From documents to sequences of one length, with no token lost.
 
-A strategy is a function from the lengths of documents to the places of their pieces (:func:`plan_segments`); no token
-is copied before the plan is known. A packer (:func:`open_packer`) runs it over a stream, in bounded memory.
+A strategy is a function from the lengths of documents to the places of their pieces
+(:func:`plan_segments`); no token is copied before the plan is known. A packer
+(:func:`open_packer`) runs it over a stream, in bounded memory.
 """
 
 from tokenlake.base.lazy_names import lazy_package

@@ -1,17 +1,22 @@
 """Best-fit packing: as few rows as possible without cutting a document that fits a row.
 
-1. A document longer than a row is whole rows and a rest. All rests are placed as items in bins.
-2. Best-fit decreasing places them (:mod:`tokenlake.etl.packing.best_fit_decreasing`): it is fast, and mostly optimal.
-3. If its rows are not full enough, rests of documents that are cut anyway fill the gaps (:func:`spilled`).
-4. If that is not enough either, exact fit places all items anew (:mod:`tokenlake.etl.packing.exact_fit`). It
-   comes first if all documents are short.
+1. A document longer than a row is whole rows and a rest. All rests are placed as items
+   in bins.
+2. Best-fit decreasing places them (:mod:`tokenlake.etl.packing.best_fit_decreasing`):
+   it is fast, and mostly optimal.
+3. If its rows are not full enough, rests of documents that are cut anyway fill the gaps
+   (:func:`spilled`).
+4. If that is not enough either, exact fit places all items anew
+   (:mod:`tokenlake.etl.packing.exact_fit`). It comes first if all documents are short.
 
-**Spilling.** A rest may be cut once more, because its document has several segments already. The emptiest rows that
-hold nothing but rests are emptied into the largest gaps of the others.
+**Spilling.** A rest may be cut once more, because its document has several segments
+already. The emptiest rows that hold nothing but rests are emptied into the largest gaps
+of the others.
 
-Example: rows of 8 tokens; three documents of 13 tokens leave rests of 5 each, and two documents of 5 are not cut. No
-two of these five items share a row, which makes five rows with gaps of 3. The row of one rest is emptied: 3 of its
-tokens go into one gap, 2 into another, and four rows remain.
+Example: rows of 8 tokens; three documents of 13 tokens leave rests of 5 each, and two
+documents of 5 are not cut. No two of these five items share a row, which makes five
+rows with gaps of 3. The row of one rest is emptied: 3 of its tokens go into one gap, 2
+into another, and four rows remain.
 """
 
 from __future__ import annotations
@@ -32,7 +37,9 @@ _SLOTS_PER_PADDING: Final = 1000
 """One slot in this many may be padding before something else is tried."""
 
 
-def best_fit_segments(lengths: Int64, capacity: int, max_segments: int | None = None) -> Segments:
+def best_fit_segments(
+    lengths: Int64, capacity: int, max_segments: int | None = None
+) -> Segments:
     """Plan documents into rows of `capacity` tokens.
 
     Args:
@@ -41,13 +48,16 @@ def best_fit_segments(lengths: Int64, capacity: int, max_segments: int | None = 
         max_segments: Largest number of pieces in a row; None: any number.
 
     Returns:
-        Rows in the order of their first tokens in the input. A document that fits a row is never cut. A longer one is
-        whole rows and a rest, which is mostly one piece.
+        Rows in the order of their first tokens in the input. A document that fits a row
+        is never cut. A longer one is whole rows and a rest, which is mostly one piece.
     """
-    # Rows are few enough if they are as few as possible, or if hardly a slot is padding.
+    # Rows are few enough if they are as few as possible, or if hardly a slot is
+    # padding.
     tokens = int(lengths.sum())
     fewest_rows = -(-tokens // capacity)
-    nearly_full_rows = tokens * _SLOTS_PER_PADDING // (capacity * (_SLOTS_PER_PADDING - 1))
+    nearly_full_rows = (
+        tokens * _SLOTS_PER_PADDING // (capacity * (_SLOTS_PER_PADDING - 1))
+    )
     whole_rows = int((lengths // capacity).sum())
     goal = max(fewest_rows, nearly_full_rows) - whole_rows
 
@@ -58,7 +68,11 @@ def best_fit_segments(lengths: Int64, capacity: int, max_segments: int | None = 
 
     best: Rests | None = None
     for method in methods:
-        rests = Rests.of(lengths, capacity, lambda sizes, fit=method: fit(sizes, capacity, max_segments))
+        rests = Rests.of(
+            lengths,
+            capacity,
+            lambda sizes, fit=method: fit(sizes, capacity, max_segments),
+        )
         if rests.bins > goal:
             rests = spilled(rests, capacity, rests.bins - goal, max_segments)
         if best is None or rests.bins < best.bins:
@@ -69,8 +83,11 @@ def best_fit_segments(lengths: Int64, capacity: int, max_segments: int | None = 
     return from_rests(lengths, capacity, best)
 
 
-def spilled(rests: Rests, capacity: int, max_emptied: int, max_segments: int | None = None) -> Rests:
-    """Return rests of which some rows are emptied into the gaps of others, or the same rests if none can be.
+def spilled(
+    rests: Rests, capacity: int, max_emptied: int, max_segments: int | None = None
+) -> Rests:
+    """Return rests of which some rows are emptied into the gaps of others, or the same
+    rests if none can be.
 
     Args:
         rests: Rests in shared rows.
@@ -83,7 +100,8 @@ def spilled(rests: Rests, capacity: int, max_emptied: int, max_segments: int | N
     has_uncut_document = np.bincount(rests.bin, rests.start == 0) > 0
     movable = np.flatnonzero(~has_uncut_document)
     emptied = movable[np.argsort(used[movable], kind="stable")][:max_emptied]
-    # 2. Gaps of all rows. One that is small, or in a row with too many pieces, counts as none.
+    # 2. Gaps of all rows. One that is small, or in a row with too many pieces, counts
+    #    as none.
     gaps_of_all = capacity - used
     gaps_of_all[gaps_of_all < capacity // _SMALLEST_GAP] = 0
     if max_segments is not None:
@@ -94,7 +112,10 @@ def spilled(rests: Rests, capacity: int, max_emptied: int, max_segments: int | N
         gaps[emptied] = 0
         if gaps.sum() >= used[emptied].sum():
             moved = _moved(rests, np.isin(rests.bin, emptied), gaps)
-            if max_segments is not None and int(np.bincount(moved.bin).max()) > max_segments:
+            if (
+                max_segments is not None
+                and int(np.bincount(moved.bin).max()) > max_segments
+            ):
                 return rests
             return moved
         emptied = emptied[:-1]
@@ -119,13 +140,21 @@ def _moved(rests: Rests, is_moving: Bools, gaps: Int64) -> Rests:
     cuts = np.union1d(rest_begins, gap_begins)
     rest_of_piece = np.searchsorted(rest_begins, cuts, side="right") - 1
     gap_of_piece = np.searchsorted(gap_begins, cuts, side="right") - 1
-    start_of_piece = rests.start[is_moving][rest_of_piece] + cuts - rest_begins[rest_of_piece]
+    start_of_piece = (
+        rests.start[is_moving][rest_of_piece] + cuts - rest_begins[rest_of_piece]
+    )
     # 3. The rests that stay, followed by the pieces.
-    document = np.concatenate([rests.document[~is_moving], rests.document[is_moving][rest_of_piece]])
+    document = np.concatenate(
+        [rests.document[~is_moving], rests.document[is_moving][rest_of_piece]]
+    )
     start = np.concatenate([rests.start[~is_moving], start_of_piece])
-    sizes = np.concatenate([rests.length[~is_moving], np.diff(cuts, append=length.sum())])
+    sizes = np.concatenate(
+        [rests.length[~is_moving], np.diff(cuts, append=length.sum())]
+    )
     rows = np.concatenate([rests.bin[~is_moving], largest_first[gap_of_piece]])
     # 4. Sorted by document, in rows that are numbered without gaps.
     by_document = np.lexsort((start, document))
     row_numbers = np.unique(rows[by_document], return_inverse=True)[1]
-    return Rests(document[by_document], start[by_document], sizes[by_document], row_numbers)
+    return Rests(
+        document[by_document], start[by_document], sizes[by_document], row_numbers
+    )

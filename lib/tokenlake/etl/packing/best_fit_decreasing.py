@@ -1,14 +1,17 @@
-"""Best-fit decreasing: items, largest first, each go to the bin with the least room that is enough.
+"""Best-fit decreasing: items, largest first, each go to the bin with the least room
+that is enough.
 
 An item for which no bin has room opens a new bin.
 
-Items of one size are alike, and so are bins with the same room. It is therefore enough to count, in the order of
-falling sizes, how many bins with a given room take how many items each (:data:`Move`). The number of moves is small.
-The bin of each item follows from the moves at once: bins with one room are a queue, so that the k-th bin that leaves it
-is the k-th that joined it.
+Items of one size are alike, and so are bins with the same room. It is therefore enough
+to count, in the order of falling sizes, how many bins with a given room take how many
+items each (:data:`Move`). The number of moves is small. The bin of each item follows
+from the moves at once: bins with one room are a queue, so that the k-th bin that leaves
+it is the k-th that joined it.
 
-Example: items of 6, 4, 4 and 2 in bins of 10. Four moves: a new bin takes the 6 (room 4); that bin takes a 4 (full);
-a new bin takes the other 4 (room 6); that bin takes the 2 (room 4).
+Example: items of 6, 4, 4 and 2 in bins of 10. Four moves: a new bin takes the 6 (room
+4); that bin takes a 4 (full); a new bin takes the other 4 (room 6); that bin takes the
+2 (room 4).
 """
 
 from __future__ import annotations
@@ -26,13 +29,19 @@ _NEW_BIN: Final = -1  # queue that a bin leaves which was empty
 _FULL: Final = 0  # queue of bins that take no more items; no move leaves it
 
 Move: TypeAlias = tuple[int, int, int, int]
-"""Queue that bins leave (or ``_NEW_BIN``), queue that they join, number of these bins, items that each takes."""
+"""Queue that bins leave (or ``_NEW_BIN``), queue that they join, number of these
+bins, items that each takes.
+"""
 
 
-def assign_best_fit_decreasing(sizes: Int64, capacity: int, max_items: int | None = None) -> Int64:
-    """Return the bin of each item, numbered from 0 in the order in which bins are opened, int64[n].
+def assign_best_fit_decreasing(
+    sizes: Int64, capacity: int, max_items: int | None = None
+) -> Int64:
+    """Return the bin of each item, numbered from 0 in the order in which bins are
+    opened, int64[n].
 
-    Items of one size are placed in order. Of bins with the same room, the one that has had it longest comes first.
+    Items of one size are placed in order. Of bins with the same room, the one that has
+    had it longest comes first.
 
     Args:
         sizes: Size of each item, from 1 to `capacity`, int64[n].
@@ -48,7 +57,9 @@ def assign_best_fit_decreasing(sizes: Int64, capacity: int, max_items: int | Non
     if max_items is None:
         moves = _moves(falling_sizes.tolist(), falling_counts, capacity)
     else:
-        moves = _bounded_moves(falling_sizes.tolist(), falling_counts, capacity, max_items)
+        moves = _bounded_moves(
+            falling_sizes.tolist(), falling_counts, capacity, max_items
+        )
     by_falling_size = np.argsort(small(capacity - sizes), kind="stable")
     table = np.fromiter(chain.from_iterable(moves), np.int64).reshape(-1, 4)
     bins[by_falling_size] = _bins_of(table)
@@ -58,7 +69,8 @@ def assign_best_fit_decreasing(sizes: Int64, capacity: int, max_items: int | Non
 def _moves(sizes: list[int], counts: list[int], capacity: int) -> Iterator[Move]:
     """Yield the moves of items, for bins that hold any number of them.
 
-    Queues are named by the room of their bins. Bit r of `rooms` says that some bin has room r.
+    Queues are named by the room of their bins. Bit r of `rooms` says that some bin has
+    room r.
 
     Args:
         sizes: Sizes, falling.
@@ -75,7 +87,8 @@ def _moves(sizes: list[int], counts: list[int], capacity: int) -> Iterator[Move]
                 lowest_bit = rooms_enough & -rooms_enough
                 room = size + lowest_bit.bit_length() - 1
                 source = room
-                # A bin that takes one item keeps the least room that is enough, until it has too little.
+                # A bin that takes one item keeps the least room that is enough, until
+                # it has too little.
                 items_per_bin = room // size
                 bins = min(waiting_bins[room], items_left // items_per_bin)
                 waiting_bins[room] -= bins or 1
@@ -100,17 +113,23 @@ def _moves(sizes: list[int], counts: list[int], capacity: int) -> Iterator[Move]
             yield source, target, bins, items_per_bin
 
 
-def _bounded_moves(sizes: list[int], counts: list[int], capacity: int, max_items: int) -> Iterator[Move]:
-    """Yield the moves of items, for bins that hold at most `max_items` items; see :func:`_moves`.
+def _bounded_moves(
+    sizes: list[int], counts: list[int], capacity: int, max_items: int
+) -> Iterator[Move]:
+    """Yield the moves of items, for bins that hold at most `max_items` items; see
+    :func:`_moves`.
 
-    Queues are named by ``room * max_items + items``. Of bins with one room, those with the most items come first.
+    Queues are named by ``room * max_items + items``. Of bins with one room, those with
+    the most items come first.
     """
     waiting_bins: dict[int, int] = {}
-    item_counts = [0] * (capacity + 1)  # bit i of item_counts[r]: some bin has room r and i items
+    # Bit i of item_counts[r]: some bin has room r and i items.
+    item_counts = [0] * (capacity + 1)
     rooms = 0
     for size, items_left in zip(sizes, counts, strict=True):
         while items_left:
-            # 1. The least room that is enough, and of its bins those with the most items; or a new bin.
+            # 1. The least room that is enough, and of its bins those with the most
+            #    items; or a new bin.
             rooms_enough = rooms >> size
             if rooms_enough:
                 lowest_bit = rooms_enough & -rooms_enough
@@ -156,15 +175,19 @@ def _bins_of(moves: Int64) -> Int64:
     source, target, bins, items_per_bin = moves.T
     # A visit is one bin in one move.
     first_visit = offsets_of(bins)
-    # 1. Visits by the queue that their bins join, and by the queue that their bins leave.
+    # 1. Visits by the queue that their bins join, and by the queue that their bins
+    #    leave.
     joined_queue, arrivals = _by_queue(target, target != _FULL, bins, first_visit)
     left_queue, departures = _by_queue(source, source != _NEW_BIN, bins, first_visit)
     # 2. The visit before each visit of the same bin; a bin's first visit is its own. The k-th bin that leaves a queue
     #    is the k-th that joined it.
     rank_in_queue = np.arange(len(left_queue)) - np.searchsorted(left_queue, left_queue)
     visit_before = np.arange(first_visit[-1])
-    visit_before[departures] = arrivals[np.searchsorted(joined_queue, left_queue) + rank_in_queue]
-    # 3. The first visit of each bin: follow the visits back, in steps of doubling length.
+    visit_before[departures] = arrivals[
+        np.searchsorted(joined_queue, left_queue) + rank_in_queue
+    ]
+    # 3. The first visit of each bin: follow the visits back, in steps of doubling
+    #    length.
     while True:
         earlier = visit_before[visit_before]
         if np.array_equal(visit_before, earlier):
@@ -175,8 +198,11 @@ def _bins_of(moves: Int64) -> Int64:
     return np.repeat(bin_of_visit[visit_before], np.repeat(items_per_bin, bins))
 
 
-def _by_queue(queue: Int64, mask: Bools, bins: Int64, first_visit: Int64) -> tuple[Int64, Int64]:
-    """Return the queue and the number of each visit of some moves, sorted by queue and then by move.
+def _by_queue(
+    queue: Int64, mask: Bools, bins: Int64, first_visit: Int64
+) -> tuple[Int64, Int64]:
+    """Return the queue and the number of each visit of some moves, sorted by queue and
+    then by move.
 
     Args:
         queue: Queue of each move, int64[m].

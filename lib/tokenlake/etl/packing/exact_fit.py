@@ -1,19 +1,24 @@
-"""Exact fit: bins that are filled to the last token, by pairs of items that complete them.
+"""Exact fit: bins that are filled to the last token, by pairs of items that complete
+them.
 
-1. A bin takes items of the commonest size until two more items will do. Taking the commonest first keeps all sizes in
-   stock until the end, so that a completing pair nearly always exists.
+1. A bin takes items of the commonest size until two more items will do. Taking the
+   commonest first keeps all sizes in stock until the end, so that a completing pair
+   nearly always exists.
 2. It then takes the two items that fill it exactly.
 3. As many bins are filled alike as the stock allows.
 
-This fills bins better than best-fit decreasing if all items are of middling sizes and no small items are left for
-the gaps. If many items are larger than half a bin it is worse.
+This fills bins better than best-fit decreasing if all items are of middling sizes and
+no small items are left for the gaps. If many items are larger than half a bin it is
+worse.
 
-The sizes in stock are an integer with one bit per size (bit s: an item of size s exists), and a second integer mirrors
-it (bit capacity - s). Shifted against each other, the two have a bit in common for each pair of a given sum.
+The sizes in stock are an integer with one bit per size (bit s: an item of size s
+exists), and a second integer mirrors it (bit capacity - s). Shifted against each other,
+the two have a bit in common for each pair of a given sum.
 
-Example: bins of 10; in stock are four items of 3, one of 5 and one of 2. No two of them have the sum 10, and the first
-bin takes the 5, the largest. Two items have the sum 5 that is left, 3 and 2: the bin is full. The second bin takes the
-remaining three items of 3.
+Example: bins of 10; in stock are four items of 3, one of 5 and one of 2. No two of them
+have the sum 10, and the first bin takes the 5, the largest. Two items have the sum 5
+that is left, 3 and 2: the bin is full. The second bin takes the remaining three items
+of 3.
 """
 
 from __future__ import annotations
@@ -28,8 +33,11 @@ from tokenlake.base.arrays import Int64, places
 from tokenlake.etl.packing.segments import small
 
 
-def assign_exact_fit(sizes: Int64, capacity: int, max_items: int | None = None) -> Int64:
-    """Return the bin of each item, numbered from 0 in the order in which bins are filled, int64[n].
+def assign_exact_fit(
+    sizes: Int64, capacity: int, max_items: int | None = None
+) -> Int64:
+    """Return the bin of each item, numbered from 0 in the order in which bins are
+    filled, int64[n].
 
     Items of one size are placed in order.
 
@@ -43,7 +51,8 @@ def assign_exact_fit(sizes: Int64, capacity: int, max_items: int | None = None) 
         return bins
     # 1. Fill bins. A run: some consecutive bins take some items of one size each.
     stock = _Stock(np.bincount(sizes, minlength=capacity + 1), capacity)
-    runs: list[tuple[int, int, int, int]] = []  # size, first bin, number of bins, items in each
+    # Size, first bin, number of bins, items in each.
+    runs: list[tuple[int, int, int, int]] = []
     filled_bins = 0
     for alike_bins, pattern in stock.patterns(max_items or len(sizes)):
         for size, items in pattern.items():
@@ -72,8 +81,8 @@ class _Stock:
         self._capacity = capacity
         self._in_stock = 0  # bit s: an item of size s exists
         self._mirror = 0  # bit capacity - s: the same
-        # Heap of (-count, -size): the commonest size, and of equally common ones the larger. Counts may be outdated,
-        # and are corrected when they come up.
+        # Heap of (-count, -size): the commonest size, and of equally common ones the
+        # larger. Counts may be outdated, and are corrected when they come up.
         self._commonest: list[tuple[int, int]] = []
         for size in np.flatnonzero(counts).tolist():
             self._in_stock |= 1 << size
@@ -82,7 +91,9 @@ class _Stock:
         heapify(self._commonest)
 
     def patterns(self, max_items: int) -> Iterator[tuple[int, dict[int, int]]]:
-        """Yield, until nothing is left, a number of bins that are filled alike, and their items by size."""
+        """Yield, until nothing is left, a number of bins that are filled alike, and
+        their items by size.
+        """
         counts = self._counts
         while self._in_stock:
             pattern = self._pattern(max_items)
@@ -100,7 +111,8 @@ class _Stock:
         capacity = self._capacity
         in_stock = self._in_stock
         mirror = self._mirror
-        pair_room = 2 * (in_stock.bit_length() - 1)  # two more items may fill at most this much room
+        # Two more items may fill at most this much room.
+        pair_room = 2 * (in_stock.bit_length() - 1)
         pattern: dict[int, int] = {}
         room = capacity
         items_left = max_items
@@ -114,9 +126,12 @@ class _Stock:
                 # 1. Items of the commonest size, until a pair may complete the bin.
                 size = self._commonest_size(pattern) or size
                 wanted_items = -((pair_room - room) // size)
-                items = min(wanted_items, counts[size] - pattern.get(size, 0), items_left)
+                items = min(
+                    wanted_items, counts[size] - pattern.get(size, 0), items_left
+                )
             elif 2 * size >= room and size != room and items_left > 1:
-                # 2. A pair that fills the bin. Without one the largest item that fits is taken.
+                # 2. A pair that fills the bin. Without one the largest item that fits
+                #    is taken.
                 pair_sizes = fitting_sizes & (mirror >> (capacity - room))
                 larger = self._larger_of_pair(pair_sizes, room, pattern)
                 if larger:
@@ -132,8 +147,11 @@ class _Stock:
             items_left -= items
         return pattern
 
-    def _larger_of_pair(self, pair_sizes: int, room: int, pattern: dict[int, int]) -> int:
-        """Return the larger size of the most unequal pair that fills a room; 0 if there is no pair.
+    def _larger_of_pair(
+        self, pair_sizes: int, room: int, pattern: dict[int, int]
+    ) -> int:
+        """Return the larger size of the most unequal pair that fills a room; 0 if there
+        is no pair.
 
         Args:
             pair_sizes: Sizes whose partner is in stock, as bits.

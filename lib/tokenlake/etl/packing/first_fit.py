@@ -1,13 +1,16 @@
-"""First-fit packing: each document, in order, goes to the first row that has room for it.
+"""First-fit packing: each document, in order, goes to the first row that has room for
+it.
 
 A document longer than a row is whole rows and a rest, and the rests are placed.
 
-The first row with enough room is found in a tournament tree: a binary tree whose leaves are the rows, in order. Each
-inner node holds the largest room of the rows below it. From the root, one comparison per level decides whether the
-first such row is in the left half, so that a document takes log2(rows) steps.
+The first row with enough room is found in a tournament tree: a binary tree whose leaves
+are the rows, in order. Each inner node holds the largest room of the rows below it.
+From the root, one comparison per level decides whether the first such row is in the
+left half, so that a document takes log2(rows) steps.
 
-Example: rows of 8 with room 1, 5, 3 and 8. The root holds 8, its children 5 and 8. An item of 4 goes left (5 >= 4),
-then right (1 < 4), to row 1, whose room is then 1. On the way back up, the left child becomes 1, and the root stays 8.
+Example: rows of 8 with room 1, 5, 3 and 8. The root holds 8, its children 5 and 8. An
+item of 4 goes left (5 >= 4), then right (1 < 4), to row 1, whose room is then 1. On the
+way back up, the left child becomes 1, and the root stays 8.
 """
 
 from __future__ import annotations
@@ -18,7 +21,9 @@ from tokenlake.base.arrays import Int64
 from tokenlake.etl.packing.segments import Rests, Segments, from_rests
 
 
-def first_fit_segments(lengths: Int64, capacity: int, max_segments: int | None = None) -> Segments:
+def first_fit_segments(
+    lengths: Int64, capacity: int, max_segments: int | None = None
+) -> Segments:
     """Plan documents into rows of `capacity` tokens.
 
     Args:
@@ -29,19 +34,25 @@ def first_fit_segments(lengths: Int64, capacity: int, max_segments: int | None =
     Returns:
         Rows in the order of their first tokens in the input.
     """
-    rests = Rests.of(lengths, capacity, lambda sizes: assign_first_fit(sizes, capacity, max_segments))
+    rests = Rests.of(
+        lengths, capacity, lambda sizes: assign_first_fit(sizes, capacity, max_segments)
+    )
     return from_rests(lengths, capacity, rests)
 
 
-def assign_first_fit(sizes: Int64, capacity: int, max_items: int | None = None) -> Int64:
-    """Return the bin of each item, numbered from 0 in the order in which bins are opened, int64[n].
+def assign_first_fit(
+    sizes: Int64, capacity: int, max_items: int | None = None
+) -> Int64:
+    """Return the bin of each item, numbered from 0 in the order in which bins are
+    opened, int64[n].
 
     Args:
         sizes: Size of each item, from 1 to `capacity`, int64[n].
         capacity: Size of a bin.
         max_items: Largest number of items in a bin; None: any number.
     """
-    # Two neighbouring bins hold more than one bin's capacity, unless they are closed for their number of items.
+    # Two neighbouring bins hold more than one bin's capacity, unless they are closed
+    # for their number of items.
     most_bins = int(sizes.sum()) * 2 // capacity + 2
     if max_items:
         most_bins += len(sizes) // max_items

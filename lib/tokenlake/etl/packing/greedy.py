@@ -1,8 +1,9 @@
 """Greedy packing: documents laid end to end, and cut where a row is full.
 
-Picture a roll of tape. Each document is glued on with its BOS in front and its EOS after it, and the roll is cut into
-strips of equal length. A document that crosses a cut continues on the next strip. No token is lost, and only the last
-strip of a stream needs padding. The places of the segments depend on the lengths of the documents alone.
+Picture a roll of tape. Each document is glued on with its BOS in front and its EOS
+after it, and the roll is cut into strips of equal length. A document that crosses a cut
+continues on the next strip. No token is lost, and only the last strip of a stream needs
+padding. The places of the segments depend on the lengths of the documents alone.
 
 Example: documents of 3, 4 and 2 tokens in rows of 5::
 
@@ -20,13 +21,16 @@ from tokenlake.base.arrays import Int64
 from tokenlake.etl.packing.segments import Segments
 
 
-def greedy_segments(lengths: Int64, capacity: int, max_segments: int | None = None) -> Segments:
+def greedy_segments(
+    lengths: Int64, capacity: int, max_segments: int | None = None
+) -> Segments:
     """Cut documents, laid end to end from a row's beginning, into rows.
 
     Args:
         lengths: Tokens of each document, at least 1, int64[n].
         capacity: Tokens per row.
-        max_segments: Number of pieces after which a row ends, full or not; None: rows end when they are full.
+        max_segments: Number of pieces after which a row ends, full or not; None: rows
+            end when they are full.
 
     Returns:
         Pieces of the rows. Without `max_segments` all rows but the last are full.
@@ -37,7 +41,9 @@ def greedy_segments(lengths: Int64, capacity: int, max_segments: int | None = No
     plan = _cut(lengths, ends, np.arange(0, ends[-1], capacity, dtype=np.int64))
     if max_segments is None or int(np.diff(plan.row_offsets).max()) <= max_segments:
         return plan
-    return _cut(lengths, ends, _bounded_row_starts(ends.tolist(), capacity, max_segments))
+    return _cut(
+        lengths, ends, _bounded_row_starts(ends.tolist(), capacity, max_segments)
+    )
 
 
 def _cut(lengths: Int64, ends: Int64, row_starts: Int64) -> Segments:
@@ -57,7 +63,8 @@ def _cut(lengths: Int64, ends: Int64, row_starts: Int64) -> Segments:
 
 
 def _bounded_row_starts(ends: list[int], capacity: int, max_segments: int) -> Int64:
-    """Return the tokens before each row, int64[R], where a row ends when it is full or has `max_segments` pieces.
+    """Return the tokens before each row, int64[R], where a row ends when it is full or
+    has `max_segments` pieces.
 
     Args:
         ends: Cumulative sums of the documents' lengths; at least one.

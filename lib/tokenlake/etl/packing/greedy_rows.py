@@ -1,4 +1,5 @@
-"""Greedy packing of a stream: documents laid end to end in bounded memory, a row group at a time.
+"""Greedy packing of a stream: documents laid end to end in bounded memory, a row group
+at a time.
 
 No window is needed: the places of the pieces are known as documents come.
 """
@@ -18,11 +19,13 @@ from tokenlake.etl.packing.stretch import Stretch
 
 @final
 class GreedyRows:
-    """Lays the documents of one stream end to end. Holds less than a row group of tokens.
+    """Lays the documents of one stream end to end. Holds less than a row group of
+    tokens.
 
     Args:
         capacity: Tokens per row.
-        group_rows: Rows of a row group. Rows are yielded in multiples of it, except by :meth:`finish`.
+        group_rows: Rows of a row group. Rows are yielded in multiples of it, except by
+            :meth:`finish`.
         pad_id: Id that fills the last row.
     """
 
@@ -60,6 +63,9 @@ class GreedyRows:
         ids = stretch.ids
         if padding:
             ids = np.concatenate([ids, np.full(padding, self._pad_id, np.int32)])
-        packed = Packed.of(ids, greedy_segments(stretch.length, self._capacity), stretch, padding)
-        packed.ends[-1:] = False  # whether the last document continues is not always known
+        packed = Packed.of(
+            ids, greedy_segments(stretch.length, self._capacity), stretch, padding
+        )
+        # Whether the last document continues is not always known.
+        packed.ends[-1:] = False
         return packed

@@ -1,7 +1,8 @@
 """The loss mask of a stream of tokens, kept inside the ids themselves.
 
-No vocabulary reaches bit 30 of an id (:data:`LOSS`). A build with a loss mask sets it in each id that counts toward
-the loss, so that one copy moves both the ids and their mask. The bit is removed before ids are written.
+No vocabulary reaches bit 30 of an id (:data:`LOSS`). A build with a loss mask sets it
+in each id that counts toward the loss, so that one copy moves both the ids and their
+mask. The bit is removed before ids are written.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ def marked(ids: Int32, learned: Bools | bool = True) -> Int32:
 
     Args:
         ids: Ids without the bit, int32[n].
-        learned: Mask of the ids that count toward the loss, bool[n], or one value for all of them.
+        learned: Mask of the ids that count toward the loss, bool[n], or one value for
+            all of them.
     """
     bits = np.asarray(learned).astype(np.int32)
     bits <<= _LOSS_BIT

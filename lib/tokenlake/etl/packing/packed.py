@@ -1,4 +1,6 @@
-"""Packed rows: tokens in rows of one length, and the documents that each piece comes from."""
+"""Packed rows: tokens in rows of one length, and the documents that each piece comes
+from.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,16 @@ class Packed:
     """Rows of one length.
 
     Attributes:
-        input_ids: Pieces of each row, followed by its padding, contiguous, int32[rows * width].
+        input_ids: Pieces of each row, followed by its padding, contiguous, int32[rows *
+            width].
         segment_lengths: Tokens of each piece, row after row, int32[S].
-        row_offsets: Row ``r`` has the pieces ``row_offsets[r]:row_offsets[r + 1]``, int64[rows + 1].
+        row_offsets: Row ``r`` has the pieces ``row_offsets[r]:row_offsets[r + 1]``,
+            int64[rows + 1].
         file: Id of the file that each piece's document comes from, int64[S].
         position: Position of each piece's document in its file, int64[S].
         start: Index of the piece's first token within its document, int32[S].
-        ends: True for a piece that holds its document's last token, bool[S]. False where that is not known yet.
+        ends: True for a piece that holds its document's last token, bool[S]. False
+            where that is not known yet.
         pad: Padding tokens of all rows.
     """
 
@@ -80,7 +85,8 @@ class Packed:
     @property
     def begins(self) -> Int64:
         """Index in `input_ids` of each piece's first token, int64[S]."""
-        # Inside its row a piece begins after the pieces before it, as among all pieces without padding.
+        # Inside its row a piece begins after the pieces before it, as among all pieces
+        # without padding.
         tokens_before = offsets_of(self.segment_lengths)[:-1]
         row_begins = np.arange(self.rows) * self.width
         shift_of_row = row_begins - tokens_before[self.row_offsets[:-1]]
@@ -88,7 +94,9 @@ class Packed:
 
     @property
     def segment_ids(self) -> Int32:
-        """Numbers 1, 2, 3 ... for the pieces of each row, and 0 for padding, int32[rows * width]."""
+        """Numbers 1, 2, 3 ... for the pieces of each row, and 0 for padding,
+        int32[rows * width].
+        """
         pieces_per_row = np.diff(self.row_offsets)
         first_piece = np.repeat(self.row_offsets[:-1], pieces_per_row)
         number = np.arange(len(self.segment_lengths)) - first_piece + 1
@@ -100,7 +108,9 @@ class Packed:
         return padded.ravel()
 
     def groups(self, rows: int) -> Iterator[Self]:
-        """Yield the rows in groups of `rows` rows, fewer in the last group, as views."""
+        """Yield the rows in groups of `rows` rows, fewer in the last group, as
+        views.
+        """
         width = self.width
         for first in range(0, self.rows, rows):
             last = min(first + rows, self.rows)
@@ -119,8 +129,11 @@ class Packed:
                 pad=len(input_ids) - int(segment_lengths.sum(dtype=np.int64)),
             )
 
-    def check_boundaries(self, prefix: tuple[int, ...], suffix: tuple[int, ...]) -> None:
-        """Check on the packed ids themselves that documents begin with BOS and end with EOS.
+    def check_boundaries(
+        self, prefix: tuple[int, ...], suffix: tuple[int, ...]
+    ) -> None:
+        """Check on the packed ids themselves that documents begin with BOS and end with
+        EOS.
 
         Args:
             prefix: Ids that every document begins with.

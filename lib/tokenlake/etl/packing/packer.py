@@ -1,7 +1,9 @@
-"""Packers: documents are added, and rows come out a row group at a time, in bounded memory, by any strategy.
+"""Packers: documents are added, and rows come out a row group at a time, in bounded
+memory, by any strategy.
 
-Greedy rows are laid down as documents come (:mod:`~tokenlake.etl.packing.greedy_rows`). All other strategies plan a
-window of documents at a time (:mod:`~tokenlake.etl.packing.window_rows`).
+Greedy rows are laid down as documents come (:mod:`~tokenlake.etl.packing.greedy_rows`).
+All other strategies plan a window of documents at a time
+(:mod:`~tokenlake.etl.packing.window_rows`).
 """
 
 from __future__ import annotations
@@ -56,18 +58,26 @@ class Packer:
         self._copied_tokens = copied_tokens
 
     def add(
-        self, ids: Int32, offsets: Int64, file: Int64, position: Int64, again: Bools | None = None
+        self,
+        ids: Int32,
+        offsets: Int64,
+        file: Int64,
+        position: Int64,
+        again: Bools | None = None,
     ) -> Iterator[Packed]:
         """Append documents and yield the row groups that are full.
 
         Args:
-            ids: Tokens of the documents, contiguous, without prefix and suffix, int32[total].
-            offsets: Where each document begins in `ids`, and where the last one ends, int64[n + 1].
+            ids: Tokens of the documents, contiguous, without prefix and suffix,
+                int32[total].
+            offsets: Where each document begins in `ids`, and where the last one ends,
+                int64[n + 1].
             file: Id of the file that each document comes from, int64[n].
             position: Position of each document in its file, int64[n].
-            again: True for a further part of the document before it, bool[n]. A further part gets a prefix and a suffix
-                of its own, and its `start` continues where the part before it ends. The first value must be False: all
-                parts of a document come in one call. None: all documents are whole.
+            again: True for a further part of the document before it, bool[n]. A further
+                part gets a prefix and a suffix of its own, and its `start` continues
+                where the part before it ends. The first value must be False: all parts
+                of a document come in one call. None: all documents are whole.
         """
         lengths = np.diff(offsets) + len(self._prefix) + len(self._suffix)
         ends = np.cumsum(lengths)
@@ -85,10 +95,14 @@ class Packer:
             last = max(first + 1, int(np.searchsorted(ends, limit, side="right")))
             if int(lengths[first]) > self._copied_tokens:
                 pieces = self._pieces(ids[offsets[first] : offsets[first + 1]])
-                yield from self.add_long(pieces, int(file[first]), int(position[first]), int(starts[first]))
+                yield from self.add_long(
+                    pieces, int(file[first]), int(position[first]), int(starts[first])
+                )
             else:
                 stretch = Stretch(
-                    join_documents(ids, offsets[first : last + 1], self._prefix, self._suffix),
+                    join_documents(
+                        ids, offsets[first : last + 1], self._prefix, self._suffix
+                    ),
                     length=lengths[first:last],
                     start=starts[first:last],
                     file=file[first:last],
@@ -101,17 +115,21 @@ class Packer:
     def add_long(
         self, windows: Iterable[Int32], file: int, position: int, start: int = 0
     ) -> Iterator[Packed]:
-        """Append one document that comes in pieces, so that it need not be in memory as a whole.
+        """Append one document that comes in pieces, so that it need not be in memory as
+        a whole.
 
         Args:
             windows: Tokens of the document, a piece at a time.
             file: Id of the document's file.
             position: Position of the document in its file.
-            start: Index of the first token within the document; not 0 for a further part of a document.
+            start: Index of the first token within the document; not 0 for a further
+                part of a document.
         """
         pieces = chain([self._prefix], windows, [self._suffix])
         for ids, is_last in _blocks(pieces, self._capacity):
-            yield from self._rows.take(Stretch.one(ids, start, file, position, ends=is_last))
+            yield from self._rows.take(
+                Stretch.one(ids, start, file, position, ends=is_last)
+            )
             start += len(ids)
 
     def finish(self) -> Iterator[Packed]:
@@ -139,10 +157,12 @@ def open_packer(
     Args:
         pack: Width of rows and strategy.
         pad_id: Id that fills the ends of rows.
-        group_tokens: Tokens of a row group. Rows are yielded in multiples of a group, except the last ones.
+        group_tokens: Tokens of a row group. Rows are yielded in multiples of a group,
+            except the last ones.
         prefix: Ids put before every document (BOS).
         suffix: Ids put after every document (EOS).
-        shuffle_key: Key by which whole rows are shuffled inside each window; None: rows stay in the order of the plan.
+        shuffle_key: Key by which whole rows are shuffled inside each window; None: rows
+            stay in the order of the plan.
         copied_tokens: Tokens joined at a time; it bounds memory, and changes no row.
     """
     capacity = pack.width
@@ -164,7 +184,9 @@ def open_packer(
 
 
 def _blocks(pieces: Iterable[Int32], step: int) -> Iterator[tuple[Int32, bool]]:
-    """Yield the same ids in blocks, and True with the last block. All others are multiples of `step` long."""
+    """Yield the same ids in blocks, and True with the last block. All others are
+    multiples of `step` long.
+    """
     parts: list[Int32] = []
     size = 0
     for ids in pieces:

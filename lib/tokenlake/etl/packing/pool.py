@@ -1,10 +1,13 @@
-"""Pool packing: a few rows are open, and each document goes to the one that it fills best.
+"""Pool packing: a few rows are open, and each document goes to the one that it fills
+best.
 
-A document that fits none of them fills the fullest to its end, and continues in the row that is opened in its place.
-Rows therefore have no padding, except those that are open at the end.
+A document that fits none of them fills the fullest to its end, and continues in the row
+that is opened in its place. Rows therefore have no padding, except those that are open
+at the end.
 
-Example: two open rows of 8; documents of 5, 6 and 2 tokens. The first goes to row 0 (room 3), the second fits row 1
-alone (room 2), the third fits both rows and fills row 1.
+Example: two open rows of 8; documents of 5, 6 and 2 tokens. The first goes to row 0
+(room 3), the second fits row 1 alone (room 2), the third fits both rows and fills row
+1.
 """
 
 from __future__ import annotations
@@ -15,22 +18,27 @@ from tokenlake.base.arrays import Int64, offsets_of
 from tokenlake.etl.packing.segments import Segments
 
 
-def pool_segments(lengths: Int64, capacity: int, packers: int, max_segments: int | None = None) -> Segments:
+def pool_segments(
+    lengths: Int64, capacity: int, packers: int, max_segments: int | None = None
+) -> Segments:
     """Plan documents into rows of `capacity` tokens.
 
     Args:
         lengths: Tokens of each document, at least 1, int64[n].
         capacity: Tokens per row.
         packers: Number of rows that are open at a time.
-        max_segments: Number of pieces after which a row is closed, full or not; None: rows are closed when full.
+        max_segments: Number of pieces after which a row is closed, full or not; None:
+            rows are closed when full.
 
     Returns:
-        Rows in the order in which documents first came into them; the pieces of a row in the order of the documents.
+        Rows in the order in which documents first came into them; the pieces of a row
+        in the order of the documents.
     """
     piece_limit = max_segments or capacity
     room = [capacity] * packers
     piece_counts = [0] * packers
-    # Number of each open row. Rows are numbered again at the end, by the documents that open them.
+    # Number of each open row. Rows are numbered again at the end, by the documents that
+    # open them.
     row_numbers = list(range(packers))
     next_row = packers
     pieces: list[tuple[int, int, int, int]] = []  # row, document, start, length
@@ -52,7 +60,8 @@ def pool_segments(lengths: Int64, capacity: int, packers: int, max_segments: int
 
 
 def _best_packer(room: list[int], length: int, capacity: int) -> int:
-    """Return the open row with the least room that is enough, or else the one with the least room.
+    """Return the open row with the least room that is enough, or else the one with the
+    least room.
 
     Of rows with equal room, the first one is returned.
     """
@@ -74,7 +83,8 @@ def _sorted_rows(pieces: list[tuple[int, int, int, int]]) -> Segments:
     """Return pieces by row, the rows in the order of their first pieces.
 
     Args:
-        pieces: Row, document, start and length of each piece, in the order of the documents.
+        pieces: Row, document, start and length of each piece, in the order of the
+            documents.
     """
     row, document, start, length = np.array(pieces, np.int64).reshape(-1, 4).T
     # 1. Number rows by their first pieces.
@@ -84,4 +94,6 @@ def _sorted_rows(pieces: list[tuple[int, int, int, int]]) -> Segments:
     # 2. Sort pieces by row; the stable sort keeps the order of the documents.
     rank = rank_of_row[row]
     order = np.argsort(rank, kind="stable")
-    return Segments(document[order], start[order], length[order], offsets_of(np.bincount(rank)))
+    return Segments(
+        document[order], start[order], length[order], offsets_of(np.bincount(rank))
+    )

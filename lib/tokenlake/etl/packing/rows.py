@@ -1,7 +1,9 @@
-"""Packing of rows that are Python objects: dicts of one document each go in, dicts of one full row each come out.
+"""Packing of rows that are Python objects: dicts of one document each go in, dicts of
+one full row each come out.
 
-Plans and packers are those of a build. :class:`PackedRows` has all strategies; :func:`pack_pre_tokenized` and
-:func:`pack_constant_length` are greedy packing with the arguments of older callers.
+Plans and packers are those of a build. :class:`PackedRows` has all strategies;
+:func:`pack_pre_tokenized` and :func:`pack_constant_length` are greedy packing with the
+arguments of older callers.
 """
 
 from __future__ import annotations
@@ -66,9 +68,10 @@ class PackedRows:
         strategy: ``greedy``, ``pool``, ``first_fit`` or ``best_fit``.
         num_packers: Number of rows that are open at a time, for ``pool``.
         max_segments: Largest number of pieces in a row; None: any number.
-        window_tokens: Tokens inside which every strategy except ``greedy`` reorders documents. This many are read
-            before the first row comes out.
-        shuffle_packed: True to shuffle rows, ``shuffle_buffer_factor * num_packers`` of them at a time.
+        window_tokens: Tokens inside which every strategy except ``greedy`` reorders
+            documents. This many are read before the first row comes out.
+        shuffle_packed: True to shuffle rows, ``shuffle_buffer_factor * num_packers`` of
+            them at a time.
         shuffle_buffer_factor: Factor of the number of rows that are shuffled at a time.
         seed: Random seed of the shuffle.
         include_segment_ids: True if rows state the piece that each token belongs to.
@@ -90,42 +93,60 @@ class PackedRows:
 
     def __post_init__(self) -> None:
         require_one_of("strategy", self.strategy, tuple(STRATEGIES))
-        for name in ("seq_length", "num_packers", "shuffle_buffer_factor", "window_tokens", "max_segments"):
+        for name in (
+            "seq_length",
+            "num_packers",
+            "shuffle_buffer_factor",
+            "window_tokens",
+            "max_segments",
+        ):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise ConfigError(f"{name}: got {value}, expected at least 1", field_path=name, got=value)
+                raise ConfigError(
+                    f"{name}: got {value}, expected at least 1",
+                    field_path=name,
+                    got=value,
+                )
 
     def pack(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
         """Pack documents.
 
         Args:
-            rows: Documents with the column `input_ids` (integers, any sequence). All of them or none may have
-                `loss_mask` (one truth value per id), and `file` and `position` (where the document comes from).
+            rows: Documents with the column `input_ids` (integers, any sequence). All of
+                them or none may have `loss_mask` (one truth value per id), and `file`
+                and `position` (where the document comes from).
 
         Yields:
             Rows that all have the same columns.
 
             - ``input_ids``: int32[L].
             - ``attention_mask``: 1 for ids and 0 for padding, int32[L].
-            - ``segment_ids``: 1, 2, 3 ... for the pieces of the row and 0 for padding, int32[L], if they are included.
-            - ``loss_mask``: bool[L], if documents have one; True for an EOS that was put after a document, False for
-              padding.
-            - ``segment_lengths`` and ``documents``, if documents state where they come from: the tokens of each piece,
-              and its file, position and `start` (index of its first token in the document).
+            - ``segment_ids``: 1, 2, 3 ... for the pieces of the row and 0 for padding,
+              int32[L], if they are included.
+            - ``loss_mask``: bool[L], if documents have one; True for an EOS that was
+              put after a document, False for padding.
+            - ``segment_lengths`` and ``documents``, if documents state where they come
+              from: the tokens of each piece, and its file, position and `start` (index
+              of its first token in the document).
 
             Documents without ids are left out.
 
         Raises:
-            BadRecordError: Ids are missing or are not integers of 32 bits, a mask has another length, or documents
-                have different columns. The message names the document.
+            BadRecordError: Ids are missing or are not integers of 32 bits, a mask has
+                another length, or documents have different columns. The message names
+                the document.
         """
         packed = self._packed(rows)
         if not self.shuffle_packed:
             return packed
-        return _shuffled(packed, self.shuffle_buffer_factor * self.num_packers, self.seed)
+        return _shuffled(
+            packed, self.shuffle_buffer_factor * self.num_packers, self.seed
+        )
 
     def documents(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[_Document]:
-        """Yield the documents of rows, checked, with EOS. Those without ids are left out."""
+        """Yield the documents of rows, checked, with EOS. Those without ids are left
+        out.
+        """
         expected: frozenset[str] | None = None
         for number, row in enumerate(rows):
             columns = _columns(row)
@@ -140,7 +161,9 @@ class PackedRows:
             if "file" in columns:
                 file = int(row["file"])
                 position = int(row["position"])
-            yield _Document(self._finished_ids(row, ids, number), file, position, columns)
+            yield _Document(
+                self._finished_ids(row, ids, number), file, position, columns
+            )
 
     def objects(self, packed: Packed, columns: frozenset[str]) -> Iterator[Row]:
         """Yield packed rows as objects.
@@ -158,13 +181,18 @@ class PackedRows:
         attention_mask = (segment_ids > 0).astype(np.int32)
         for number in range(packed.rows):
             tokens = slice(number * packed.width, (number + 1) * packed.width)
-            row: Row = {"input_ids": ids[tokens].copy(), "attention_mask": attention_mask[tokens].copy()}
+            row: Row = {
+                "input_ids": ids[tokens].copy(),
+                "attention_mask": attention_mask[tokens].copy(),
+            }
             if self.include_segment_ids:
                 row["segment_ids"] = segment_ids[tokens].copy()
             if loss_mask is not None:
                 row["loss_mask"] = loss_mask[tokens].copy()
             if "file" in columns:
-                pieces = slice(int(packed.row_offsets[number]), int(packed.row_offsets[number + 1]))
+                pieces = slice(
+                    int(packed.row_offsets[number]), int(packed.row_offsets[number + 1])
+                )
                 row["segment_lengths"] = packed.segment_lengths[pieces].copy()
                 row["documents"] = _origins(packed, pieces)
             yield row
@@ -227,7 +255,9 @@ class OpenRows:
         self._packer = open_packer(pack, pad_id=pad_id, group_tokens=group_tokens)
 
     def add(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
-        """Append documents and yield the rows that are full; errors as of :meth:`PackedRows.pack`."""
+        """Append documents and yield the rows that are full; errors as of
+        :meth:`PackedRows.pack`.
+        """
         for block in _blocks(self._packing.documents(rows)):
             self._columns = block[0].columns
             ids = np.concatenate([document.ids for document in block])
@@ -238,7 +268,9 @@ class OpenRows:
                 yield from self._packing.objects(packed, self._columns)
 
     def finish(self) -> Iterator[Row]:
-        """Yield the remaining rows, padded. The rows are empty afterwards, and may be used again."""
+        """Yield the remaining rows, padded. The rows are empty afterwards, and may
+        be used again.
+        """
         for packed in self._packer.finish():
             yield from self._packing.objects(packed, self._columns)
 
@@ -283,7 +315,12 @@ def _ids(row: Mapping[str, Any], field: str, number: int) -> Int32:
         ) from None
     if not ids.size:
         return np.empty(0, np.int32)
-    if ids.ndim != 1 or ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() >= LOSS:
+    if (
+        ids.ndim != 1
+        or ids.dtype.kind not in "iu"
+        or ids.min() < 0
+        or ids.max() >= LOSS
+    ):
         raise BadRecordError(
             f"document {number}: {field!r} has the shape {ids.shape} and type {ids.dtype}, expected one "
             f"dimension of integers from 0 to {LOSS - 1}",
@@ -293,7 +330,9 @@ def _ids(row: Mapping[str, Any], field: str, number: int) -> Int32:
 
 
 def _blocks(documents: Iterable[_Document]) -> Iterator[list[_Document]]:
-    """Yield documents in blocks of at least one document, which end after a number of tokens."""
+    """Yield documents in blocks of at least one document, which end after a number
+    of tokens.
+    """
     block: list[_Document] = []
     tokens = 0
     for document in documents:
@@ -338,19 +377,21 @@ def pack_pre_tokenized(
         [[5, 6, 2, 7], [2, 0, 0, 0]]
 
     Args:
-        stream: Documents: sequences of ids, or mappings with ``input_ids`` or ``tokens`` (and ``loss_mask``, in all
-            of them or in none).
+        stream: Documents: sequences of ids, or mappings with ``input_ids`` or
+            ``tokens`` (and ``loss_mask``, in all of them or in none).
         seq_length: Tokens of a row, L.
         eos_token_id: Id put after each document that does not end with it.
-        batch_size: Rows of a batch; with `shuffle`, ``batch_size * buffer_factor`` rows are shuffled at a time.
+        batch_size: Rows of a batch; with `shuffle`, ``batch_size * buffer_factor`` rows
+            are shuffled at a time.
         shuffle: True to shuffle rows.
         buffer_factor: Batches that are shuffled at a time.
         pad_token_id: Id that fills the last row; None: `eos_token_id`.
         seed: Random seed of the shuffle.
 
     Returns:
-        Rows with ``input_ids``, ``segment_ids`` (0 for padding) and ``attention_mask`` (0 for padding), int32[L]
-        each, and ``loss_mask`` (bool[L]) if documents have one.
+        Rows with ``input_ids``, ``segment_ids`` (0 for padding) and ``attention_mask``
+        (0 for padding), int32[L] each, and ``loss_mask`` (bool[L]) if documents have
+        one.
     """
     packing = PackedRows(
         seq_length=seq_length,
@@ -382,20 +423,26 @@ def pack_constant_length(
 
     Args:
         stream: Examples.
-        tokenize_fn: Function from an example to its ids, or to a mapping with ``input_ids`` or ``tokens``.
+        tokenize_fn: Function from an example to its ids, or to a mapping with
+            ``input_ids`` or ``tokens``.
         seq_length: Tokens of a row, L.
         eos_token_id: Id put after each document that does not end with it.
-        shuffling: `batch_size`, `shuffle` and `buffer_factor` of :func:`pack_pre_tokenized`, by position.
+        shuffling: `batch_size`, `shuffle` and `buffer_factor` of
+            :func:`pack_pre_tokenized`, by position.
         options: Arguments of :func:`pack_pre_tokenized`, by name.
 
     Returns:
         Rows as of :func:`pack_pre_tokenized`.
     """
-    return pack_pre_tokenized(map(tokenize_fn, stream), seq_length, eos_token_id, *shuffling, **options)
+    return pack_pre_tokenized(
+        map(tokenize_fn, stream), seq_length, eos_token_id, *shuffling, **options
+    )
 
 
 def _as_row(document: Mapping[str, Any] | Sequence[int]) -> Mapping[str, Any]:
-    """Return a document of an older caller as a row with ``input_ids``, and ``loss_mask`` if it has one."""
+    """Return a document of an older caller as a row with ``input_ids``, and
+    ``loss_mask`` if it has one.
+    """
     if not isinstance(document, Mapping):
         return {"input_ids": document}
     for name in ("input_ids", "tokens"):

@@ -1,8 +1,9 @@
-"""Plans of packing: the places of documents' pieces in rows, from the lengths of the documents alone.
+"""Plans of packing: the places of documents' pieces in rows, from the lengths of the
+documents alone.
 
-A document longer than a row fills ``length // capacity`` whole rows and leaves a rest of ``length % capacity`` tokens.
-Strategies that never cut a document that fits a row place the rests (:class:`Rests`) and add the whole rows at the end
-(:func:`from_rests`).
+A document longer than a row fills ``length // capacity`` whole rows and leaves a rest
+of ``length % capacity`` tokens. Strategies that never cut a document that fits a row
+place the rests (:class:`Rests`) and add the whole rows at the end (:func:`from_rests`).
 
 Example: documents of 13 and 3 tokens in rows of 8. Document 0 fills one row and leaves a rest of 5, document 1 is a
 rest of 3, and both rests fit one row::
@@ -32,8 +33,8 @@ class Segments:
         document: Index of the document that each piece belongs to, int64[S].
         start: Index of the piece's first token within its document, int64[S].
         length: Tokens of the piece, at least 1, int64[S].
-        row_offsets: Row ``r`` has the pieces ``row_offsets[r]:row_offsets[r + 1]``, and padding after them,
-            int64[R + 1].
+        row_offsets: Row ``r`` has the pieces ``row_offsets[r]:row_offsets[r + 1]``, and
+            padding after them, int64[R + 1].
     """
 
     document: Int64
@@ -50,13 +51,19 @@ class Segments:
         """Return some rows in the order of `rows` (their indices, int64[m])."""
         counts = np.diff(self.row_offsets)[rows]
         pieces = places(self.row_offsets[rows], counts)
-        return Segments(self.document[pieces], self.start[pieces], self.length[pieces], offsets_of(counts))
+        return Segments(
+            self.document[pieces],
+            self.start[pieces],
+            self.length[pieces],
+            offsets_of(counts),
+        )
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Rests:
-    """Pieces of documents that share rows with others, sorted by document and then by start.
+    """Pieces of documents that share rows with others, sorted by document and then by
+    start.
 
     Attributes:
         document: Index of the document, int64[m].
@@ -77,7 +84,8 @@ class Rests:
         Args:
             lengths: Tokens of each document, at least 1, int64[n].
             capacity: Tokens per row.
-            bins: Function from the sizes of the rests (int64[m]) to their shared rows (int64[m]).
+            bins: Function from the sizes of the rests (int64[m]) to their shared rows
+                (int64[m]).
         """
         whole_rows, rest_sizes = np.divmod(lengths, capacity)
         document = np.flatnonzero(rest_sizes)
@@ -95,27 +103,37 @@ class Rests:
 def from_rests(lengths: Int64, capacity: int, rests: Rests) -> Segments:
     """Return the whole rows of documents together with the rows that their rests share.
 
-    Rows come in the order of their first tokens in the input, and the pieces of a row in the order of the documents.
+    Rows come in the order of their first tokens in the input, and the pieces of a row
+    in the order of the documents.
 
     Args:
         lengths: Tokens of each document, at least 1, int64[n].
         capacity: Tokens per row.
         rests: Rests of these documents.
     """
-    # 1. Whole rows: document d has `whole_rows[d]` of them, which start at multiples of the capacity.
+    # 1. Whole rows: document d has `whole_rows[d]` of them, which start at multiples of
+    #    the capacity.
     whole_rows = lengths // capacity
     whole_document = np.repeat(np.arange(len(lengths)), whole_rows)
     rows_before = np.cumsum(whole_rows) - whole_rows
-    row_in_document = np.arange(len(whole_document)) - np.repeat(rows_before, whole_rows)
-    # 2. Shared rows: rests sorted by row. The stable sort keeps the order of the documents.
+    row_in_document = np.arange(len(whole_document)) - np.repeat(
+        rows_before, whole_rows
+    )
+    # 2. Shared rows: rests sorted by row. The stable sort keeps the order of the
+    #    documents.
     by_row = np.argsort(small(rests.bin), kind="stable")
     # 3. All pieces, the whole rows first.
     document = np.concatenate([whole_document, rests.document[by_row]])
     start = np.concatenate([row_in_document * capacity, rests.start[by_row]])
-    length = np.concatenate([np.full(len(whole_document), capacity), rests.length[by_row]])
-    pieces_per_row = np.concatenate([np.ones(len(whole_document), np.int64), np.bincount(rests.bin)])
+    length = np.concatenate(
+        [np.full(len(whole_document), capacity), rests.length[by_row]]
+    )
+    pieces_per_row = np.concatenate(
+        [np.ones(len(whole_document), np.int64), np.bincount(rests.bin)]
+    )
     rows = Segments(document, start, length, offsets_of(pieces_per_row))
-    # 4. Sort rows by their first token. Whole rows are in order already, which a stable sort makes use of.
+    # 4. Sort rows by their first token. Whole rows are in order already, which a stable
+    #    sort makes use of.
     first_piece = rows.row_offsets[:-1]
     document_begins = np.cumsum(lengths) - lengths
     first_token = document_begins[document[first_piece]] + start[first_piece]
@@ -123,7 +141,9 @@ def from_rests(lengths: Int64, capacity: int, rests: Rests) -> Segments:
 
 
 def small(values: Int64) -> npt.NDArray[Any]:
-    """Return values >= 0 as uint16 if all of them fit: numpy sorts those by counting, ten times as fast."""
+    """Return values >= 0 as uint16 if all of them fit: numpy sorts those by
+    counting, ten times as fast.
+    """
     if len(values) and int(values.max()) >= 1 << 16:
         return values
     return values.astype(np.uint16)

@@ -1,4 +1,6 @@
-"""Packers to which a caller adds one document at a time, and which return full rows as they are completed."""
+"""Packers to which a caller adds one document at a time, and which return full rows
+as they are completed.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,10 @@ class PackedSequence:
     Attributes:
         input_ids: Ids, int32[L].
         attention_mask: 1 for tokens and 0 for padding, int32[L].
-        segment_ids: 1, 2, 3 ... for the pieces of the row and 0 for padding, int32[L]; None if they are not included.
-        source_ids: `source_id` of each piece's document; None if no document of the row has one.
+        segment_ids: 1, 2, 3 ... for the pieces of the row and 0 for padding, int32[L];
+            None if they are not included.
+        source_ids: `source_id` of each piece's document; None if no document of the row
+            has one.
         num_segments: Number of pieces.
     """
 
@@ -52,24 +56,31 @@ class _Sequences:
         self.packing: Final = PackedRows(**packing)
         # A group has one row: it comes out as soon as it is full.
         self._rows = OpenRows(self.packing, group_tokens=self.packing.seq_length)
-        # Document -> name of its source, and number of its tokens that are not in a row yet.
+        # Document -> name of its source, and number of its tokens that are not in a row
+        # yet.
         self._sources: dict[int, tuple[str, int]] = {}
         self._document_count = 0
 
-    def add(self, tokens: Sequence[int], source_id: str | None) -> Iterator[PackedSequence]:
+    def add(
+        self, tokens: Sequence[int], source_id: str | None
+    ) -> Iterator[PackedSequence]:
         """Append a document and yield the rows that are full."""
         number = self._document_count
         self._document_count += 1
         if source_id is not None:
             self._sources[number] = (source_id, self.length_with_eos(tokens))
-        return self._sequences(self._rows.add([{"input_ids": tokens, "file": 0, "position": number}]))
+        return self._sequences(
+            self._rows.add([{"input_ids": tokens, "file": 0, "position": number}])
+        )
 
     def finish(self) -> Iterator[PackedSequence]:
         """Yield the remaining rows, padded."""
         return self._sequences(self._rows.finish())
 
     def length_with_eos(self, tokens: Sequence[int]) -> int:
-        """Return the number of a document's tokens, with the EOS that is put after it. An empty one gets none."""
+        """Return the number of a document's tokens, with the EOS that is put after
+        it. An empty one gets none.
+        """
         length = len(tokens)
         if length and tokens[-1] != self.packing.eos_token_id:
             length += 1
@@ -92,7 +103,9 @@ class _Sequences:
             )
 
     def _source_of(self, document: int, length: int) -> str | None:
-        """Return the name of the source of a document's next `length` tokens, and forget it with its last token."""
+        """Return the name of the source of a document's next `length` tokens, and
+        forget it with its last token.
+        """
         if document not in self._sources:
             return None
         source_id, tokens_left = self._sources.pop(document)
@@ -116,7 +129,11 @@ class GreedyPacker:
     """
 
     def __init__(
-        self, seq_length: int, eos_token_id: int, pad_token_id: int = 0, include_segment_ids: bool = True
+        self,
+        seq_length: int,
+        eos_token_id: int,
+        pad_token_id: int = 0,
+        include_segment_ids: bool = True,
     ) -> None:
         """Open a row.
 
@@ -124,7 +141,8 @@ class GreedyPacker:
             seq_length: Tokens of a row, L.
             eos_token_id: Id put after each document that does not end with it.
             pad_token_id: Id that fills the last row.
-            include_segment_ids: True if rows state the piece that each token belongs to.
+            include_segment_ids: True if rows state the piece that each token belongs
+                to.
         """
         self._sequences = _Sequences(
             seq_length=seq_length,
@@ -133,15 +151,20 @@ class GreedyPacker:
             include_segment_ids=include_segment_ids,
         )
 
-    def add(self, tokens: Sequence[int], source_id: str | None = None) -> PackedSequence | None:
-        """Append a document; return the row that it fills, or None if there is room left.
+    def add(
+        self, tokens: Sequence[int], source_id: str | None = None
+    ) -> PackedSequence | None:
+        """Append a document; return the row that it fills, or None if there is room
+        left.
 
         Args:
             tokens: Ids of the document.
-            source_id: Name of its source, repeated in :attr:`PackedSequence.source_ids`.
+            source_id: Name of its source, repeated in
+                :attr:`PackedSequence.source_ids`.
 
         Raises:
-            BadRecordError: The document is longer than a row and could fill several; the other packers return lists.
+            BadRecordError: The document is longer than a row and could fill several;
+                the other packers return lists.
         """
         seq_length = self._sequences.packing.seq_length
         length = self._sequences.length_with_eos(tokens)
@@ -167,9 +190,11 @@ class GreedyPacker:
 
 @final
 class PoolPacker:
-    """Packs each document into the one of some open rows that it fills best; no token is lost.
+    """Packs each document into the one of some open rows that it fills best; no token
+    is lost.
 
-    Documents are placed a window at a time: rows come when a window is full, and with :meth:`flush_all`.
+    Documents are placed a window at a time: rows come when a window is full, and with
+    :meth:`flush_all`.
 
     Example:
         >>> from tokenlake import PoolPacker
@@ -197,8 +222,10 @@ class PoolPacker:
             eos_token_id: Id put after each document that does not end with it.
             pad_token_id: Id that fills the ends of rows.
             num_packers: Number of rows that are open at a time.
-            include_segment_ids: True if rows state the piece that each token belongs to.
-            window_tokens: Tokens that are held before they are placed. At a window's end open rows are padded.
+            include_segment_ids: True if rows state the piece that each token belongs
+                to.
+            window_tokens: Tokens that are held before they are placed. At a window's
+                end open rows are padded.
         """
         self._sequences = _Sequences(
             seq_length=seq_length,
@@ -210,12 +237,15 @@ class PoolPacker:
             window_tokens=max(window_tokens, seq_length),
         )
 
-    def add(self, tokens: Sequence[int], source_id: str | None = None) -> list[PackedSequence]:
+    def add(
+        self, tokens: Sequence[int], source_id: str | None = None
+    ) -> list[PackedSequence]:
         """Append a document; return the rows that are full.
 
         Args:
             tokens: Ids of the document.
-            source_id: Name of its source, repeated in :attr:`PackedSequence.source_ids`.
+            source_id: Name of its source, repeated in
+                :attr:`PackedSequence.source_ids`.
         """
         return list(self._sequences.add(tokens, source_id))
 
@@ -226,7 +256,8 @@ class PoolPacker:
 
 @final
 class FirstFitPacker:
-    """Packs each document into the first row with room for it. Only documents longer than a row are cut.
+    """Packs each document into the first row with room for it. Only documents longer
+    than a row are cut.
 
     Example:
         >>> from tokenlake import FirstFitPacker
@@ -251,11 +282,15 @@ class FirstFitPacker:
             seq_length: Tokens of a row, L.
             eos_token_id: Id put after each document that does not end with it.
             pad_token_id: Id that fills the ends of rows.
-            include_segment_ids: True if rows state the piece that each token belongs to.
-            buffer_size: Number of documents that are held before they are placed together.
+            include_segment_ids: True if rows state the piece that each token belongs
+                to.
+            buffer_size: Number of documents that are held before they are placed
+                together.
         """
         if buffer_size < 1:
-            raise ConfigError(f"buffer_size: got {buffer_size}, expected at least 1 document")
+            raise ConfigError(
+                f"buffer_size: got {buffer_size}, expected at least 1 document"
+            )
         self._buffer_size = buffer_size
         self._held_documents = 0
         self._sequences = _Sequences(
@@ -266,12 +301,16 @@ class FirstFitPacker:
             include_segment_ids=include_segment_ids,
         )
 
-    def add(self, tokens: Sequence[int], source_id: str | None = None) -> list[PackedSequence]:
-        """Append a document; return the rows of all held documents when there are `buffer_size` of them.
+    def add(
+        self, tokens: Sequence[int], source_id: str | None = None
+    ) -> list[PackedSequence]:
+        """Append a document; return the rows of all held documents when there are
+        `buffer_size` of them.
 
         Args:
             tokens: Ids of the document.
-            source_id: Name of its source, repeated in :attr:`PackedSequence.source_ids`.
+            source_id: Name of its source, repeated in
+                :attr:`PackedSequence.source_ids`.
         """
         rows = list(self._sequences.add(tokens, source_id))
         self._held_documents += 1

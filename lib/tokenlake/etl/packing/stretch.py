@@ -14,7 +14,8 @@ from tokenlake.base.arrays import Bools, Int32, Int64
 @final
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Documents laid end to end. The first may have begun in an earlier stretch, and the last may continue in the next.
+    """Documents laid end to end. The first may have begun in an earlier stretch, and
+    the last may continue in the next.
 
     Attributes:
         ids: Tokens of all documents, int32[total].
@@ -37,10 +38,19 @@ class Stretch:
         """Return a stretch without documents."""
         no_numbers = np.empty(0, np.int64)
         no_ids = np.empty(0, np.int32)
-        return cls(no_ids, no_numbers, no_numbers, no_numbers, no_numbers, np.empty(0, np.bool_))
+        return cls(
+            no_ids,
+            no_numbers,
+            no_numbers,
+            no_numbers,
+            no_numbers,
+            np.empty(0, np.bool_),
+        )
 
     @classmethod
-    def one(cls, ids: Int32, start: int, file: int, position: int, *, ends: bool) -> Stretch:
+    def one(
+        cls, ids: Int32, start: int, file: int, position: int, *, ends: bool
+    ) -> Stretch:
         """Return a stretch of a single document, or of a part of one.
 
         Args:
@@ -62,8 +72,8 @@ class Stretch:
     def split(self, tokens: int, step: int) -> tuple[Stretch, Stretch]:
         """Cut after at least `tokens` tokens; return both halves.
 
-        The cut is at a document's end, or inside a document at a multiple of `step` tokens from its beginning in this
-        stretch.
+        The cut is at a document's end, or inside a document at a multiple of `step`
+        tokens from its beginning in this stretch.
         """
         ends = np.cumsum(self.length)
         document = int(np.searchsorted(ends, tokens))
@@ -105,7 +115,8 @@ class Stretch:
 
     @classmethod
     def joined(cls, parts: Sequence[Self], ids: Int32 | None = None) -> Self:
-        """Return all parts as one stretch. A document that does not end is joined with the one after it.
+        """Return all parts as one stretch. A document that does not end is joined with
+        the one after it.
 
         Args:
             parts: Stretches, at least one.

@@ -4,13 +4,15 @@
 2. The strategy plans the window from the lengths of its documents.
 3. Each piece is copied once, to its place in a row.
 
-A window ends with the document that fills it. A document longer than a row may continue in the next window, but only
-at a whole number of rows from its beginning. Where windows end therefore depends on the documents alone, and not on
-the sizes of the chunks in which they arrive.
+A window ends with the document that fills it. A document longer than a row may continue
+in the next window, but only at a whole number of rows from its beginning. Where windows
+end therefore depends on the documents alone, and not on the sizes of the chunks in
+which they arrive.
 
-Example: rows of 4 tokens, windows of 8, documents of 3, 4, 4 and 20 tokens. The first window has the first three
-documents (11 tokens: the third one fills it). The fourth document is longer than a row: the next windows have its
-tokens [0, 8) and [8, 16), and its last 4 tokens begin a window together with the documents after it.
+Example: rows of 4 tokens, windows of 8, documents of 3, 4, 4 and 20 tokens. The first
+window has the first three documents (11 tokens: the third one fills it). The fourth
+document is longer than a row: the next windows have its tokens [0, 8) and [8, 16), and
+its last 4 tokens begin a window together with the documents after it.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ from tokenlake.etl.packing.stretch import Stretch
 from tokenlake.runtime.mixing.random import key_of, shuffled
 
 Planner: TypeAlias = Callable[[Int64], Segments]
-"""Function from the lengths of documents (int64[n], each at least 1) to their places."""
+"""Function from the lengths of documents (int64[n], each at least 1) to their
+places.
+"""
 
 _NO_IDS: Final = np.empty(0, np.int32)
 _ID_BYTES: Final = 4
@@ -53,12 +57,14 @@ class TokenWindow:
         """Append a stretch; its ids are copied."""
         end = self.tokens + len(part.ids)
         if end > len(self._ids):
-            # The memory doubles: small windows stay small, and ids are copied twice at most.
+            # The memory doubles: small windows stay small, and ids are copied twice at
+            # most.
             larger = np.empty(max(end, min(2 * end, self._max_tokens)), np.int32)
             larger[: self.tokens] = self._ids[: self.tokens]
             self._ids = larger
         self._ids[self.tokens : end] = part.ids
-        self._parts.append(replace(part, ids=_NO_IDS))  # a view of the ids would keep all of them in memory
+        # A view of the ids would keep all of them in memory.
+        self._parts.append(replace(part, ids=_NO_IDS))
         self.tokens = end
 
     def clear(self) -> None:
@@ -67,22 +73,28 @@ class TokenWindow:
         self.tokens = 0
 
     def joined(self) -> Stretch:
-        """Return all parts as one stretch, which is valid until the next change of the window."""
+        """Return all parts as one stretch, which is valid until the next change of
+        the window.
+        """
         return Stretch.joined(self._parts, self._ids[: self.tokens])
 
 
 @final
 class WindowRows:
-    """Packs one stream of documents in windows. Holds the tokens of one window, and less than a row group of rows.
+    """Packs one stream of documents in windows. Holds the tokens of one window, and
+    less than a row group of rows.
 
     Args:
         plan: Strategy.
         capacity: Tokens per row.
-        group_rows: Rows of a row group. Rows are yielded in multiples of it, except by :meth:`finish`.
+        group_rows: Rows of a row group. Rows are yielded in multiples of it, except by
+            :meth:`finish`.
         pad_id: Id that fills the ends of rows.
         window_tokens: Tokens after which a window ends; BOS and EOS count.
-        shuffle_key: Key by which whole rows are shuffled inside each window; None: rows stay in the order of the plan.
-        carries: True if a window's last row, when it is not full, is planned again with the next window.
+        shuffle_key: Key by which whole rows are shuffled inside each window; None: rows
+            stay in the order of the plan.
+        carries: True if a window's last row, when it is not full, is planned again with
+            the next window.
     """
 
     def __init__(
@@ -113,7 +125,8 @@ class WindowRows:
         """Append a stretch and yield the row groups that are full.
 
         Args:
-            stretch: Documents; the first begins here, or continues at a whole number of rows from its beginning.
+            stretch: Documents; the first begins here, or continues at a whole number of
+                rows from its beginning.
         """
         while True:
             room = self._window_tokens - self._window.tokens
@@ -152,14 +165,18 @@ class WindowRows:
         self._window.append(carried)
 
     def _row_groups(self, window: Stretch, plan: Segments) -> Iterator[Packed]:
-        """Copy the pieces of a plan into rows, and yield the row groups that are full."""
+        """Copy the pieces of a plan into rows, and yield the row groups that are
+        full.
+        """
         # 1. The pieces of the window as byte strings, in the order of their tokens. Arrow gathers strings with one
         #    memcpy each; to gather token by token costs five times as much.
         document_begins = np.cumsum(window.length) - window.length
         begins = document_begins[plan.document] + plan.start
         order = np.argsort(begins)
         edges = np.append(begins[order], len(window.ids)) * _ID_BYTES
-        strings: Any = binary_over(edges, pa.py_buffer(np.ascontiguousarray(window.ids).data))
+        strings: Any = binary_over(
+            edges, pa.py_buffer(np.ascontiguousarray(window.ids).data)
+        )
         # 2. The string of each piece of the plan: the inverse of the order.
         string_of_piece = np.empty(len(order), np.int64)
         string_of_piece[order] = np.arange(len(order))

@@ -1,6 +1,8 @@
-"""Conversations: whether the rows of a source are some, and the chat template and fields that render them.
+"""Conversations: whether the rows of a source are some, and the chat template and
+fields that render them.
 
-A source whose configuration names no field of texts has conversations where these three are so:
+A source whose configuration names no field of texts has conversations where these three
+are so:
 
 1. No first row has a text in the usual field of texts.
 2. A field with a usual name (`messages`, `conversations` ...) has values.
@@ -22,8 +24,11 @@ from tokenlake.etl.sources.rows import Rows
 from tokenlake.etl.tokenizers.files import TokenizerFiles
 
 
-def find_messages_field(source: ResolvedSource, files: Sequence[InputFile], rows: Rows | None) -> str | None:
-    """Return the field of conversations; None where the rows of a source are texts, or a field of texts is named.
+def find_messages_field(
+    source: ResolvedSource, files: Sequence[InputFile], rows: Rows | None
+) -> str | None:
+    """Return the field of conversations; None where the rows of a source are texts, or
+    a field of texts is named.
 
     Args:
         source: Source of the rows.
@@ -50,7 +55,9 @@ def find_messages_field(source: ResolvedSource, files: Sequence[InputFile], rows
 
 
 def _may_hold_conversations(source: ResolvedSource, files: Sequence[InputFile]) -> bool:
-    """Return False where the formats or the columns of files rule conversations out, without reading rows."""
+    """Return False where the formats or the columns of files rule conversations out,
+    without reading rows.
+    """
     if not any(file.facts.nested for file in files):
         return False
     if source.texts.rows_change:
@@ -59,7 +66,9 @@ def _may_hold_conversations(source: ResolvedSource, files: Sequence[InputFile]) 
     columns = columns_of_files(source, files[:1])
     if not columns:
         return True
-    return source.content_field not in columns[0] and not columns[0].isdisjoint(MESSAGES_FIELDS)
+    return source.content_field not in columns[0] and not columns[0].isdisjoint(
+        MESSAGES_FIELDS
+    )
 
 
 def _are_mostly_lists(values: Sequence[Any]) -> bool:
@@ -80,7 +89,8 @@ def settle_chat(
     tokenizer: TokenizerFiles,
     rows: Rows | None,
 ) -> tuple[ResolvedSource, list[str]]:
-    """Return a source of conversations with its template and its fields, and notes on them.
+    """Return a source of conversations with its template and its fields, and notes on
+    them.
 
     Args:
         source: Source of the rows.
@@ -117,15 +127,21 @@ def settle_chat(
             "the chat template has no generation marks; the assistant's turns are located, and verified, by "
             "rendering conversations again with markers in their place"
         )
-    other_templates = [name for name, text in templates_of(tokenizer).items() if text != chat.template]
+    other_templates = [
+        name for name, text in templates_of(tokenizer).items() if text != chat.template
+    ]
     if other_templates:
         names = ", ".join(other_templates)
-        notes.append(f"the tokenizer has further chat templates: {names} (chat.template names one)")
+        notes.append(
+            f"the tokenizer has further chat templates: {names} (chat.template names one)"
+        )
     return source, notes
 
 
 def _require_messages_field(rows: Rows) -> str:
-    """Return the first usual field of conversations that has a value in the rows; ConfigError where none has."""
+    """Return the first usual field of conversations that has a value in the rows;
+    ConfigError where none has.
+    """
     for field in MESSAGES_FIELDS:
         if any(value is not None for value in rows.values(field)):
             return field
@@ -138,10 +154,13 @@ def _require_messages_field(rows: Rows) -> str:
     )
 
 
-def _tools_field(source: ResolvedSource, field: str | None, files: Sequence[InputFile]) -> str | None:
+def _tools_field(
+    source: ResolvedSource, field: str | None, files: Sequence[InputFile]
+) -> str | None:
     """Return the field of tools; None where no file has it.
 
-    A column can only be read where it is, so that a field that only some of the files have is an error.
+    A column can only be read where it is, so that a field that only some of the files
+    have is an error.
     """
     if source.texts.rows_change or field is None:
         return field

@@ -1,13 +1,15 @@
 """The expected size of a plan's output, from a sample of its inputs.
 
-A few places of each source are read (see :mod:`tokenlake.etl.plan.sampling`), and what they hold is built as a unit
-would build it, in a temporary folder. Documents and text per byte of input come from all that was read, tokens per byte
-of text, bytes on disk per token and the share that counts toward the loss from the part of it that is built. Nothing is
-written to the store, and the result is the same every time.
+A few places of each source are read (see :mod:`tokenlake.etl.plan.sampling`), and what
+they hold is built as a unit would build it, in a temporary folder. Documents and text
+per byte of input come from all that was read, tokens per byte of text, bytes on disk
+per token and the share that counts toward the loss from the part of it that is built.
+Nothing is written to the store, and the result is the same every time.
 
-The part that is built is as large as the tokenizer backend that the build will probably choose can encode in about a
-second: 16 MiB, or 1 MiB with the reference. It is not probed here. One that differs from the reference in a sample is
-replaced by the reference, as in a build.
+The part that is built is as large as the tokenizer backend that the build will probably
+choose can encode in about a second: 16 MiB, or 1 MiB with the reference. It is not
+probed here. One that differs from the reference in a sample is replaced by the
+reference, as in a build.
 """
 
 from __future__ import annotations
@@ -59,9 +61,13 @@ _LEAST_BYTES: Final = 16 << 10
 """Bytes of text of one batch that are built, at least."""
 
 _TOKENS_ERROR: Final = 0.01
-"""Smallest margin of tokens, as a share of them: documents are cut and packed otherwise than in the sample."""
+"""Smallest margin of tokens, as a share of them: documents are cut and packed
+otherwise than in the sample.
+"""
 _STORED_ERROR: Final = 0.08
-"""The same of bytes on disk: files of the build are larger than the sample, and so compress otherwise."""
+"""The same of bytes on disk: files of the build are larger than the sample, and so
+compress otherwise.
+"""
 
 # Columns of the quantities that are estimated.
 _DOCUMENTS, _ROWS, _LONG, _TOKENS, _DROPPED, _STORED, _LOSS = range(7)
@@ -73,19 +79,22 @@ _QUANTITIES: Final = 7
 class Estimate:
     """Expected size of a source or of a whole version.
 
-    Each margin is half of a range that holds the true number about 19 times of 20, as far as a sample can say: a kind
-    of text that no sampled place holds is not counted. It is None where a single place was read.
+    Each margin is half of a range that holds the true number about 19 times of 20, as
+    far as a sample can say: a kind of text that no sampled place holds is not counted.
+    It is None where a single place was read.
 
     Attributes:
         documents: Number of documents.
         tokens: Number of tokens that are written, BOS and EOS included.
         sequences: Number of packed rows, or of documents where nothing is packed.
         output_bytes: Size of all shards.
-        files: Number of shards. Exact with `num_shards`, otherwise an upper bound: a unit writes one for each split,
-            and more past `max_shard_size`.
-        long_documents: Number of documents of more than `max_length` tokens, where these are not kept.
+        files: Number of shards. Exact with `num_shards`, otherwise an upper bound: a
+            unit writes one for each split, and more past `max_shard_size`.
+        long_documents: Number of documents of more than `max_length` tokens, where
+            these are not kept.
         dropped_tokens: Number of tokens of these documents that are not written.
-        loss_tokens: Number of tokens that count toward the loss; None where the build stores no loss mask.
+        loss_tokens: Number of tokens that count toward the loss; None where the build
+            stores no loss mask.
         documents_margin: Margin of `documents`.
         tokens_margin: Margin of `tokens`.
         output_bytes_margin: Margin of `output_bytes`.
@@ -119,7 +128,9 @@ def estimate(plan: Plan) -> dict[str, Estimate]:
 
 
 def total(estimates: dict[str, Estimate]) -> Estimate:
-    """Return the sum of the estimates of all sources, whose errors are independent of each other."""
+    """Return the sum of the estimates of all sources, whose errors are independent
+    of each other.
+    """
     sums: dict[str, int | None] = {}
     for field in fields(Estimate):
         values = [getattr(part, field.name) for part in estimates.values()]
@@ -139,13 +150,21 @@ def _of_source(plan: Plan, source: ResolvedSource) -> Estimate:
         plan.tokenizers[source.name].files,
     )
     try:
-        totals, margins = _totals_of_source(plan, source, recipe, _likely_encoder(source, recipe, plan))
+        totals, margins = _totals_of_source(
+            plan, source, recipe, _likely_encoder(source, recipe, plan)
+        )
     except EngineMismatchError:
-        totals, margins = _totals_of_source(plan, source, recipe, _encoder(source, recipe, plan, REFERENCE))
+        totals, margins = _totals_of_source(
+            plan, source, recipe, _encoder(source, recipe, plan, REFERENCE)
+        )
     documents, rows, long, tokens, dropped, stored, loss = totals.tolist()
     width = plan.build.width
     output = math.ceil(stored)
-    units = [unit for unit in plan.units if isinstance(unit, TextUnit) and unit.source == source.name]
+    units = [
+        unit
+        for unit in plan.units
+        if isinstance(unit, TextUnit) and unit.source == source.name
+    ]
     files = sum(unit.files or 1 for unit in units) * len(source.split_names)
     if any(unit.files is None for unit in units):
         files += output // plan.build.max_shard_size
@@ -168,7 +187,11 @@ def _totals_of_source(
     plan: Plan, source: ResolvedSource, recipe: Recipe, encoder: Encoder
 ) -> tuple[Floats, list[int | None]]:
     """Return the quantities of a source, float64[7], and their margins."""
-    units = [unit for unit in plan.units if isinstance(unit, TextUnit) and unit.source == source.name]
+    units = [
+        unit
+        for unit in plan.units
+        if isinstance(unit, TextUnit) and unit.source == source.name
+    ]
     totals = np.zeros(_QUANTITIES)
     squares = np.zeros(_QUANTITIES)  # of the margins
     for stratum in strata_of(units).values():
@@ -178,12 +201,17 @@ def _totals_of_source(
     # What the model leaves out adds to what the sample cannot say.
     squares[_TOKENS] += (_TOKENS_ERROR * totals[_TOKENS]) ** 2
     squares[_STORED] += (_STORED_ERROR * totals[_STORED]) ** 2
-    margins = [None if math.isnan(square) else math.ceil(math.sqrt(square)) for square in squares.tolist()]
+    margins = [
+        None if math.isnan(square) else math.ceil(math.sqrt(square))
+        for square in squares.tolist()
+    ]
     return totals, margins
 
 
 def _likely_encoder(source: ResolvedSource, recipe: Recipe, plan: Plan) -> Encoder:
-    """Return the encoder that a build of the sample would choose, or the reference where that one does not load."""
+    """Return the encoder that a build of the sample would choose, or the reference
+    where that one does not load.
+    """
     try:
         return likely_encoder(
             plan.tokenizers[source.name].files,
@@ -196,7 +224,9 @@ def _likely_encoder(source: ResolvedSource, recipe: Recipe, plan: Plan) -> Encod
         return _encoder(source, recipe, plan, REFERENCE)
 
 
-def _encoder(source: ResolvedSource, recipe: Recipe, plan: Plan, engine: str) -> Encoder:
+def _encoder(
+    source: ResolvedSource, recipe: Recipe, plan: Plan, engine: str
+) -> Encoder:
     """Return the encoder of a source with one tokenizer backend."""
     return Encoder(
         plan.tokenizers[source.name].files,
@@ -207,15 +237,21 @@ def _encoder(source: ResolvedSource, recipe: Recipe, plan: Plan, engine: str) ->
 
 
 def _of_stratum(
-    plan: Plan, source: ResolvedSource, stratum: Stratum, recipe: Recipe, encoder: Encoder
+    plan: Plan,
+    source: ResolvedSource,
+    stratum: Stratum,
+    recipe: Recipe,
+    encoder: Encoder,
 ) -> tuple[Floats, Floats]:
     """Return the totals of a stratum and their margins, float64[7] each.
 
     1. Read places of the stratum, and choose a part of the documents of each.
-    2. Build these parts: tokens per byte of text, bytes on disk per token, share that counts toward the loss.
+    2. Build these parts: tokens per byte of text, bytes on disk per token, share that
+       counts toward the loss.
     3. Encode the parts one by one, to see how their tokens per byte differ.
     4. Count each place's documents and tokens, with the policy for long documents.
-    5. Add the places up where they are the whole, otherwise take the mean of their rates for it.
+    5. Add the places up where they are the whole, otherwise take the mean of their
+       rates for it.
     """
     places, is_whole = read_sample(stratum, recipe)
     if not any(place.documents for place in places):
@@ -231,17 +267,23 @@ def _of_stratum(
     for index, place in enumerate(places):
         if place.documents:
             tokens_per_byte = built.tokens_per_byte * densities[index]
-            quantities[index] = _quantities(source, place, encoder, tokens_per_byte, built.added_tokens)
+            quantities[index] = _quantities(
+                source, place, encoder, tokens_per_byte, built.added_tokens
+            )
     quantities[:, _STORED] = quantities[:, _TOKENS] * built.bytes_per_token
     quantities[:, _LOSS] = quantities[:, _TOKENS] * built.loss_share
     if is_whole:
         # All is counted but the tokens of the texts that are not in the sample.
         totals = quantities.sum(axis=0)
-        all_bytes = sum(batch.documents.text_bytes for place in places for batch in place.batches)
+        all_bytes = sum(
+            batch.documents.text_bytes for place in places for batch in place.batches
+        )
         uncounted = max(0.0, 1.0 - built.text_bytes / max(1, all_bytes))
         error = standard_errors(densities[:, None])[0] if uncounted else 0.0
         margins = np.zeros(_QUANTITIES)
-        margins[[_TOKENS, _STORED]] = RANGE_WIDTH * error * math.sqrt(uncounted) * totals[[_TOKENS, _STORED]]
+        margins[[_TOKENS, _STORED]] = (
+            RANGE_WIDTH * error * math.sqrt(uncounted) * totals[[_TOKENS, _STORED]]
+        )
         return totals, margins
 
     rates = quantities / np.array([[place.bytes_read] for place in places], np.float64)
@@ -251,7 +293,8 @@ def _of_stratum(
     rates[:, counts] = quantities[:, counts] * ends / windows
     totals, margins = totals_of_places(rates, stratum.weight)
     if stratum.records is not None and totals[_DOCUMENTS] > 0:
-        # The files state their records: only the share of them that become documents is unknown.
+        # The files state their records: only the share of them that become documents is
+        # unknown.
         rows_read = sum(place.rows_read for place in places)
         documents = sum(place.documents for place in places)
         known = stratum.records * documents / max(rows_read, 1)
@@ -261,21 +304,35 @@ def _of_stratum(
 
 
 def _samples_of(place: PlaceSample, share: int) -> list[Prepared]:
-    """Return about `share` bytes of the documents of each batch, as records that were read without a fault."""
+    """Return about `share` bytes of the documents of each batch, as records that
+    were read without a fault.
+    """
     samples: list[Prepared] = []
     for batch in place.batches:
         if not len(batch.documents):
             continue
         documents = sample_of(batch.documents, share)
-        rows = len(documents) if documents.extra is None else int((~documents.extra).sum())
-        samples.append(Prepared(documents=documents, files=batch.files, rows_read=rows, bytes_read=0))
+        rows = (
+            len(documents) if documents.extra is None else int((~documents.extra).sum())
+        )
+        samples.append(
+            Prepared(
+                documents=documents, files=batch.files, rows_read=rows, bytes_read=0
+            )
+        )
     return samples
 
 
 def _quantities(
-    source: ResolvedSource, place: PlaceSample, encoder: Encoder, tokens_per_byte: float, added_tokens: float
+    source: ResolvedSource,
+    place: PlaceSample,
+    encoder: Encoder,
+    tokens_per_byte: float,
+    added_tokens: float,
 ) -> Floats:
-    """Return the quantities of a place, float64[7]; bytes on disk and tokens of the loss are left at 0."""
+    """Return the quantities of a place, float64[7]; bytes on disk and tokens of the
+    loss are left at 0.
+    """
     sizes = [batch.documents.sizes for batch in place.batches if len(batch.documents)]
     lengths: Floats = np.concatenate(sizes) * np.float64(tokens_per_byte)
     options = source.tokenizer
@@ -288,15 +345,26 @@ def _quantities(
         counted = _counted(lengths[:, None], np.ones(1), options, around, added_tokens)
     rows, long, tokens, dropped = counted
     return np.array(
-        [place.documents, place.documents * rows, place.documents * long, tokens, dropped, 0.0, 0.0]
+        [
+            place.documents,
+            place.documents * rows,
+            place.documents * long,
+            tokens,
+            dropped,
+            0.0,
+            0.0,
+        ]
     )
 
 
-def _relative_densities(samples: Sequence[Sequence[Prepared]], encoder: Encoder) -> Floats:
-    """Return the tokens per byte of text at each place, in the mean of all samples: 1.1 is a tenth more.
+def _relative_densities(
+    samples: Sequence[Sequence[Prepared]], encoder: Encoder
+) -> Floats:
+    """Return the tokens per byte of text at each place, in the mean of all samples: 1.1
+    is a tenth more.
 
-    Ids are as long everywhere. Conversations and prompts count as 1: their tokens cannot be encoded without their
-    structure.
+    Ids are as long everywhere. Conversations and prompts count as 1: their tokens
+    cannot be encoded without their structure.
     """
     tokens = np.zeros(len(samples))
     sizes = np.zeros(len(samples))
@@ -321,10 +389,12 @@ class _BuiltSample:
 
     Attributes:
         text_bytes: UTF-8 bytes of its texts.
-        tokens_per_byte: Tokens per byte of text or of stored ids, without special tokens that are put around documents.
+        tokens_per_byte: Tokens per byte of text or of stored ids, without special
+            tokens that are put around documents.
         added_tokens: BOS and EOS that are put around a document, in the mean.
         bytes_per_token: Bytes on disk per stored token.
-        loss_share: Share of the stored tokens that counts toward the loss; 1 where no loss mask is stored.
+        loss_share: Share of the stored tokens that counts toward the loss; 1 where no
+            loss mask is stored.
     """
 
     text_bytes: int
@@ -335,9 +405,15 @@ class _BuiltSample:
 
 
 def _built(
-    plan: Plan, source: ResolvedSource, recipe: Recipe, encoder: Encoder, batches: Sequence[Prepared]
+    plan: Plan,
+    source: ResolvedSource,
+    recipe: Recipe,
+    encoder: Encoder,
+    batches: Sequence[Prepared],
 ) -> _BuiltSample:
-    """Build batches of documents as a unit does, in a temporary folder, and return its figures."""
+    """Build batches of documents as a unit does, in a temporary folder, and return
+    its figures.
+    """
     first = next(unit for unit in plan.units if unit.source == source.name)
     layout = Layout(plan.build.name, 1)
     with TemporaryDirectory(prefix="tokenlake-plan-") as folder:
@@ -356,7 +432,9 @@ def _built(
         def read_sample_alone(_: Sequence[FileRange]) -> Iterator[Prepared]:
             yield from batches
 
-        record = TextBuild(job, store, encoder, recipe, lambda _: None, read_sample_alone).build()
+        record = TextBuild(
+            job, store, encoder, recipe, lambda _: None, read_sample_alone
+        ).build()
         loss_tokens = 0
         if plan.build.loss_mask:
             files = [Path(folder, layout.key(part.path)) for part in record.parts]
@@ -384,9 +462,14 @@ def _loss_tokens(file: Path) -> int:
 
 
 def _counted(
-    lengths: Floats, weights: Floats, options: ResolvedTokenizer, around: int, added: float
+    lengths: Floats,
+    weights: Floats,
+    options: ResolvedTokenizer,
+    around: int,
+    added: float,
 ) -> tuple[float, float, float, float]:
-    """What the policy makes of documents: rows and long documents in the mean, ids that are written and dropped.
+    """What the policy makes of documents: rows and long documents in the mean, ids that
+    are written and dropped.
 
     Args:
         lengths: float64[n, texts], tokens of each, without special tokens.
@@ -396,7 +479,11 @@ def _counted(
     """
     room = max(1, options.max_length - around)
     longest = lengths.max(axis=1)
-    long = longest > room if options.long_documents != "keep" else np.zeros(len(lengths), np.bool_)
+    long = (
+        longest > room
+        if options.long_documents != "keep"
+        else np.zeros(len(lengths), np.bool_)
+    )
     pieces, kept = np.ones(len(lengths)), lengths
     if options.long_documents == "truncate":
         kept = np.minimum(lengths, room)
@@ -406,4 +493,9 @@ def _counted(
         pieces, kept = pieces * ~long, lengths * ~long[:, None]
     written = float((kept @ weights + pieces * added).sum())
     dropped = float(((lengths - kept) @ weights).sum())
-    return float(pieces.mean()), float(long.mean()), max(0.0, written), max(0.0, dropped)
+    return (
+        float(pieces.mean()),
+        float(long.mean()),
+        max(0.0, written),
+        max(0.0, dropped),
+    )

@@ -1,15 +1,19 @@
 """Takedowns: documents that a list (`exclude`) leaves out of a build.
 
-A list has the columns ``file`` and ``position``. It names a file as the table ``documents`` does (the 64-bit identity,
-also as text or as the float that pandas makes of it), or by its path, URL or name. An entry that matches no document is
-reported: a takedown that removes nothing must not look like one that worked.
+A list has the columns ``file`` and ``position``. It names a file as the table
+``documents`` does (the 64-bit identity, also as text or as the float that pandas makes
+of it), or by its path, URL or name. An entry that matches no document is reported: a
+takedown that removes nothing must not look like one that worked.
 
 1. Read the entries of each list, and find the input file that each entry names.
-2. Look into each named file, as far as its footer or single bytes say it, for positions at which no record begins.
-3. Divide the other positions among the units. A position of a file of lines is a byte offset, so that a unit takes
-   those in its byte range. Any other position is a row number, so that a unit takes those between the number of records
-   before it and after it. Where these numbers are unknown, every unit of the file takes all positions.
-4. After the build, compare the number of records that were left out with the number of entries.
+2. Look into each named file, as far as its footer or single bytes say it, for positions
+   at which no record begins.
+3. Divide the other positions among the units. A position of a file of lines is a byte
+   offset, so that a unit takes those in its byte range. Any other position is a row
+   number, so that a unit takes those between the number of records before it and after
+   it. Where these numbers are unknown, every unit of the file takes all positions.
+4. After the build, compare the number of records that were left out with the number of
+   entries.
 """
 
 from __future__ import annotations
@@ -53,7 +57,8 @@ class Exclusion:
     Attributes:
         path: Path of the list.
         positions: Positions that are left out, by source.
-        seen: Whether planning knows that at least one entry names a record, without reading the inputs.
+        seen: Whether planning knows that at least one entry names a record, without
+            reading the inputs.
         unmatched: A sentence for each entry that cannot match a document.
     """
 
@@ -64,14 +69,20 @@ class Exclusion:
 
     def notes(self) -> list[str]:
         """Return the plan's notes on entries that match nothing."""
-        notes = [f"exclude {self.path!r}: {reason}" for reason in self.unmatched[:_MOST_SHOWN]]
+        notes = [
+            f"exclude {self.path!r}: {reason}"
+            for reason in self.unmatched[:_MOST_SHOWN]
+        ]
         hidden = len(self.unmatched) - _MOST_SHOWN
         if hidden > 0:
-            notes.append(f"exclude {self.path!r}: {hidden} more entries match no document")
+            notes.append(
+                f"exclude {self.path!r}: {hidden} more entries match no document"
+            )
         return notes
 
     def missed(self, accounts: Mapping[str, Account]) -> list[str]:
-        """Return notes on entries that left out no document, according to a finished build.
+        """Return notes on entries that left out no document, according to a finished
+        build.
 
         Args:
             accounts: Account of each source.
@@ -108,7 +119,8 @@ def match_exclusions(
         threads: Number of threads that look into input files.
 
     Raises:
-        ConfigError: A list cannot be read, names a file ambiguously, or matches nothing.
+        ConfigError: A list cannot be read, names a file ambiguously, or matches
+            nothing.
         InputChangedError: An input is not what was listed.
     """
     sources_of_lists: dict[str, list[ResolvedSource]] = defaultdict(list)
@@ -126,17 +138,22 @@ def match_exclusions(
 
 
 def _matches_nothing(path: str, reason: str) -> ConfigError:
-    return ConfigError(f"exclude {path!r} matches no document: {reason}. {_ADVICE}", file=path)
+    return ConfigError(
+        f"exclude {path!r} matches no document: {reason}. {_ADVICE}", file=path
+    )
 
 
-def of_unit(ranges: Iterable[FileRange], positions: Positions, passed: dict[int, int | None]) -> Positions:
-    """Return the positions that are left out of a unit: a takedown changes no other unit.
+def of_unit(
+    ranges: Iterable[FileRange], positions: Positions, passed: dict[int, int | None]
+) -> Positions:
+    """Return the positions that are left out of a unit: a takedown changes no other
+    unit.
 
     Args:
         ranges: Ranges of the unit.
         positions: Positions that are left out of the source.
-        passed: Number of records before these ranges, by file id; None where it is unknown. Updated, so that the next
-            unit can be passed.
+        passed: Number of records before these ranges, by file id; None where it is
+            unknown. Updated, so that the next unit can be passed.
     """
     positions_of_unit: dict[int, set[int]] = {}
     for part in ranges:
@@ -144,7 +161,8 @@ def of_unit(ranges: Iterable[FileRange], positions: Positions, passed: dict[int,
         wanted = positions.get(file_id)
         if wanted is None:
             continue
-        # The range can hold positions from `first` on, and below `stop` where that is not None.
+        # The range can hold positions from `first` on, and below `stop` where that is
+        # not None.
         first = 0
         stop = None
         records_before = passed.get(file_id, 0)
@@ -159,10 +177,15 @@ def of_unit(ranges: Iterable[FileRange], positions: Positions, passed: dict[int,
         passed[file_id] = None
         if part.records is not None:
             passed[file_id] = stop
-        chosen = {position for position in wanted if stop is None or first <= position < stop}
+        chosen = {
+            position for position in wanted if stop is None or first <= position < stop
+        }
         if chosen:
             positions_of_unit.setdefault(file_id, set()).update(chosen)
-    return {file_id: sorted(positions_of_unit[file_id]) for file_id in sorted(positions_of_unit)}
+    return {
+        file_id: sorted(positions_of_unit[file_id])
+        for file_id in sorted(positions_of_unit)
+    }
 
 
 def _match_list(
@@ -172,7 +195,9 @@ def _match_list(
     threads: int,
 ) -> Exclusion:
     """Return one list, matched with the files of its sources."""
-    files_of_sources = {source.name: _NamedFiles(by_file(ranges[source.name])) for source in sources}
+    files_of_sources = {
+        source.name: _NamedFiles(by_file(ranges[source.name])) for source in sources
+    }
     entries, unmatched = _find_files(path, files_of_sources)
 
     has_known_record = False
@@ -181,7 +206,9 @@ def _match_list(
         named_files = entries[source.name]
         ranges_of_files = files_of_sources[source.name].ranges
         look = partial(_look_into_file, source)
-        tasks = [(ranges_of_files[file_id], rows) for file_id, rows in named_files.items()]
+        tasks = [
+            (ranges_of_files[file_id], rows) for file_id, rows in named_files.items()
+        ]
         findings = in_order(look, tasks, threads)
         positions[source.name] = {}
         for (file_id, rows), finding in zip(named_files.items(), findings, strict=True):
@@ -191,7 +218,12 @@ def _match_list(
             if possible:
                 positions[source.name][file_id] = possible
                 has_known_record |= finding.is_certain
-    return Exclusion(path, positions, has_known_record, tuple(unmatched[row] for row in sorted(unmatched)))
+    return Exclusion(
+        path,
+        positions,
+        has_known_record,
+        tuple(unmatched[row] for row in sorted(unmatched)),
+    )
 
 
 def _find_files(
@@ -200,10 +232,12 @@ def _find_files(
     """Find the file of each entry of a list.
 
     Returns:
-        Positions of each file of each source, with the rows that name them; and a sentence for each row of the list
-        that names no file or no number.
+        Positions of each file of each source, with the rows that name them; and a
+        sentence for each row of the list that names no file or no number.
     """
-    entries: dict[str, dict[int, RowsOfPositions]] = {name: defaultdict(dict) for name in files_of_sources}
+    entries: dict[str, dict[int, RowsOfPositions]] = {
+        name: defaultdict(dict) for name in files_of_sources
+    }
     unmatched: dict[int, str] = {}
     for row, (file, written_position) in enumerate(_read_entries(path)):
         file_ids: dict[str, int] = {}
@@ -213,7 +247,9 @@ def _find_files(
                 file_ids[name] = file_id
         position = _whole_number(written_position)
         if position is None:
-            unmatched[row] = f"row {row}: position {written_position!r} is not a whole number"
+            unmatched[row] = (
+                f"row {row}: position {written_position!r} is not a whole number"
+            )
         elif not file_ids:
             unmatched[row] = f"row {row}: file {file!r} is not an input file"
         else:
@@ -243,7 +279,8 @@ def _look_into_file(
 
     Args:
         source: Source of the file.
-        ranges_and_rows: All ranges of the file, and the rows of the list that name its positions.
+        ranges_and_rows: All ranges of the file, and the rows of the list that name its
+            positions.
     """
     ranges, rows = ranges_and_rows
     file = ranges[0].file
@@ -254,19 +291,28 @@ def _look_into_file(
     else:
         count = _record_count(ranges)
         is_certain = count is not None
-        wrong = [position for position in rows if position < 0 or (count is not None and position >= count)]
+        wrong = [
+            position
+            for position in rows
+            if position < 0 or (count is not None and position >= count)
+        ]
         reason = f"it has {count} records"
     if ranges[-1].rows is not None and file.is_lines:
         # The source has a limit of records, which may end before the position.
         is_certain = False
     impossible = {
-        position: f"row {rows[position]}: {file.path} at {position}: {reason}" for position in wrong
+        position: f"row {rows[position]}: {file.path} at {position}: {reason}"
+        for position in wrong
     }
     return _Finding(impossible, is_certain)
 
 
-def _positions_inside_lines(source: ResolvedSource, file: InputFile, positions: Iterable[int]) -> list[int]:
-    """Return the byte offsets at which no line of a file begins: those not after a line feed."""
+def _positions_inside_lines(
+    source: ResolvedSource, file: InputFile, positions: Iterable[int]
+) -> list[int]:
+    """Return the byte offsets at which no line of a file begins: those not after a
+    line feed.
+    """
     with opened(file, source.storage_options) as data:
 
         def begins_line(position: int) -> bool:
@@ -278,7 +324,9 @@ def _positions_inside_lines(source: ResolvedSource, file: InputFile, positions: 
 
 
 def _record_count(ranges: Sequence[FileRange]) -> int | None:
-    """Return the number of records of a file, given all its ranges; None where it is unknown."""
+    """Return the number of records of a file, given all its ranges; None where it is
+    unknown.
+    """
     file = ranges[0].file
     if file.format == "text" and not file.is_lines:
         return 1
@@ -300,7 +348,9 @@ def _read_entries(path: str) -> Iterable[tuple[Any, Any]]:
         import pyarrow.parquet as pq
 
         table = pq.read_table(path, columns=["file", "position"])
-        return zip(table["file"].to_pylist(), table["position"].to_pylist(), strict=True)
+        return zip(
+            table["file"].to_pylist(), table["position"].to_pylist(), strict=True
+        )
     except FileNotFoundError:
         raise ConfigError(f"exclude {path!r} does not exist", file=path) from None
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
@@ -372,7 +422,9 @@ class _NamedFiles:
         return None
 
     def _find_by_name(self, value: str, path: str) -> int | None:
-        """Return the id of the file with this path or URL, else of the one whose URL ends with it."""
+        """Return the id of the file with this path or URL, else of the one whose URL
+        ends with it.
+        """
         text = value.removeprefix("file://").removeprefix("./")
         same_name = self._files_of_name.get(text.rpartition("/")[2], ())
         urls = {text, str(Path(text).absolute())}
@@ -383,7 +435,8 @@ class _NamedFiles:
         if len(matches) > 1:
             names = ", ".join(file.url for file in matches[:_MOST_SHOWN])
             raise ConfigError(
-                f"exclude {path!r}: file {value!r} means {names}; write a longer part of the path", file=path
+                f"exclude {path!r}: file {value!r} means {names}; write a longer part of the path",
+                file=path,
             )
         if not matches:
             return None

@@ -1,4 +1,6 @@
-"""The first records of a source, from which a plan decides the choices that a configuration leaves open."""
+"""The first records of a source, from which a plan decides the choices that a
+configuration leaves open.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,18 @@ FILES_LOOKED_AT: Final = 8
 """Number of files whose first records are read to find the field of texts."""
 
 RECORDS_LOOKED_AT: Final = 1000
-"""Number of records of each file that are read: those that `where` leaves out may come first."""
+"""Number of records of each file that are read: those that `where` leaves out may
+come first.
+"""
 
 FIELDS_SHOWN: Final = 20
 """Number of names of fields in a message."""
 
 
 def field_names(rows: Rows) -> list[str]:
-    """Return the names of the fields of rows, in the order in which they first appear."""
+    """Return the names of the fields of rows, in the order in which they first
+    appear.
+    """
     if not rows.has_objects:
         if len(rows) == 0:
             return []
@@ -35,14 +41,18 @@ def field_names(rows: Rows) -> list[str]:
 
 
 def after_steps(source: ResolvedSource, rows: Rows) -> Rows | None:
-    """Return rows after the configured steps; None where a step fails, which the build will report."""
+    """Return rows after the configured steps; None where a step fails, which the
+    build will report.
+    """
     try:
         return open_chain(source.texts).on_rows(rows).rows
     except TokenlakeError:
         return None
 
 
-def first_rows_of(source: ResolvedSource, files: Sequence[InputFile], rows: Rows | None) -> Rows:
+def first_rows_of(
+    source: ResolvedSource, files: Sequence[InputFile], rows: Rows | None
+) -> Rows:
     """Return the first rows of a source, after its steps where these succeed.
 
     Args:

@@ -1,14 +1,18 @@
 """Held-out documents: those of a source's `eval` set, which no version trains on.
 
-Each document has a draw: a hash of its identity. It is held out if its draw is below the source's threshold.
+Each document has a draw: a hash of its identity. It is held out if its draw is below
+the source's threshold.
 
-1. The first version whose configuration says ``eval: 500`` draws for every record of its inputs. Its threshold is the
-   500th smallest draw plus 1.
-2. A later version takes the threshold over. A document that was held out once is therefore held out in every later
-   version. Of documents that were added since, the same share is held out.
-3. A larger number raises the threshold. A smaller number would return documents to training and is an error.
+1. The first version whose configuration says ``eval: 500`` draws for every record of
+   its inputs. Its threshold is the 500th smallest draw plus 1.
+2. A later version takes the threshold over. A document that was held out once is
+   therefore held out in every later version. Of documents that were added since, the
+   same share is held out.
+3. A larger number raises the threshold. A smaller number would return documents to
+   training and is an error.
 
-For example, with ``eval: 2`` the draws 31, 7, 90 and 12 give the threshold 13: those with 7 and 12 are held out.
+For example, with ``eval: 2`` the draws 31, 7, 90 and 12 give the threshold 13: those
+with 7 and 12 are held out.
 """
 
 from __future__ import annotations
@@ -36,7 +40,9 @@ from tokenlake.runtime.store.manifest import Manifest
 
 
 def held_out_by(manifest: Manifest) -> dict[str, ResolvedHeldOut]:
-    """Return the held-out documents of each source of texts that a version was made of."""
+    """Return the held-out documents of each source of texts that a version was made
+    of.
+    """
     held_out: dict[str, ResolvedHeldOut] = {}
     for name, source in manifest.config.get("sources", {}).items():
         if "eval" in source:
@@ -51,7 +57,8 @@ class EarlierSets:
     Args:
         address: Address of the store, which need not exist.
         dataset: Name of the dataset.
-        before: Number of the version from which on versions do not count; None counts all.
+        before: Number of the version from which on versions do not count; None counts
+            all.
     """
 
     def __init__(self, address: StoreAddress, dataset: str, before: int | None) -> None:
@@ -84,10 +91,12 @@ class EarlierSets:
         return self._sets_of_versions[version]
 
     def of(self, source: str) -> tuple[str, ResolvedHeldOut] | None:
-        """Return the newest version that holds out documents of a source, and the documents; None without one.
+        """Return the newest version that holds out documents of a source, and the
+        documents; None without one.
 
         Raises:
-            IntegrityError: The manifest of a version that may hold out documents is damaged.
+            IntegrityError: The manifest of a version that may hold out documents is
+                damaged.
         """
         for version in self._versions:
             held_out = self._sets_of(version).get(source)
@@ -106,7 +115,8 @@ def hold_out(
     threads: int = 2,
     on_progress: OnProgress | None = None,
 ) -> tuple[ResolvedHeldOut, str]:
-    """Return the held-out documents of a source, with their threshold, and a note on them.
+    """Return the held-out documents of a source, with their threshold, and a note on
+    them.
 
     Args:
         source: Source of the documents.
@@ -118,7 +128,8 @@ def hold_out(
         on_progress: Function that receives the progress of the count.
 
     Raises:
-        ConfigError: An earlier version holds out more, or the source has no other records.
+        ConfigError: An earlier version holds out more, or the source has no other
+            records.
         SourceError: An input cannot be read.
     """
     least_threshold = 0

@@ -1,13 +1,16 @@
-"""The choices of a source of token ids that only its files and its tokenizer can decide.
+"""The choices of a source of token ids that only its files and its tokenizer can
+decide.
 
 1. Which type do ids have, where the files do not state one?
 2. Which field holds the ids, and which fields mark the loss, padding and segments?
 3. Where do documents end?
 
-Step 1: the type is the smallest one that holds the vocabulary, as nanoGPT and OLMo-core choose it. Ids that were
-written in a wider type look like ids with a 0 behind each of them. The type is doubled while this is so.
+Step 1: the type is the smallest one that holds the vocabulary, as nanoGPT and OLMo-core
+choose it. Ids that were written in a wider type look like ids with a 0 behind each of
+them. The type is doubled while this is so.
 
-Example: the ids 5 and 7 as uint32 are ``05 00 00 00 07 00 00 00``. Read as uint16 they are 5 0 7 0.
+Example: the ids 5 and 7 as uint32 are ``05 00 00 00 07 00 00 00``. Read as uint16 they
+are 5 0 7 0.
 """
 
 from __future__ import annotations
@@ -60,7 +63,8 @@ def settle_tokens(
         tokenizer: Tokenizer that made the ids.
 
     Raises:
-        ConfigError: The records have no field of ids, or nothing says where documents end.
+        ConfigError: The records have no field of ids, or nothing says where documents
+            end.
         SourceError: A file cannot be read.
     """
     tokens = source.tokens
@@ -70,8 +74,12 @@ def settle_tokens(
     data_files = [file for file in files if not file.companion]
     try:
         # 1. The type of ids.
-        if tokens.dtype is None and any(file.format in _UNTYPED_FORMATS for file in data_files):
-            tokens = replace(tokens, dtype=_type_of_ids(source, tokens, data_files, notes))
+        if tokens.dtype is None and any(
+            file.format in _UNTYPED_FORMATS for file in data_files
+        ):
+            tokens = replace(
+                tokens, dtype=_type_of_ids(source, tokens, data_files, notes)
+            )
         # 2. The fields.
         if data_files:
             rows = _sample(source, tokens, data_files)
@@ -79,20 +87,31 @@ def settle_tokens(
         # 3. The ends of documents.
         tokens = _with_ends(tokens, data_files, tokenizer)
     except ConfigError as error:
-        raise ConfigError(f"datasets.{source.name}: {error}", **error.details) from error
+        raise ConfigError(
+            f"datasets.{source.name}: {error}", **error.details
+        ) from error
     return replace(source, tokens=tokens), [f"{source.name}: {note}" for note in notes]
 
 
-def _sample(source: ResolvedSource, tokens: ResolvedTokens, files: Sequence[InputFile]) -> Rows:
-    """Return the first records, with all fields. A stream of ids is cut into records, as if it had no documents."""
+def _sample(
+    source: ResolvedSource, tokens: ResolvedTokens, files: Sequence[InputFile]
+) -> Rows:
+    """Return the first records, with all fields. A stream of ids is cut into
+    records, as if it had no documents.
+    """
     options = replace(tokens, length=_SAMPLE_IDS)
     return first_rows(replace(source, tokens=options), files, _SAMPLE_RECORDS)
 
 
 def _type_of_ids(
-    source: ResolvedSource, tokens: ResolvedTokens, files: Sequence[InputFile], notes: list[str]
+    source: ResolvedSource,
+    tokens: ResolvedTokens,
+    files: Sequence[InputFile],
+    notes: list[str],
 ) -> IdType:
-    """Return the type of ids in files that do not state one; files that state one do not use it."""
+    """Return the type of ids in files that do not state one; files that state one do
+    not use it.
+    """
     stated = _type_of_metadata(source, files)
     if stated is not None:
         return stated
@@ -107,8 +126,12 @@ def _type_of_ids(
     return dtype
 
 
-def _type_of_metadata(source: ResolvedSource, files: Sequence[InputFile]) -> IdType | None:
-    """Return the type of ids in ``metadata.json`` beside a stream of ids; None where there is no such file."""
+def _type_of_metadata(
+    source: ResolvedSource, files: Sequence[InputFile]
+) -> IdType | None:
+    """Return the type of ids in ``metadata.json`` beside a stream of ids; None where
+    there is no such file.
+    """
     for file in files:
         if file.format != "numpy":
             continue
@@ -116,17 +139,24 @@ def _type_of_metadata(source: ResolvedSource, files: Sequence[InputFile]) -> IdT
             if companion.companion != numpy_flat.METADATA:
                 continue
             with opened(companion, source.storage_options) as data:
-                metadata = numpy_flat.FlatMetadata.of(data.pread(companion.size, 0), companion.url)
+                metadata = numpy_flat.FlatMetadata.of(
+                    data.pread(companion.size, 0), companion.url
+                )
             return "uint16" if metadata.dtype == "uint16" else "uint32"
     return None
 
 
-def _are_wider(source: ResolvedSource, tokens: ResolvedTokens, files: Sequence[InputFile]) -> bool:
-    """Say whether the first ids have a 0 behind each of them, and so were written in a type of twice the size."""
+def _are_wider(
+    source: ResolvedSource, tokens: ResolvedTokens, files: Sequence[InputFile]
+) -> bool:
+    """Say whether the first ids have a 0 behind each of them, and so were written in
+    a type of twice the size.
+    """
     try:
         rows = _sample(source, tokens, files)
     except DamagedFileError:
-        # The size of a file is no multiple of this type. The build says so, if it is no multiple of a wider one either.
+        # The size of a file is no multiple of this type. The build says so, if it is no
+        # multiple of a wider one either.
         return False
     seen_ids = 0
     has_ids = False
@@ -149,7 +179,9 @@ def _lists_of(rows: Rows, tokens: ResolvedTokens) -> Iterator[np.ndarray[Any, An
             return
 
 
-def _with_fields(tokens: ResolvedTokens, names: Sequence[str], notes: list[str]) -> ResolvedTokens:
+def _with_fields(
+    tokens: ResolvedTokens, names: Sequence[str], notes: list[str]
+) -> ResolvedTokens:
     """Return the options with the fields that the records have.
 
     Args:
@@ -191,19 +223,27 @@ def _with_fields(tokens: ResolvedTokens, names: Sequence[str], notes: list[str])
 def _with_ends(
     tokens: ResolvedTokens, files: Sequence[InputFile], tokenizer: PlannedTokenizer
 ) -> ResolvedTokens:
-    """Return the options with the EOS rule, and with the id of EOS where the rule needs it.
+    """Return the options with the EOS rule, and with the id of EOS where the rule needs
+    it.
 
     Raises:
         ConfigError: EOS ends documents, and nothing says which id it is.
     """
     needs_eos = False
     for file in files:
-        has_borders = any(companion.companion == numpy_flat.BORDERS_SUFFIX for companion in file.companions)
-        needs_eos |= file.format == "numpy" and not has_borders and tokens.length is None
+        has_borders = any(
+            companion.companion == numpy_flat.BORDERS_SUFFIX
+            for companion in file.companions
+        )
+        needs_eos |= (
+            file.format == "numpy" and not has_borders and tokens.length is None
+        )
     eos = tokens.eos
     if eos is None:
         # Rows that were packed elsewhere have documents behind each other.
-        has_joined_documents = tokens.row_length is not None and SEGMENTS not in tokens.mask_fields
+        has_joined_documents = (
+            tokens.row_length is not None and SEGMENTS not in tokens.mask_fields
+        )
         eos = "split" if needs_eos or has_joined_documents else "keep"
     if eos == "keep" and not needs_eos:
         return replace(tokens, eos=eos, eos_token_id=None)

@@ -1,4 +1,6 @@
-"""The sentinels of fill-in-the-middle: the tokens before the prefix, the suffix and the middle of a text."""
+"""The sentinels of fill-in-the-middle: the tokens before the prefix, the suffix and
+the middle of a text.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,22 @@ _FAMILIES: Final = (
     ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),  # StarCoder
     ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),  # SantaCoder
     ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),  # Qwen, CodeGemma
-    ("<\uff5cfim\u2581begin\uff5c>", "<\uff5cfim\u2581hole\uff5c>", "<\uff5cfim\u2581end\uff5c>"),  # DeepSeek
+    # DeepSeek.
+    (
+        "<\uff5cfim\u2581begin\uff5c>",
+        "<\uff5cfim\u2581hole\uff5c>",
+        "<\uff5cfim\u2581end\uff5c>",
+    ),
     ("\u2581<PRE>", "\u2581<SUF>", "\u2581<MID>", "\u2581<EOT>"),  # Code Llama
 )
-"""Names of the sentinels in known tokenizers: of prefix, suffix and middle and, in Code Llama's, of the end."""
+"""Names of the sentinels in known tokenizers: of prefix, suffix and middle and, in
+Code Llama's, of the end.
+"""
 
 
-def with_sentinels(texts: ResolvedTexts, fim: ResolvedFim, tokenizer: TokenizerFiles) -> ResolvedTexts:
+def with_sentinels(
+    texts: ResolvedTexts, fim: ResolvedFim, tokenizer: TokenizerFiles
+) -> ResolvedTexts:
     """Return a section of texts with the sentinels of fill-in-the-middle.
 
     Args:

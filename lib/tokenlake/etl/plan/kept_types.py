@@ -1,7 +1,8 @@
 """The types of kept fields, decided once for the whole dataset.
 
-Files with a schema have them. Of other files the first records are looked at, after the steps of the configuration.
-Where several types were found, the column has the narrowest type that holds them all, and JSON text where none does.
+Files with a schema have them. Of other files the first records are looked at, after the
+steps of the configuration. Where several types were found, the column has the narrowest
+type that holds them all, and JSON text where none does.
 """
 
 from __future__ import annotations
@@ -14,13 +15,23 @@ from typing import Any, Final
 from tokenlake.base.columns import JSON, NULL, ColumnType
 from tokenlake.config.resolved import ResolvedBuild, ResolvedSource
 from tokenlake.errors import ConfigError
-from tokenlake.etl.plan.first_records import FIELDS_SHOWN, RECORDS_LOOKED_AT, field_names
+from tokenlake.etl.plan.first_records import (
+    FIELDS_SHOWN,
+    RECORDS_LOOKED_AT,
+    field_names,
+)
 from tokenlake.etl.sources.inputs import FileRange
 from tokenlake.etl.sources.records import read_rows
 from tokenlake.etl.sources.rows import Rows, column_of
 from tokenlake.etl.sources.splits import by_file
 from tokenlake.etl.text.steps import open_chain
-from tokenlake.runtime.column_types import arrow_type, column_type, joined, may_become, settled
+from tokenlake.runtime.column_types import (
+    arrow_type,
+    column_type,
+    joined,
+    may_become,
+    settled,
+)
 
 _FILES_LOOKED_AT: Final = 16
 """Number of files whose first records are read."""
@@ -29,7 +40,8 @@ _FILES_LOOKED_AT: Final = 16
 def kept_sources(
     sources: Sequence[ResolvedSource], ranges: Sequence[Iterable[Iterable[FileRange]]]
 ) -> tuple[ResolvedSource, ...]:
-    """Return the sources with the types of their kept fields; fields of one name have one type in all sources.
+    """Return the sources with the types of their kept fields; fields of one name have
+    one type in all sources.
 
     Args:
         sources: Sources of the build.
@@ -44,16 +56,23 @@ def kept_sources(
     for source, groups in zip(sources, ranges, strict=True):
         if source.kept:
             _join_types(types_of_values, _types(source, groups, declared))
-    types = {name: declared.get(name) or settled(kind) for name, kind in types_of_values.items()}
+    types = {
+        name: declared.get(name) or settled(kind)
+        for name, kind in types_of_values.items()
+    }
 
     def with_types(source: ResolvedSource) -> ResolvedSource:
-        return replace(source, kept=tuple((name, types[name]) for name, _ in source.kept))
+        return replace(
+            source, kept=tuple((name, types[name]) for name, _ in source.kept)
+        )
 
     return tuple(map(with_types, sources))
 
 
 def _declared_types(sources: Sequence[ResolvedSource]) -> dict[str, ColumnType]:
-    """Return the types that the configuration declares; ConfigError where two sources declare different ones."""
+    """Return the types that the configuration declares; ConfigError where two
+    sources declare different ones.
+    """
     declared: dict[str, tuple[str, ColumnType]] = {}
     for source in sources:
         for name, kind in source.field_types:
@@ -79,7 +98,9 @@ def notes_on_kept(build: ResolvedBuild) -> list[str]:
 
 
 def _types(
-    source: ResolvedSource, groups: Iterable[Iterable[FileRange]], declared: Mapping[str, ColumnType]
+    source: ResolvedSource,
+    groups: Iterable[Iterable[FileRange]],
+    declared: Mapping[str, ColumnType],
 ) -> dict[str, ColumnType]:
     """Return the types of the kept fields in the first records of a source.
 
@@ -89,12 +110,14 @@ def _types(
         declared: Types that the configuration declares, by field.
 
     Raises:
-        ConfigError: No record has a field, or columns of a file cannot become the type that is declared for them.
+        ConfigError: No record has a field, or columns of a file cannot become the type
+            that is declared for them.
     """
     names = [name for name, _ in source.kept]
     types: dict[str, ColumnType] = {}
     seen_names: dict[str, None] = {}
-    # The type is that of the values of all records together. So it does not depend on where units and blocks begin.
+    # The type is that of the values of all records together. So it does not depend on
+    # where units and blocks begin.
     values: dict[str, list[Any]] = {name: [] for name in names}
     files = list(islice(by_file(groups), _FILES_LOOKED_AT))
     for rows in _first_rows(source, files):
@@ -104,10 +127,16 @@ def _types(
                 values[name].extend(row[name] for row in rows.objects if name in row)
         else:
             schema = rows.columns.schema
-            stated = {name: column_type(schema.field(name).type) for name in names if name in schema.names}
+            stated = {
+                name: column_type(schema.field(name).type)
+                for name in names
+                if name in schema.names
+            }
             _check_declared(source, stated, declared)
             _join_types(types, stated)
-    _join_types(types, {name: type_of(column) for name, column in values.items() if column})
+    _join_types(
+        types, {name: type_of(column) for name, column in values.items() if column}
+    )
 
     missing = [name for name in names if name not in types]
     if missing:
@@ -122,7 +151,9 @@ def _types(
 
 
 def _check_declared(
-    source: ResolvedSource, types: Mapping[str, ColumnType], declared: Mapping[str, ColumnType]
+    source: ResolvedSource,
+    types: Mapping[str, ColumnType],
+    declared: Mapping[str, ColumnType],
 ) -> None:
     """Raise ConfigError where columns of these types cannot become the declared ones.
 
@@ -159,8 +190,11 @@ def _join_types(types: dict[str, ColumnType], more: Mapping[str, ColumnType]) ->
         types[name] = joined(types.get(name, NULL), kind)
 
 
-def _first_rows(source: ResolvedSource, files: Sequence[Sequence[FileRange]]) -> Iterator[Rows]:
-    """Yield the first records of some files, after the source's steps; the same ones however files are cut.
+def _first_rows(
+    source: ResolvedSource, files: Sequence[Sequence[FileRange]]
+) -> Iterator[Rows]:
+    """Yield the first records of some files, after the source's steps; the same ones
+    however files are cut.
 
     Args:
         source: Source with kept fields.
@@ -175,7 +209,8 @@ def _first_rows(source: ResolvedSource, files: Sequence[Sequence[FileRange]]) ->
     records_left = RECORDS_LOOKED_AT
     for ranges in files:
         file = ranges[0].file
-        # A file with a schema states the types of its fields. One record is enough to read them.
+        # A file with a schema states the types of its fields. One record is enough to
+        # read them.
         states_types = not chain.steps and (file.facts.schema or file.format == "text")
         for part in ranges:
             columns = None
@@ -185,7 +220,9 @@ def _first_rows(source: ResolvedSource, files: Sequence[Sequence[FileRange]]) ->
                 limit = 1
             if part.rows is not None:
                 limit = min(limit, part.rows)
-            for batch in read_rows(replace(part, rows=limit), source_of_all_records, columns):
+            for batch in read_rows(
+                replace(part, rows=limit), source_of_all_records, columns
+            ):
                 yield chain.on_rows(rows_of(batch.table)).rows
                 records_left -= batch.rows_read
             if records_left <= 0:
@@ -195,7 +232,9 @@ def _first_rows(source: ResolvedSource, files: Sequence[Sequence[FileRange]]) ->
 
 
 def type_of(values: list[Any]) -> ColumnType:
-    """Return the type of a column of these values, by the rules of :mod:`tokenlake.etl.sources.rows`."""
+    """Return the type of a column of these values, by the rules of
+    :mod:`tokenlake.etl.sources.rows`.
+    """
     try:
         kind = column_type(column_of(values).type)
     except TypeError:

@@ -1,4 +1,6 @@
-"""The expected size of a mixture and of each of its sources, and notes on it for the user."""
+"""The expected size of a mixture and of each of its sources, and notes on it for the
+user.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from tokenlake.runtime.store.draws import SourceDraw, token_shares
 from tokenlake.runtime.store.mixture import Level, MixedSource, MixtureSpec
 
 _MANY_EPOCHS: Final = 4
-"""Number of epochs beyond which repeated rows teach little more (Muennighoff et al. 2023, arXiv:2305.16264)."""
+"""Number of epochs beyond which repeated rows teach little more (Muennighoff et al.
+2023, arXiv:2305.16264).
+"""
 
 _SHOWN_FIELDS: Final = (
     "split",
@@ -42,14 +46,15 @@ class MixForecast:
         level: Kind of row that is mixed.
         rows: Number of rows of the stream.
         tokens: Expected number of ids that are written, EOS included and padding not.
-        sequences: Number of rows that are written; an expectation where documents are packed.
+        sequences: Number of rows that are written; an expectation where documents are
+            packed.
         lanes: Number of lanes of the order.
         batch_size: Batch size of the order.
         kept: Number of rows that are used, for each source of which not all are.
         units: Number of units.
         unit_rows: Number of rows of a unit.
-        sources: Record of each source as the manifest will have it, but with expected tokens, in the order of the
-            mixture.
+        sources: Record of each source as the manifest will have it, but with expected
+            tokens, in the order of the mixture.
     """
 
     level: Level
@@ -155,7 +160,9 @@ def forecast_of(
 
 
 def notes_on(forecast: MixForecast) -> list[str]:
-    """Return notes on sources that are shortened, repeated often, or not read to their end."""
+    """Return notes on sources that are shortened, repeated often, or not read to
+    their end.
+    """
     notes: list[str] = []
     for name, source in forecast.sources.items():
         used_rows = forecast.used(name)

@@ -1,4 +1,5 @@
-"""Units of a mixture: how many rows each has, and the fingerprint that says whether it was built before.
+"""Units of a mixture: how many rows each has, and the fingerprint that says whether it
+was built before.
 
 The rows of a unit, where the configuration leaves them open: a unit takes some neighbouring rows of each source from
 each lane. They begin inside a row group and end inside one, so that together about one row group more than they need is
@@ -8,15 +9,17 @@ that is enough, which :func:`tokenlake.runtime.mixing.lane_count.choose_lanes` s
 
     unit rows   12 x lanes x (sum over sources of a row group's bytes) / (bytes of a row), in whole batches
 
-Rows that are left at the end go to the last unit where they are less than two thirds of a unit: alone, they would
-decode much more than they take.
+Rows that are left at the end go to the last unit where they are less than two thirds of
+a unit: alone, they would decode much more than they take.
 
-Nothing here depends on the number of workers. Another schedule may get other units; write `mix.unit_rows` into the
-configuration to make a mixture longer without building its rows anew.
+Nothing here depends on the number of workers. Another schedule may get other units;
+write `mix.unit_rows` into the configuration to make a mixture longer without building
+its rows anew.
 
-The fingerprint of a unit depends on its rows only. Where sources begin anew forever (``stop_strategy: restart``), a
-mixture that becomes longer, or whose schedule gets further points, perhaps with further sources, keeps the fingerprints
-of the units before. Those are reused by a new version.
+The fingerprint of a unit depends on its rows only. Where sources begin anew forever
+(``stop_strategy: restart``), a mixture that becomes longer, or whose schedule gets
+further points, perhaps with further sources, keeps the fingerprints of the units
+before. Those are reused by a new version.
 """
 
 from __future__ import annotations
@@ -40,7 +43,12 @@ from tokenlake.runtime.mixing.mixture import SourceMixture
 from tokenlake.runtime.schema import FORMAT_VERSION
 from tokenlake.runtime.store.layout import MAX_UNIT
 from tokenlake.runtime.store.ledger import MIXED, ShardEntry
-from tokenlake.runtime.store.mixture import Level, MixtureOrder, MixtureSpec, WeightPoint
+from tokenlake.runtime.store.mixture import (
+    Level,
+    MixtureOrder,
+    MixtureSpec,
+    WeightPoint,
+)
 
 _GROUPS_PER_UNIT: Final = 12
 """Number of row groups of every source in a unit, for each lane."""
@@ -49,14 +57,20 @@ _LEAST_REST: Final = Fraction(2, 3)
 """Share of a unit below which the last rows are not a unit of their own."""
 
 _LATEST_COUNT: Final = 16
-"""Number of rows of a lane by which the time of a count may be later, for up to 28 sources."""
+"""Number of rows of a lane by which the time of a count may be later, for up to 28
+sources.
+"""
 
 _NOT_MEANING: Final = ("folder", "append_eos")
 """Facts about a tokenizer in a manifest that do not change the meaning of its ids."""
 
 
 def choose_unit_rows(
-    sizes: Mapping[str, SourceSize], weights: Iterable[Mapping[str, float]], *, lanes: int, batch_size: int
+    sizes: Mapping[str, SourceSize],
+    weights: Iterable[Mapping[str, float]],
+    *,
+    lanes: int,
+    batch_size: int,
 ) -> int:
     """Return the number of rows of a unit, a multiple of the batch size.
 
@@ -84,7 +98,8 @@ def range_units(
         rows: Number of rows of the mixture.
         unit_rows: Number of rows of a unit.
         row_bytes: Mean stored bytes of a row.
-        identity: Function that returns the fingerprint of the unit at positions ``start .. stop``.
+        identity: Function that returns the fingerprint of the unit at positions ``start
+            .. stop``.
         join_rest: Whether too few rows at the end are joined to the last unit.
 
     Raises:
@@ -118,7 +133,9 @@ def range_units(
 
 
 def content_identity(parent: FoundParent) -> str:
-    """Return the hash of all rows of a parent's split, in their order, and of the tokenizers that made them."""
+    """Return the hash of all rows of a parent's split, in their order, and of the
+    tokenizers that made them.
+    """
     facts = {
         "split": parent.split,
         "seq_length": parent.width,
@@ -129,7 +146,9 @@ def content_identity(parent: FoundParent) -> str:
 
 
 def rows_of_shard(shard: ShardEntry) -> tuple[int, list[int], dict[str, str]]:
-    """Return the identity of a shard's rows: their number, their row groups and the hashes of their columns."""
+    """Return the identity of a shard's rows: their number, their row groups and the
+    hashes of their columns.
+    """
     return shard.rows, list(shard.row_groups), shard.logical
 
 
@@ -137,7 +156,9 @@ def tokenizers_identity(parent: FoundParent) -> dict[str, Any]:
     """Return the identity of the tokenizer of each of a parent's sources."""
     identities: dict[str, Any] = {}
     for source, facts in parent.manifest.tokenizer.items():
-        meaning = {name: value for name, value in facts.items() if name not in _NOT_MEANING}
+        meaning = {
+            name: value for name, value in facts.items() if name not in _NOT_MEANING
+        }
         identities[source] = tokenizer_identity(meaning)
     return identities
 
@@ -165,9 +186,14 @@ def rows_identity(out: RowsOut) -> dict[str, Any]:
 
 
 def unit_identity(
-    level: Level, content: Mapping[str, str], spec: MixtureSpec, mixture: SourceMixture, out: RowsOut
+    level: Level,
+    content: Mapping[str, str],
+    spec: MixtureSpec,
+    mixture: SourceMixture,
+    out: RowsOut,
 ) -> Callable[[int, int], str]:
-    """Return the function that returns the fingerprint of the unit of a mixture at positions ``start .. stop``.
+    """Return the function that returns the fingerprint of the unit of a mixture at
+    positions ``start .. stop``.
 
     Args:
         level: Kind of row that is mixed.
@@ -195,11 +221,14 @@ def unit_identity(
     return identity
 
 
-def _beginning_until(stop: int, spec: MixtureSpec, mixture: SourceMixture) -> MixtureSpec:
+def _beginning_until(
+    stop: int, spec: MixtureSpec, mixture: SourceMixture
+) -> MixtureSpec:
     """Return the part of a mixture on which the rows before a position depend.
 
-    It is the schedule up to that position, with the sources that have a weight there: a source without weight takes no
-    place from the others. Where sources do not begin anew, the end of a lane depends on the whole mixture.
+    It is the schedule up to that position, with the sources that have a weight there: a
+    source without weight takes no place from the others. Where sources do not begin
+    anew, the end of a lane depends on the whole mixture.
     """
     order = spec.order
     if order.stop != "restart":
@@ -219,19 +248,26 @@ def _beginning_until(stop: int, spec: MixtureSpec, mixture: SourceMixture) -> Mi
         order,
         kept={name: rows for name, rows in order.kept.items() if name in names},
         points=tuple(
-            WeightPoint(point.step, {name: point.weights[name] for name in names}) for point in points
+            WeightPoint(point.step, {name: point.weights[name] for name in names})
+            for point in points
         ),
         interpolation=interpolation,
     )
-    return MixtureSpec(lengths={name: spec.lengths[name] for name in names}, order=beginning)
+    return MixtureSpec(
+        lengths={name: spec.lengths[name] for name in names}, order=beginning
+    )
 
 
-def _first_step_without_influence(stop: int, spec: MixtureSpec, mixture: SourceMixture) -> int:
+def _first_step_without_influence(
+    stop: int, spec: MixtureSpec, mixture: SourceMixture
+) -> int:
     """Return a step from which on no weight puts a row before a position.
 
-    1. In a lane, the row groups that hold the places before the position are decided by counts at their ends.
-    2. A count of n rows is that of a time later than n by at most half a row for each source, see
-       :mod:`tokenlake.runtime.mixing.counts`. It is rounded up, so that one source more changes nothing here.
+    1. In a lane, the row groups that hold the places before the position are decided by
+       counts at their ends.
+    2. A count of n rows is that of a time later than n by at most half a row for each
+       source, see :mod:`tokenlake.runtime.mixing.counts`. It is rounded up, so that one
+       source more changes nothing here.
     """
     order = spec.order
     places = int(mixture.layout.places_before(stop).max())
@@ -244,7 +280,8 @@ def _first_step_without_influence(stop: int, spec: MixtureSpec, mixture: SourceM
 def _points_before(order: MixtureOrder, step: int) -> tuple[WeightPoint, ...]:
     """Return the points of a schedule that decide the weights before a step.
 
-    These are the points before it and, where weights move towards the next point, that one too.
+    These are the points before it and, where weights move towards the next point, that
+    one too.
     """
     count = sum(1 for point in order.points if point.step < step)
     if count > 0 and order.interpolation != "step":

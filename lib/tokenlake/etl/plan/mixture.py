@@ -1,8 +1,11 @@
-"""The order of a mixture with every choice made: weights per row, lanes, limits of repetition, and the last row.
+"""The order of a mixture with every choice made: weights per row, lanes, limits of
+repetition, and the last row.
 
-1. Turn the schedule of the configuration into weights per row (:func:`spec_of`). Weights of tokens are divided by the
-   mean tokens of a row, and numbers of epochs per source become shares of all rows.
-2. Lay the sources out in one lane, and find the row at which the mixture ends (:func:`rows_of`).
+1. Turn the schedule of the configuration into weights per row (:func:`spec_of`).
+   Weights of tokens are divided by the mean tokens of a row, and numbers of epochs per
+   source become shares of all rows.
+2. Lay the sources out in one lane, and find the row at which the mixture ends
+   (:func:`rows_of`).
 3. Choose the number of lanes for that many rows.
 4. Find the last row again: sources that end do so at other rows with other lanes.
 """
@@ -25,7 +28,13 @@ from tokenlake.runtime.mixing.lane_count import choose_lanes
 from tokenlake.runtime.mixing.mixture import SourceMixture
 from tokenlake.runtime.mixing.weights import row_weights
 from tokenlake.runtime.store.draws import open_mixture
-from tokenlake.runtime.store.mixture import MOST_BLOCK, MOST_LANES, MixtureOrder, MixtureSpec, WeightPoint
+from tokenlake.runtime.store.mixture import (
+    MOST_BLOCK,
+    MOST_LANES,
+    MixtureOrder,
+    MixtureSpec,
+    WeightPoint,
+)
 
 Amounts: TypeAlias = Mapping[str, tuple[int, int]]
 """Rows and tokens of each source, in configuration order."""
@@ -46,9 +55,10 @@ def rows_of(
     Args:
         asked: Section `mix` of the configuration, which says where the mixture ends.
         mixture: Order of the mixture, without an end.
-        rows: Number of rows of all sources together: of one epoch or, where the configuration has epochs per source, of
-            these.
-        per_row: Mean number of ids that a row of each source adds, in the order of the mixture.
+        rows: Number of rows of all sources together: of one epoch or, where the
+            configuration has epochs per source, of these.
+        per_row: Mean number of ids that a row of each source adds, in the order of the
+            mixture.
         width: Number of ids of every row where rows are packed already, else None.
 
     Raises:
@@ -77,8 +87,12 @@ def rows_of(
     return wanted
 
 
-def _rows_with_tokens(tokens: int, mixture: SourceMixture, per_row: Sequence[Fraction]) -> int:
-    """Return the smallest number of rows that is expected to have this number of tokens."""
+def _rows_with_tokens(
+    tokens: int, mixture: SourceMixture, per_row: Sequence[Fraction]
+) -> int:
+    """Return the smallest number of rows that is expected to have this number of
+    tokens.
+    """
 
     def expected_tokens(row: int) -> Fraction:
         total = Fraction(0)
@@ -104,14 +118,22 @@ def _rows_with_tokens(tokens: int, mixture: SourceMixture, per_row: Sequence[Fra
     return bisect_left(range(1, enough), tokens, key=expected_tokens) + 1
 
 
-def weighed(parents: Sequence[FoundParent], asked: MixStageConfig) -> tuple[FoundParent, ...]:
-    """Return the parents that have a weight at any point of the schedule; ConfigError where none has."""
+def weighed(
+    parents: Sequence[FoundParent], asked: MixStageConfig
+) -> tuple[FoundParent, ...]:
+    """Return the parents that have a weight at any point of the schedule;
+    ConfigError where none has.
+    """
     names_with_weight: set[str] = set()
     for _, weights in asked.points:
         names_with_weight.update(name for name, weight in weights.items() if weight)
-    weighed_parents = tuple(parent for parent in parents if parent.name in names_with_weight)
+    weighed_parents = tuple(
+        parent for parent in parents if parent.name in names_with_weight
+    )
     if not weighed_parents:
-        raise ConfigError("mix.weights: all are 0; expected a weight above 0 for at least one dataset")
+        raise ConfigError(
+            "mix.weights: all are 0; expected a weight above 0 for at least one dataset"
+        )
     return weighed_parents
 
 
@@ -135,7 +157,9 @@ def settled(
     spec = spec_of(asked, amounts)
     in_one_lane = open_mixture(spec, to_end=True)
     rows = epoch_rows(asked, amounts)
-    per_row = [Fraction(parent.tokens, parent.rows) + out.append_eos for parent in parents]
+    per_row = [
+        Fraction(parent.tokens, parent.rows) + out.append_eos for parent in parents
+    ]
     width = parents[0].width
 
     lanes = asked.lanes
@@ -144,7 +168,10 @@ def settled(
         if in_one_lane.scheduler.changes:
             step_rows = asked.step_rows
         lanes = choose_lanes(
-            {parent.name: parent.size.shortened(spec.order.kept.get(parent.name)) for parent in parents},
+            {
+                parent.name: parent.size.shortened(spec.order.kept.get(parent.name))
+                for parent in parents
+            },
             [point.weights for point in spec.order.points],
             batch_size=asked.batch_size,
             step_rows=step_rows,
@@ -152,7 +179,8 @@ def settled(
         )
     spec = replace(spec, order=replace(spec.order, lanes=lanes))
 
-    # Where sources begin anew, the number of lanes does not change the number of rows of each.
+    # Where sources begin anew, the number of lanes does not change the number of rows
+    # of each.
     mixture = in_one_lane
     if asked.stop_strategy != "restart":
         mixture = open_mixture(spec, to_end=True)
@@ -163,11 +191,14 @@ def settled(
 
 def _require_at_most(name: str, value: int, most: int) -> None:
     if value > most:
-        raise ConfigError(f"mix.{name}: {value}; expected at most {most}", expected=most, got=value)
+        raise ConfigError(
+            f"mix.{name}: {value}; expected at most {most}", expected=most, got=value
+        )
 
 
 def spec_of(asked: MixStageConfig, there: Amounts) -> MixtureSpec:
-    """Return the mixture of a configuration in one lane and without an end, with weights per row.
+    """Return the mixture of a configuration in one lane and without an end, with
+    weights per row.
 
     Args:
         asked: Section `mix` of the configuration.
@@ -203,14 +234,18 @@ def _weight_points(asked: MixStageConfig, amounts: Amounts) -> list[WeightPoint]
     for step, weights_of_step in schedule:
         weights = {name: float(weights_of_step.get(name, 0.0)) for name in amounts}
         if asked.weights_by == "tokens":
-            mean_tokens = {name: tokens / rows for name, (rows, tokens) in amounts.items()}
+            mean_tokens = {
+                name: tokens / rows for name, (rows, tokens) in amounts.items()
+            }
             weights = row_weights(weights, mean_tokens)
         points.append(WeightPoint(step, weights))
     return points
 
 
 def caps_of(asked: MixStageConfig, there: Amounts) -> SourceCaps:
-    """Return the limits of repetition of the sources; ConfigError where they cannot hold, or name other sources."""
+    """Return the limits of repetition of the sources; ConfigError where they cannot
+    hold, or name other sources.
+    """
     epochs = None
     if isinstance(asked.epochs, Mapping):
         epochs = asked.epochs
@@ -232,7 +267,8 @@ def _used_rows(asked: MixStageConfig, amounts: Amounts) -> dict[str, int]:
 
 
 def epoch_rows(asked: MixStageConfig, there: Amounts) -> int:
-    """Return the number of rows of one epoch of all sources or, with epochs per source, of these epochs.
+    """Return the number of rows of one epoch of all sources or, with epochs per source,
+    of these epochs.
 
     Args:
         asked: Section `mix` of the configuration.
@@ -244,7 +280,9 @@ def epoch_rows(asked: MixStageConfig, there: Amounts) -> int:
     return sum(rows.values())
 
 
-def missing(asked: MixStageConfig, there: Amounts, drawn: Mapping[str, int]) -> list[str]:
+def missing(
+    asked: MixStageConfig, there: Amounts, drawn: Mapping[str, int]
+) -> list[str]:
     """Return a line for each source that is repeated more often than its limit allows.
 
     Args:
@@ -252,13 +290,19 @@ def missing(asked: MixStageConfig, there: Amounts, drawn: Mapping[str, int]) -> 
         there: Rows and tokens of each source.
         drawn: Number of rows of each source in the mixture.
     """
-    return caps_of(asked, there).missing(drawn, _used_rows(asked, there), _mean_tokens(there))
+    return caps_of(asked, there).missing(
+        drawn, _used_rows(asked, there), _mean_tokens(there)
+    )
 
 
 def check_caps(asked: MixStageConfig, there: Amounts, drawn: Mapping[str, int]) -> None:
-    """Raise ConfigError where a source is repeated more often than its limit allows; see :func:`missing`."""
+    """Raise ConfigError where a source is repeated more often than its limit allows;
+    see :func:`missing`.
+    """
     caps_of(asked, there).check(drawn, _used_rows(asked, there), _mean_tokens(there))
 
 
 def _mean_tokens(amounts: Amounts) -> dict[str, Fraction]:
-    return {name: Fraction(tokens, max(1, rows)) for name, (rows, tokens) in amounts.items()}
+    return {
+        name: Fraction(tokens, max(1, rows)) for name, (rows, tokens) in amounts.items()
+    }

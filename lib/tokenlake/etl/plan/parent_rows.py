@@ -1,4 +1,6 @@
-"""Requirements that rows of several stored versions must meet to become rows of one version, and their new format."""
+"""Requirements that rows of several stored versions must meet to become rows of one
+version, and their new format.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,16 @@ _RENDERED_TEXTS: Final = ("chat", "prompt", "preference")
 
 
 def level_of(parents: Sequence[FoundParent], pack: ResolvedPack | None) -> Level:
-    """Return the kind of row that is mixed: all parents have the same, and packed rows have one length.
+    """Return the kind of row that is mixed: all parents have the same, and packed rows
+    have one length.
 
     Args:
         parents: Versions whose rows are read.
         pack: Packing of the build; None without packing.
 
     Raises:
-        ConfigError: Parents have different kinds of rows, hold preferences or padded rows, or rows that are packed
-            already are to be packed.
+        ConfigError: Parents have different kinds of rows, hold preferences or padded
+            rows, or rows that are packed already are to be packed.
     """
     for parent in parents:
         if parent.manifest.kind == "preference":
@@ -81,17 +84,22 @@ def _require_unpadded(parent: FoundParent) -> None:
             )
 
 
-def require_one_tokenizer(parents: Sequence[FoundParent], level: Level) -> dict[str, Any]:
-    """Return a manifest's facts about the tokenizer, in which all sources of all parents give each id one meaning.
+def require_one_tokenizer(
+    parents: Sequence[FoundParent], level: Level
+) -> dict[str, Any]:
+    """Return a manifest's facts about the tokenizer, in which all sources of all
+    parents give each id one meaning.
 
-    Names, revisions and templates may differ: the meaning of ids is that of ``tokenizer.json`` and its backend.
+    Names, revisions and templates may differ: the meaning of ids is that of
+    ``tokenizer.json`` and its backend.
 
     Args:
         parents: Versions whose rows are read.
         level: Kind of their rows.
 
     Raises:
-        ConfigError: Two sources have different tokenizers, or different ids for EOS or padding in packed rows.
+        ConfigError: Two sources have different tokenizers, or different ids for EOS or
+            padding in packed rows.
     """
     first: tuple[FoundParent, str, dict[str, Any]] | None = None
     for parent in parents:
@@ -109,7 +117,9 @@ def require_one_tokenizer(parents: Sequence[FoundParent], level: Level) -> dict[
                     source=parent.name,
                 )
     if first is None:
-        raise ConfigError(f"datasets.{parents[0].name}: {parents[0].reference} does not record its tokenizer")
+        raise ConfigError(
+            f"datasets.{parents[0].name}: {parents[0].reference} does not record its tokenizer"
+        )
     return first[2]
 
 
@@ -124,7 +134,9 @@ def _meaning(facts: dict[str, Any], level: Level) -> list[Any]:
 
 def _description(facts: dict[str, Any]) -> str:
     digest = str(facts.get("files", {}).get("tokenizer.json"))[:12]
-    ids = ", ".join(f"{name} {facts.get(f'{name}_id')}" for name in ("bos", "eos", "pad"))
+    ids = ", ".join(
+        f"{name} {facts.get(f'{name}_id')}" for name in ("bos", "eos", "pad")
+    )
     return f"{facts.get('name')}: {TOKENIZER}.json {digest}, {ids}"
 
 
@@ -136,8 +148,9 @@ class _Affixes:
     Attributes:
         prefix: Ids that the post-processor put before each document.
         suffix: Ids that it put after each document.
-        whole: Whether some of the documents have special tokens of their own: a template, which writes some of them
-            itself, rendered them, or their ids were imported.
+        whole: Whether some of the documents have special tokens of their own: a
+            template, which writes some of them itself, rendered them, or their ids were
+            imported.
     """
 
     prefix: tuple[int, ...]
@@ -153,14 +166,21 @@ def _affixes_of(parent: FoundParent) -> _Affixes:
     """
     stated = parent.manifest.config.get("build", {}).get("around")
     if stated is not None:
-        # The parent was made of stored versions itself, whose sources may have the same names.
-        return _Affixes(tuple(stated["prefix"]), tuple(stated["suffix"]), stated["whole"])
+        # The parent was made of stored versions itself, whose sources may have the same
+        # names.
+        return _Affixes(
+            tuple(stated["prefix"]), tuple(stated["suffix"]), stated["whole"]
+        )
 
     source_of_affixes: dict[tuple[tuple[int, ...], tuple[int, ...]], str] = {}
     for name, facts in parent.manifest.tokenizer.items():
         prefix: tuple[int, ...] = ()
         suffix: tuple[int, ...] = ()
-        if parent.sources.get(name, {}).get("tokenizer", {}).get("add_special_tokens", True):
+        if (
+            parent.sources.get(name, {})
+            .get("tokenizer", {})
+            .get("add_special_tokens", True)
+        ):
             prefix = tuple(facts.get("prefix") or ())
             suffix = tuple(facts.get("suffix") or ())
         source_of_affixes[prefix, suffix] = name
@@ -194,7 +214,8 @@ def rows_out(
         tokenizer: Tokenizer of all parents.
 
     Raises:
-        ConfigError: The parents put different special tokens around documents, or packing has no EOS.
+        ConfigError: The parents put different special tokens around documents, or
+            packing has no EOS.
     """
     affixes = {parent.name: _affixes_of(parent) for parent in parents}
     plain_affixes: dict[tuple[tuple[int, ...], tuple[int, ...]], str] = {}
@@ -208,14 +229,21 @@ def rows_out(
             f"datasets.{first} (add_special_tokens); expected the same ones. Build one of them again"
         )
     first_affixes = next(iter(affixes.values()))
-    prefix, suffix = next(iter(plain_affixes), (first_affixes.prefix, first_affixes.suffix))
+    prefix, suffix = next(
+        iter(plain_affixes), (first_affixes.prefix, first_affixes.suffix)
+    )
 
-    # New packed rows do not take the parents' ids: there, EOS may replace a padding token that the tokenizer lacks.
+    # New packed rows do not take the parents' ids: there, EOS may replace a padding
+    # token that the tokenizer lacks.
     owner = f"the tokenizer of {parents[0].reference}"
     ids: dict[str, Any] = packing_ids(pack, tokenizer.files, suffix, owner)
     width = parents[0].width
     if pack is None:
-        ids = {"eos_id": tokenizer.eos_id, "pad_id": tokenizer.pad_id, "append_eos": False}
+        ids = {
+            "eos_id": tokenizer.eos_id,
+            "pad_id": tokenizer.pad_id,
+            "append_eos": False,
+        }
     else:
         width = pack.width
     return RowsOut(
@@ -238,8 +266,12 @@ def notes_on_columns(parents: Sequence[FoundParent], out: RowsOut) -> list[str]:
         reason = "packed rows hold pieces of several documents"
     notes: list[str] = []
     for parent in parents:
-        names = [name for name, _ in parent.manifest.config.get("build", {}).get("kept", ())]
+        names = [
+            name for name, _ in parent.manifest.config.get("build", {}).get("kept", ())
+        ]
         names.extend(column for column in _COLUMNS_LEFT_OUT if column in parent.columns)
         if names:
-            notes.append(f"{parent.name}: {', '.join(names)} of {parent.reference} are left out; {reason}")
+            notes.append(
+                f"{parent.name}: {', '.join(names)} of {parent.reference} are left out; {reason}"
+            )
     return notes

@@ -43,7 +43,9 @@ class FoundParent:
     @cached_property
     def shards(self) -> tuple[ShardEntry, ...]:
         """The shards of the split, in the manifest's order."""
-        return tuple(shard for shard in self.manifest.files if shard.split == self.split)
+        return tuple(
+            shard for shard in self.manifest.files if shard.split == self.split
+        )
 
     @cached_property
     def totals(self) -> Totals:
@@ -68,7 +70,9 @@ class FoundParent:
 
     @property
     def window(self) -> int:
-        """Number of rows inside which the order of an epoch shuffles: the mean of a row group, at least 1."""
+        """Number of rows inside which the order of an epoch shuffles: the mean of a
+        row group, at least 1.
+        """
         return max(1, -(-self.rows // max(1, len(self.group_rows))))
 
     @cached_property
@@ -112,7 +116,9 @@ class FoundParent:
     def lineage(self) -> Parent:
         """The version, as manifests name it."""
         manifest = self.manifest
-        return Parent(dataset=manifest.dataset, version=manifest.version, sha256=manifest.sha256)
+        return Parent(
+            dataset=manifest.dataset, version=manifest.version, sha256=manifest.sha256
+        )
 
     def wrong(self, problem: str, setting: str = "", **details: Any) -> ConfigError:
         """Return the error of an option of this source.
@@ -125,8 +131,11 @@ class FoundParent:
         return ConfigError(f"datasets.{self.name}{setting}: {problem}", **details)
 
 
-def find_parents(catalog: Catalog, parents: tuple[DatasetConfig, ...], name: str) -> tuple[FoundParent, ...]:
-    """Return the versions that a configuration names; without a number, the newest committed ones.
+def find_parents(
+    catalog: Catalog, parents: tuple[DatasetConfig, ...], name: str
+) -> tuple[FoundParent, ...]:
+    """Return the versions that a configuration names; without a number, the newest
+    committed ones.
 
     Args:
         catalog: Catalog of the store.
@@ -134,7 +143,8 @@ def find_parents(catalog: Catalog, parents: tuple[DatasetConfig, ...], name: str
         name: Name of the dataset that is built.
 
     Raises:
-        ConfigError: A dataset or a committed version does not exist, or is the dataset that is built.
+        ConfigError: A dataset or a committed version does not exist, or is the dataset
+            that is built.
         IntegrityError: A manifest is damaged.
     """
     # Several sources may be splits of one version, whose manifest is read once.
@@ -152,7 +162,9 @@ def find_parents(catalog: Catalog, parents: tuple[DatasetConfig, ...], name: str
             if key not in manifests:
                 manifests[key] = catalog.manifest(*key)
         except NotFoundError as error:
-            raise ConfigError(f"datasets.{parent.name}.dataset: {error}", **error.details) from error
+            raise ConfigError(
+                f"datasets.{parent.name}.dataset: {error}", **error.details
+            ) from error
         versions.append(FoundParent(parent.name or "", manifests[key], parent.split))
     return tuple(versions)
 
@@ -162,7 +174,8 @@ def require_split(parent: FoundParent) -> None:
     splits = {name: totals.rows for name, totals in parent.manifest.splits.items()}
     if not splits.get(parent.split):
         rows_of_splits = (
-            ", ".join(f"{name} ({rows} rows)" for name, rows in splits.items()) or "no rows at all"
+            ", ".join(f"{name} ({rows} rows)" for name, rows in splits.items())
+            or "no rows at all"
         )
         raise parent.wrong(
             f"{parent.reference} has no rows in a split {parent.split!r}; it has {rows_of_splits}. Set split to one of "
@@ -177,7 +190,8 @@ def joined_inputs(parents: tuple[FoundParent, ...]) -> tuple[InputFileEntry, ...
     """Return the input files of all parents, each once.
 
     Raises:
-        ConfigError: One id means two different files, so that the input of a row would be unknown.
+        ConfigError: One id means two different files, so that the input of a row would
+            be unknown.
     """
     entries: dict[int, tuple[InputFileEntry, FoundParent]] = {}
     for parent in parents:
@@ -201,7 +215,8 @@ def lineage(parents: tuple[FoundParent, ...]) -> tuple[Parent, ...]:
 
 
 def read_tokenizer(store: Store, parent: FoundParent, source: str) -> PlannedTokenizer:
-    """Return a source's tokenizer as the parent has it, after a check of its files against the parent's manifest.
+    """Return a source's tokenizer as the parent has it, after a check of its files
+    against the parent's manifest.
 
     Args:
         store: Store of the parent.
@@ -222,4 +237,6 @@ def read_tokenizer(store: Store, parent: FoundParent, source: str) -> PlannedTok
             **error.details,
         ) from error
     files = TokenizerFiles(name=str(facts.get("name")), files=contents)
-    return PlannedTokenizer(files, facts, facts["eos_id"], facts["pad_id"], facts["append_eos"])
+    return PlannedTokenizer(
+        files, facts, facts["eos_id"], facts["pad_id"], facts["append_eos"]
+    )

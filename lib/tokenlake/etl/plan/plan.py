@@ -1,7 +1,7 @@
 """The plan of a build: its units, the job of each, and the files beside their data.
 
-A build of texts has units that tokenize (:class:`TextUnit`). A build of stored datasets has units that mix
-(:class:`MixUnit`) or pack again (:class:`RepackUnit`).
+A build of texts has units that tokenize (:class:`TextUnit`). A build of stored datasets
+has units that mix (:class:`MixUnit`) or pack again (:class:`RepackUnit`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,16 @@ from tokenlake.base import numbers
 from tokenlake.base.markup import named_facts, one_line
 from tokenlake.config.resolved import ResolvedBuild, ResolvedSource
 from tokenlake.etl.build_store import address_of_build
-from tokenlake.etl.job import EngineJob, MixJob, ParentVersion, RepackJob, RowsOut, UnitJob, WarmJob, WorkJob
+from tokenlake.etl.job import (
+    EngineJob,
+    MixJob,
+    ParentVersion,
+    RepackJob,
+    RowsOut,
+    UnitJob,
+    WarmJob,
+    WorkJob,
+)
 from tokenlake.etl.plan.exclusions import Exclusion
 from tokenlake.etl.plan.mix_forecast import MixForecast
 from tokenlake.etl.plan.parents import FoundParent
@@ -42,10 +51,13 @@ class _Unit:
     """Fields of every unit.
 
     Attributes:
-        index: Place in the plan, from 0. It names the output files, and is not part of the unit's identity.
-        source: Name of the source, or :data:`tokenlake.runtime.store.ledger.MIXED` for rows of several sources.
+        index: Place in the plan, from 0. It names the output files, and is not part of
+            the unit's identity.
+        source: Name of the source, or :data:`tokenlake.runtime.store.ledger.MIXED` for
+            rows of several sources.
         bytes: Number of input bytes, for progress and scheduling.
-        fingerprint: Identity of the unit (sha256 hex): equal fingerprints give equal bytes.
+        fingerprint: Identity of the unit (sha256 hex): equal fingerprints give equal
+            bytes.
     """
 
     index: int
@@ -62,7 +74,8 @@ class TextUnit(_Unit):
     Attributes:
         ranges: Ranges of input files that are read, in order.
         excluded: Positions that are left out of these ranges, by file id.
-        files: Number of files that the unit writes for each split; None where their size decides it.
+        files: Number of files that the unit writes for each split; None where their
+            size decides it.
     """
 
     ranges: Sequence[FileRange]
@@ -114,13 +127,17 @@ class Plan:
         tokenizers: Tokenizer of each source of texts.
         fingerprint: Identity of the version.
         notes: Notes for the user before the build.
-        left_out: Those of the notes that name splits that are not read or mixed; the result repeats them.
+        left_out: Those of the notes that name splits that are not read or mixed; the
+            result repeats them.
         config: Configuration as identity and the manifest see it.
         exclusions: Lists of documents that are left out.
-        bad_budgets: Number of bad records in one unit after which the whole build cannot succeed, by source.
-        parents: Stored versions whose rows are read; those whose weight is always 0 are left out.
+        bad_budgets: Number of bad records in one unit after which the whole build
+            cannot succeed, by source.
+        parents: Stored versions whose rows are read; those whose weight is always 0 are
+            left out.
         level: Kind of row of the parents.
-        out: Format of the rows that are made of the parents' rows; None in a build of texts.
+        out: Format of the rows that are made of the parents' rows; None in a build of
+            texts.
         spec: Order of the mixture; None where nothing is mixed.
         forecast: Expected size of the mixture; None where nothing is mixed.
     """
@@ -174,7 +191,9 @@ class Plan:
 
     @cached_property
     def source_bytes(self) -> dict[str, int]:
-        """Input bytes of the units of each source, by the name that progress has, in plan order."""
+        """Input bytes of the units of each source, by the name that progress has, in
+        plan order.
+        """
         sums = {source.name: 0 for source in self.build.sources}
         for unit in self.units:
             sums[unit.source] = sums.get(unit.source, 0) + unit.bytes
@@ -185,7 +204,8 @@ class Plan:
         return next(source for source in self.build.sources if source.name == name)
 
     def missed(self, accounts: Mapping[str, Account]) -> tuple[str, ...]:
-        """Return notes on listed documents that were not left out, because they were not found.
+        """Return notes on listed documents that were not left out, because they were
+        not found.
 
         Args:
             accounts: Account of each source of the finished build.
@@ -203,9 +223,12 @@ class Plan:
     def tokenizer_folders(self) -> dict[str, str]:
         """Folder of each source's tokenizer below ``tokenizer/``.
 
-        It is "" where all sources share one tokenizer, which is then where every other tool looks for it.
+        It is "" where all sources share one tokenizer, which is then where every other
+        tool looks for it.
         """
-        digests = {name: tokenizer.digest for name, tokenizer in self.tokenizers.items()}
+        digests = {
+            name: tokenizer.digest for name, tokenizer in self.tokenizers.items()
+        }
         if len(set(digests.values())) == 1:
             return dict.fromkeys(digests, "")
         return {name: digest[:16] for name, digest in digests.items()}
@@ -227,10 +250,14 @@ class Plan:
             "notes": "; ".join(self.notes),
         }
         rows = [(name, f"{count:,}") for name, count in self.source_bytes.items()]
-        return named_facts(f"Plan of {self.dataset}", facts, ("source", "bytes of input"), rows)
+        return named_facts(
+            f"Plan of {self.dataset}", facts, ("source", "bytes of input"), rows
+        )
 
     def preamble(self) -> dict[str, bytes]:
-        """Return the files that workers and readers need besides the data: content by path below the version."""
+        """Return the files that workers and readers need besides the data: content
+        by path below the version.
+        """
         files: dict[str, bytes] = {}
         for source, tokenizer in self.tokenizers.items():
             folder = tokenizer_path(self.tokenizer_folders[source])
@@ -239,7 +266,9 @@ class Plan:
         files[CONFIG] = config_yaml(self.config)
         return files
 
-    def job(self, unit: PlannedUnit, store: StoreAddress, layout: Layout, engine: str) -> WorkJob:
+    def job(
+        self, unit: PlannedUnit, store: StoreAddress, layout: Layout, engine: str
+    ) -> WorkJob:
         """Return the self-contained description of a unit's work.
 
         Args:
@@ -298,7 +327,9 @@ class Plan:
         )
 
     def warm_job(self, unit: TextUnit, layout: Layout) -> WarmJob:
-        """Return the job that loads everything that the units of a unit's source probably need."""
+        """Return the job that loads everything that the units of a unit's source
+        probably need.
+        """
         return WarmJob(
             store=self.store,
             tokenizer=self._tokenizer_key(unit.source, layout),
@@ -313,7 +344,9 @@ class Plan:
 
     @cached_property
     def _fields_of_sources(self) -> dict[str, dict[str, Any]]:
-        """The fields of a job that are the same for all units of a source of texts, by source."""
+        """The fields of a job that are the same for all units of a source of texts,
+        by source.
+        """
         fields_of_build = {
             "pack": self.build.pack,
             "max_shard_size": self.build.max_shard_size,

@@ -34,7 +34,9 @@ class PlannedTokenizer:
     @property
     def digest(self) -> str:
         """One hash over the hashes of its files."""
-        return hashlib.sha256(repr(sorted(self.facts["files"].items())).encode()).hexdigest()
+        return hashlib.sha256(
+            repr(sorted(self.facts["files"].items())).encode()
+        ).hexdigest()
 
 
 def plan_tokenizers(build: ResolvedBuild) -> dict[str, PlannedTokenizer]:
@@ -50,7 +52,8 @@ def plan_tokenizers(build: ResolvedBuild) -> dict[str, PlannedTokenizer]:
         if name not in loaded:
             files = load_tokenizer(name[0]).with_special_tokens(dict(name[1]))
             loaded[name] = files, describe(files)
-        # The same tokenizer may put EOS itself for one source, and be told not to for another.
+        # The same tokenizer may put EOS itself for one source, and be told not to for
+        # another.
         files, facts = loaded[name]
         suffix = facts["suffix"] if source.tokenizer.add_special_tokens else None
         ids = packing_ids(build.pack, files, suffix, f"tokenizer {files.name!r}")
@@ -71,9 +74,13 @@ def plan_tokenizers(build: ResolvedBuild) -> dict[str, PlannedTokenizer]:
 
 
 def packing_ids(
-    pack: ResolvedPack | None, files: TokenizerFiles, suffix: Sequence[int] | None, tokenizer: str
+    pack: ResolvedPack | None,
+    files: TokenizerFiles,
+    suffix: Sequence[int] | None,
+    tokenizer: str,
 ) -> dict[str, Any]:
-    """Return eos_id, pad_id and append_eos: of the configuration, else the tokenizer's; without padding it is EOS.
+    """Return eos_id, pad_id and append_eos: of the configuration, else the tokenizer's;
+    without padding it is EOS.
 
     Args:
         suffix: what the post-processor puts behind a document.

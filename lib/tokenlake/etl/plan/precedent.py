@@ -1,4 +1,6 @@
-"""The committed version that a plan must equal, where a version is planned again (by a repair, for example)."""
+"""The committed version that a plan must equal, where a version is planned again (by
+a repair, for example).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ class Precedent:
 
     Attributes:
         version: what versions from there on hold out says nothing; None: all count.
-        inputs: (source, path) of the input files that are planned with, whatever others there are by now; None: all.
+        inputs: (source, path) of the input files that are planned with, whatever others
+            there are by now; None: all.
         held_out: source to what the version holds out.
         unit_size: number of input bytes of a unit; None: not known.
     """

@@ -1,4 +1,6 @@
-"""Units of a build that packs the documents of stored versions again: one for each unit of each parent."""
+"""Units of a build that packs the documents of stored versions again: one for each
+unit of each parent.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,11 @@ from typing import Any
 
 from tokenlake.base.fingerprint import fingerprint
 from tokenlake.etl.job.messages import RowsOut
-from tokenlake.etl.plan.mix_units import rows_identity, rows_of_shard, tokenizers_identity
+from tokenlake.etl.plan.mix_units import (
+    rows_identity,
+    rows_of_shard,
+    tokenizers_identity,
+)
 from tokenlake.etl.plan.parents import FoundParent
 from tokenlake.etl.plan.plan import RepackUnit
 from tokenlake.etl.unit.repack import repacked_shards
@@ -25,15 +31,19 @@ def repack_units(
         catalog: Catalog of the parents' store.
         parents: Versions whose documents are packed.
         out: Format of the new rows.
-        shuffled: Whether packed rows are shuffled, by a key that depends on the inputs of the parent's unit.
+        shuffled: Whether packed rows are shuffled, by a key that depends on the inputs
+            of the parent's unit.
     """
     units: list[RepackUnit] = []
     for parent in parents:
         manifest = parent.manifest
-        # The manifest does not say the source of a unit where it has several, nor the inputs of a unit.
+        # The manifest does not say the source of a unit where it has several, nor the
+        # inputs of a unit.
         records: Mapping[int, UnitRecord] = {}
         if shuffled or len(manifest.accounts) > 1:
-            records = catalog.ledger(manifest.dataset, manifest.version, manifest=manifest)
+            records = catalog.ledger(
+                manifest.dataset, manifest.version, manifest=manifest
+            )
 
         shards_of_units: dict[int, list[ShardEntry]] = {}
         for shard in repacked_shards(manifest, parent.split):
@@ -45,7 +55,9 @@ def repack_units(
                 index=len(units),
                 source=source,
                 bytes=sum(shard.bytes for shard in shards),
-                fingerprint=_fingerprint(parent, shards, source, record, out, shuffled=shuffled),
+                fingerprint=_fingerprint(
+                    parent, shards, source, record, out, shuffled=shuffled
+                ),
                 parent=parent.version,
                 parent_unit=number,
             )
@@ -56,7 +68,8 @@ def repack_units(
 def _source_of(parent: FoundParent, record: UnitRecord | None) -> str:
     """Return the name of the source of a parent's unit."""
     if parent.manifest.mixture is not None:
-        # A unit of a mixture has rows of several sources, and counts as one of the whole.
+        # A unit of a mixture has rows of several sources, and counts as one of the
+        # whole.
         return parent.name
     if record is not None and record.source != MIXED:
         return record.source
@@ -73,7 +86,9 @@ def _fingerprint(
     shuffled: bool,
 ) -> str:
     content = {
-        "shards": [[shard.split, shard.part, *rows_of_shard(shard)] for shard in shards],
+        "shards": [
+            [shard.split, shard.part, *rows_of_shard(shard)] for shard in shards
+        ],
         "tokenizers": tokenizers_identity(parent),
     }
     format_of_rows = rows_identity(out)
@@ -87,7 +102,8 @@ def _fingerprint(
         "out": format_of_rows,
     }
     if shuffled:
-        # The key of the shuffle is made of the place in its inputs at which the parent's unit began.
+        # The key of the shuffle is made of the place in its inputs at which the
+        # parent's unit began.
         first_inputs = ()
         if record is not None:
             first_inputs = record.inputs[:1]

@@ -1,15 +1,18 @@
 """Parts of the documents of a batch, for an estimate that cannot afford all of them.
 
-A plan must not look at the beginnings of files alone: source files begin with licences and imports, articles with a
-title, and both have other tokens per byte than the rest. The parts are spread evenly over the bytes of a batch:
+A plan must not look at the beginnings of files alone: source files begin with licences
+and imports, articles with a title, and both have other tokens per byte than the rest.
+The parts are spread evenly over the bytes of a batch:
 
 1. Divide the bytes of the batch's texts into equal stretches, one for each part.
 2. A part begins in the middle of its stretch: in the document that holds this byte.
-3. Inside a long document the part begins at that very byte. Otherwise it begins with the document.
+3. Inside a long document the part begins at that very byte. Otherwise it begins with
+   the document.
 4. It ends after `most / parts` bytes, at a document's end or inside a long document.
 
-Example: texts of 10, 10 and 80 bytes, 2 parts, 20 bytes in all. The stretches begin at 0 and 50, their middles are the
-bytes 25 and 75. Both lie in the third text, so that its bytes 5 to 15 and 55 to 65 are taken.
+Example: texts of 10, 10 and 80 bytes, 2 parts, 20 bytes in all. The stretches begin at
+0 and 50, their middles are the bytes 25 and 75. Both lie in the third text, so that its
+bytes 5 to 15 and 55 to 65 are taken.
 """
 
 from __future__ import annotations
@@ -24,13 +27,19 @@ from tokenlake.base.arrays import string_buffers
 from tokenlake.etl.unit.text_documents import TextDocuments, taken
 
 PART_BYTES: Final = 16 << 10
-"""Bytes of one part: a few times the window in which neighbouring words repeat, so that it compresses like the rest."""
+"""Bytes of one part: a few times the window in which neighbouring words repeat, so
+that it compresses like the rest.
+"""
 
 
-def sample_of(documents: TextDocuments, most: int, part_bytes: int = PART_BYTES) -> TextDocuments:
-    """Return documents of about `most` bytes of text, evenly from a batch; all of them if they are not more.
+def sample_of(
+    documents: TextDocuments, most: int, part_bytes: int = PART_BYTES
+) -> TextDocuments:
+    """Return documents of about `most` bytes of text, evenly from a batch; all of them
+    if they are not more.
 
-    Plain texts are cut. Documents of ids, and those whose parts count differently, such as conversations, stay whole.
+    Plain texts are cut. Documents of ids, and those whose parts count differently, such
+    as conversations, stay whole.
 
     Args:
         documents: Documents of a batch.
@@ -40,7 +49,9 @@ def sample_of(documents: TextDocuments, most: int, part_bytes: int = PART_BYTES)
     size = int(documents.sizes.sum())
     if size <= most or not len(documents):
         return documents
-    is_plain = documents.spans is None and documents.ids is None and documents.parts == 1
+    is_plain = (
+        documents.spans is None and documents.ids is None and documents.parts == 1
+    )
     if not is_plain:
         return _whole_documents(documents, -(-size // most))
     return _parts_of_texts(documents, most, part_bytes)
@@ -53,15 +64,20 @@ def _whole_documents(documents: TextDocuments, step: int) -> TextDocuments:
     return documents.select(chosen)
 
 
-def _parts_of_texts(documents: TextDocuments, most: int, usual_bytes: int) -> TextDocuments:
-    """Return parts of plain texts, each as a document of its own; see the top of the module."""
+def _parts_of_texts(
+    documents: TextDocuments, most: int, usual_bytes: int
+) -> TextDocuments:
+    """Return parts of plain texts, each as a document of its own; see the top of the
+    module.
+    """
     offsets, data = string_buffers(documents.text)
     first_byte = int(offsets[0])
     part_count = max(1, most // usual_bytes)
     part_bytes = most // part_count
     stretch = documents.text_bytes / part_count
 
-    # The part that was taken before may have gone beyond the middle of this stretch: `document` only grows.
+    # The part that was taken before may have gone beyond the middle of this stretch:
+    # `document` only grows.
     texts: list[str] = []
     origins: list[int] = []  # index of the document of each part
     document = 0

@@ -1,9 +1,10 @@
 """A few places of a plan's inputs, and what stands there.
 
-Inputs of one kind are read whole where they are small. Of larger ones, places are chosen with probability proportional
-to size: the files are laid end to end and divided into equal parts, and a block is read from the middle of each part. A
-file of 10 GB gets a thousand times as many places as one of 10 MB, and a file whose documents grow longer towards its
-end is seen at all of its lengths.
+Inputs of one kind are read whole where they are small. Of larger ones, places are
+chosen with probability proportional to size: the files are laid end to end and divided
+into equal parts, and a block is read from the middle of each part. A file of 10 GB gets
+a thousand times as many places as one of 10 MB, and a file whose documents grow longer
+towards its end is seen at all of its lengths.
 
 With ``K`` places, ``W`` bytes in all, and a quantity ``y[i]`` (documents, tokens) found in the ``b[i]`` bytes of place
 ``i``::
@@ -13,12 +14,15 @@ With ``K`` places, ``W`` bytes in all, and a quantity ``y[i]`` (documents, token
     error   = sqrt(sum((rate[i + 1] - rate[i])**2) / (2 * (K - 1) * K))
     margin  = 2 * W * error
 
-The margin is half of a range that holds the true total about 19 times of 20. The error is that of evenly spaced places
-(Wolter 2007, Introduction to Variance Estimation, section 8.2): of inputs in a random order it is the usual
-``std(rate) / sqrt(K)``, and it is smaller where neighbours are alike, such as short documents first and long ones last.
+The margin is half of a range that holds the true total about 19 times of 20. The error
+is that of evenly spaced places (Wolter 2007, Introduction to Variance Estimation,
+section 8.2): of inputs in a random order it is the usual ``std(rate) / sqrt(K)``, and
+it is smaller where neighbours are alike, such as short documents first and long ones
+last.
 
-Example: 4 places of 100 bytes, of 4,000 bytes in all, hold 2, 2, 3 and 3 documents. The rates are 0.02, 0.02, 0.03 and
-0.03, the total is 4,000 * 0.025 = 100 documents, and the margin 2 * 4,000 * sqrt(0.0001 / 24) = 16.
+Example: 4 places of 100 bytes, of 4,000 bytes in all, hold 2, 2, 3 and 3 documents. The
+rates are 0.02, 0.02, 0.03 and 0.03, the total is 4,000 * 0.025 = 100 documents, and the
+margin 2 * 4,000 * sqrt(0.0001 / 24) = 16.
 """
 
 from __future__ import annotations
@@ -49,7 +53,8 @@ WHOLE_COMPRESSED_BYTES: Final = 8 << 20
 _LEAST_PLACES: Final = 8
 _MOST_PLACES: Final = 64
 _READ_BYTES: Final = 64 << 20  # of input that may be read in all
-_WINDOW_BYTES: Final = 1 << 20  # that are read at a place, of a file that may be read from any byte on
+# That are read at a place, of a file that may be read from any byte on.
+_WINDOW_BYTES: Final = 1 << 20
 _MOST_BATCHES: Final = 4  # that are read at a place until one has documents
 RANGE_WIDTH: Final = 2.0
 """Standard errors on each side of a range."""
@@ -79,10 +84,11 @@ class PlaceSample:
     Attributes:
         batches: Batches of documents, those without any included.
         bytes_read: Bytes of input that the batches took.
-        window_bytes: Bytes of input in which the documents were looked for: more than `bytes_read` where lines are cut
-            by the beginning and the end of the window.
+        window_bytes: Bytes of input in which the documents were looked for: more than
+            `bytes_read` where lines are cut by the beginning and the end of the window.
         rows_read: Number of records that the batches hold, good or bad.
-        begins_in_line: True if the window begins inside a line, whose end is in the window.
+        begins_in_line: True if the window begins inside a line, whose end is in the
+            window.
     """
 
     batches: tuple[Prepared, ...]
@@ -95,8 +101,9 @@ class PlaceSample:
     def ends_per_row(self) -> float:
         """Number of ends of lines in the window per record that was read.
 
-        A window has a line's end for each line that was read, and one more for the line that it begins in. Lines are
-        counted by their ends: counting those that fit into a window would miss the long ones.
+        A window has a line's end for each line that was read, and one more for the line
+        that it begins in. Lines are counted by their ends: counting those that fit into
+        a window would miss the long ones.
         """
         if not self.begins_in_line or not self.rows_read:
             return 1.0
@@ -118,10 +125,17 @@ def strata_of(units: Iterable[TextUnit]) -> dict[Kind, Stratum]:
     for kind, ranges in ranges_by_kind.items():
         records: int | None = 0
         for part in ranges:
-            # A range that is cut after some rows holds fewer records than its row groups.
+            # A range that is cut after some rows holds fewer records than its row
+            # groups.
             is_known = part.records is not None and part.rows is None
-            records = records + (part.records or 0) if is_known and records is not None else None
-        strata[kind] = Stratum(tuple(ranges), sum(part.weight for part in ranges), records)
+            records = (
+                records + (part.records or 0)
+                if is_known and records is not None
+                else None
+            )
+        strata[kind] = Stratum(
+            tuple(ranges), sum(part.weight for part in ranges), records
+        )
     return strata
 
 
@@ -131,12 +145,19 @@ def read_sample(stratum: Stratum, recipe: Recipe) -> tuple[list[PlaceSample], bo
     Raises:
         SourceError: An input cannot be read.
     """
-    is_compressed = any(part.file.compression is not None for part in stratum.ranges[:1])
+    is_compressed = any(
+        part.file.compression is not None for part in stratum.ranges[:1]
+    )
     if stratum.weight <= (WHOLE_COMPRESSED_BYTES if is_compressed else WHOLE_BYTES):
         # Each batch is a place.
-        batches = (batch for part in stratum.ranges for batch in recipe.read(part, _WINDOW_BYTES))
+        batches = (
+            batch
+            for part in stratum.ranges
+            for batch in recipe.read(part, _WINDOW_BYTES)
+        )
         places = [
-            PlaceSample((batch,), batch.bytes_read, batch.bytes_read, batch.rows_read) for batch in batches
+            PlaceSample((batch,), batch.bytes_read, batch.bytes_read, batch.rows_read)
+            for batch in batches
         ]
         return places, True
     return [_read_beginning(part, recipe) for part in _places(stratum)], False
@@ -146,18 +167,21 @@ def totals_of_places(rates: Floats, weight: float) -> tuple[Floats, Floats]:
     """Return the total of each quantity, and half of the range around it.
 
     Args:
-        rates: float64[places, quantities], each quantity per byte of input at each place.
+        rates: float64[places, quantities], each quantity per byte of input at each
+            place.
         weight: Bytes of input in all.
 
     Returns:
-        Two float64[quantities]. The margin of a single place is NaN: nothing is known of it.
+        Two float64[quantities]. The margin of a single place is NaN: nothing is known
+        of it.
     """
     totals: Floats = rates.mean(axis=0) * weight
     return totals, RANGE_WIDTH * weight * standard_errors(rates)
 
 
 def standard_errors(values: Floats) -> Floats:
-    """Return the standard error of the mean of each column of float64[places, quantities]; NaN for a single place.
+    """Return the standard error of the mean of each column of float64[places,
+    quantities]; NaN for a single place.
 
     The places are evenly spaced and in their order; see the formula at the top.
     """
@@ -169,7 +193,9 @@ def standard_errors(values: Floats) -> Floats:
 
 
 def _places(stratum: Stratum) -> Iterator[FileRange]:
-    """Yield parts of ranges that begin in the middle of equal parts of a stratum, each part once."""
+    """Yield parts of ranges that begin in the middle of equal parts of a stratum,
+    each part once.
+    """
     bytes_at_a_place = max(
         _WINDOW_BYTES if _is_readable_anywhere(part) else part.weight
         for part in _evenly(stratum.ranges, _MOST_PLACES)
@@ -196,7 +222,9 @@ def _evenly(ranges: Sequence[FileRange], most: int) -> Sequence[FileRange]:
 
 
 def _part_from(part: FileRange, fraction: float) -> FileRange:
-    """Return the part of a range that begins at a fraction of it; the range where only its beginning can be found."""
+    """Return the part of a range that begins at a fraction of it; the range where
+    only its beginning can be found.
+    """
     # A range of limited rows ends after these rows, counted from its beginning.
     if part.rows is not None or not splittable(part.file):
         return part
@@ -206,11 +234,14 @@ def _part_from(part: FileRange, fraction: float) -> FileRange:
         begin = min(begin - _WINDOW_BYTES // 2, part.stop - _WINDOW_BYTES)
         begin = max(begin, part.start)
     share = (part.stop - begin) / max(part.stop - part.start, 1)
-    return replace(part, start=begin, weight=math.ceil(part.weight * share), records=None)
+    return replace(
+        part, start=begin, weight=math.ceil(part.weight * share), records=None
+    )
 
 
 def _read_beginning(part: FileRange, recipe: Recipe) -> PlaceSample:
-    """Read batches from the beginning of a range until one has documents and says how much input it took.
+    """Read batches from the beginning of a range until one has documents and says how
+    much input it took.
 
     Some formats read ahead, or begin with rows that are left out.
     """
@@ -246,7 +277,9 @@ def _is_readable_anywhere(part: FileRange) -> bool:
 
 
 def _bytes_before_first_record(part: FileRange, batches: Sequence[Prepared]) -> int:
-    """Return the bytes at the beginning of a range of lines that belong to a line of the range before."""
+    """Return the bytes at the beginning of a range of lines that belong to a line of
+    the range before.
+    """
     for batch in batches:
         if len(batch.documents):
             first = int(batch.documents.position[0])

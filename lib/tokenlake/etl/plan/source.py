@@ -1,8 +1,10 @@
 """The choices of a source that only its inputs and its tokenizer can decide.
 
-1. Are its rows conversations, and which chat template renders them? See :mod:`tokenlake.etl.plan.conversations`.
+1. Are its rows conversations, and which chat template renders them? See
+   :mod:`tokenlake.etl.plan.conversations`.
 2. Which chat template do prompts and preferences use?
-3. Which tokens are the sentinels of fill-in-the-middle? See :mod:`tokenlake.etl.plan.infilling_tokens`.
+3. Which tokens are the sentinels of fill-in-the-middle? See
+   :mod:`tokenlake.etl.plan.infilling_tokens`.
 4. Do the rows have the fields of the prompt, or of the texts?
 
 The types of kept fields are decided in :mod:`tokenlake.etl.plan.kept_types`.
@@ -15,7 +17,12 @@ from dataclasses import replace
 from itertools import islice
 
 from tokenlake.base.checks import did_you_mean
-from tokenlake.config.resolved import ResolvedChat, ResolvedPrompt, ResolvedSource, ResolvedTexts
+from tokenlake.config.resolved import (
+    ResolvedChat,
+    ResolvedPrompt,
+    ResolvedSource,
+    ResolvedTexts,
+)
 from tokenlake.errors import ConfigError
 from tokenlake.etl.plan.conversations import find_messages_field, settle_chat
 from tokenlake.etl.plan.first_records import (
@@ -45,24 +52,32 @@ def settle(
         source: Source of a configuration.
         files: Its input files.
         tokenizer: Its tokenizer.
-        eos_id: Id that ends a document; None where neither tokenizer nor configuration names one.
+        eos_id: Id that ends a document; None where neither tokenizer nor configuration
+            names one.
         rows: First rows, where there are no files to read.
 
     Raises:
         ConfigError: The configuration does not fit these inputs or this tokenizer.
     """
     notes: list[str] = []
-    if source.texts.chat is None and not (source.texts.prompt or source.texts.preference):
+    if source.texts.chat is None and not (
+        source.texts.prompt or source.texts.preference
+    ):
         field = find_messages_field(source, files, rows)
         if field is not None:
-            source = replace(source, texts=replace(source.texts, chat=ResolvedChat(messages_field=field)))
+            source = replace(
+                source,
+                texts=replace(source.texts, chat=ResolvedChat(messages_field=field)),
+            )
             notes.append(
                 f"{source.name}: rows are conversations (field {field}); rendered by the tokenizer's chat template"
             )
     try:
         source, notes_on_chat = _settle_texts(source, files, tokenizer, eos_id, rows)
     except ConfigError as error:
-        raise ConfigError(f"datasets.{source.name}: {error}", **error.details) from error
+        raise ConfigError(
+            f"datasets.{source.name}: {error}", **error.details
+        ) from error
     notes.extend(f"{source.name}: {note}" for note in notes_on_chat)
     return replace(source, texts=replace(source.texts, left_open=())), notes
 
@@ -87,7 +102,9 @@ def _settle_texts(
     else:
         source = replace(source, texts=_with_template(texts, tokenizer))
     if source.texts.fim is not None:
-        source = replace(source, texts=with_sentinels(source.texts, source.texts.fim, tokenizer))
+        source = replace(
+            source, texts=with_sentinels(source.texts, source.texts.fim, tokenizer)
+        )
     if source.texts.prompt is not None:
         _check_prompt(source, source.texts.prompt, files, tokenizer, eos_id)
     if source.texts.is_plain:
@@ -96,7 +113,9 @@ def _settle_texts(
 
 
 def _with_template(texts: ResolvedTexts, tokenizer: TokenizerFiles) -> ResolvedTexts:
-    """Return a section of texts with the tokenizer's chat template, where prompts or preferences may need it."""
+    """Return a section of texts with the tokenizer's chat template, where prompts or
+    preferences may need it.
+    """
     # A build of plain texts is planned without importing a template engine.
     if texts.prompt is not None and texts.prompt.format_type == "chat":
         from tokenlake.etl.text.template_choice import chosen_template
@@ -106,7 +125,9 @@ def _with_template(texts: ResolvedTexts, tokenizer: TokenizerFiles) -> ResolvedT
     if texts.preference is not None:
         from tokenlake.etl.text.preference_renderer import settled_preference
 
-        return replace(texts, preference=settled_preference(texts.preference, tokenizer))
+        return replace(
+            texts, preference=settled_preference(texts.preference, tokenizer)
+        )
     return texts
 
 
@@ -117,7 +138,8 @@ def _check_prompt(
     tokenizer: TokenizerFiles,
     eos_id: int | None,
 ) -> None:
-    """Require a prompt template that fits its columns, rows that have these columns, and an end of answers.
+    """Require a prompt template that fits its columns, rows that have these columns,
+    and an end of answers.
 
     Raises:
         ConfigError: One of them is not so.

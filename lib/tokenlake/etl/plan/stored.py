@@ -1,10 +1,12 @@
-"""The plan of a build from stored versions: the rows of each parent, their units, and the expected size.
+"""The plan of a build from stored versions: the rows of each parent, their units, and
+the expected size.
 
-Planning reads manifests, the parents' tokenizers and, where nothing is mixed, their ledgers. It reads no shard, and
-writes nothing.
+Planning reads manifests, the parents' tokenizers and, where nothing is mixed, their
+ledgers. It reads no shard, and writes nothing.
 
-The identity of a version is its content. Numbers of versions, names of datasets, clocks and writers are no part of it:
-tokens that are built again, to the same rows, mix to the same version.
+The identity of a version is its content. Numbers of versions, names of datasets, clocks
+and writers are no part of it: tokens that are built again, to the same rows, mix to the
+same version.
 """
 
 from __future__ import annotations
@@ -32,7 +34,12 @@ from tokenlake.etl.plan.mix_units import (
     unit_identity,
 )
 from tokenlake.etl.plan.mixture import check_caps, settled, weighed
-from tokenlake.etl.plan.parent_rows import level_of, notes_on_columns, require_one_tokenizer, rows_out
+from tokenlake.etl.plan.parent_rows import (
+    level_of,
+    notes_on_columns,
+    require_one_tokenizer,
+    rows_out,
+)
 from tokenlake.etl.plan.parents import (
     FoundParent,
     find_parents,
@@ -53,15 +60,21 @@ from tokenlake.runtime.store.mixture import Level, MixtureOrder, MixtureSpec
 
 
 def foresee(config: PipelineConfig) -> ResolvedBuild:
-    """Return the last step of a configuration before the first ones are done, see :func:`foreseen`.
+    """Return the last step of a configuration before the first ones are done, see
+    :func:`foreseen`.
 
     Raises:
-        ConfigError: That step is wrong, or a stored dataset whose rows it takes does not exist.
+        ConfigError: That step is wrong, or a stored dataset whose rows it takes does
+            not exist.
     """
     build = foreseen(config)
     names_made_before = first_steps(config)
-    stored_parents = tuple(parent for parent in build.parents if parent.name not in names_made_before)
-    find_parents(Catalog(open_store(address_of_build(build))), stored_parents, build.name)
+    stored_parents = tuple(
+        parent for parent in build.parents if parent.name not in names_made_before
+    )
+    find_parents(
+        Catalog(open_store(address_of_build(build))), stored_parents, build.name
+    )
     return build
 
 
@@ -73,7 +86,8 @@ def plan_stored(build: ResolvedBuild, on_event: Watcher) -> Plan:
         on_event: Receives the size of each parent.
 
     Raises:
-        ConfigError: A parent or its split does not exist, parents do not fit each other, or the mixture cannot be.
+        ConfigError: A parent or its split does not exist, parents do not fit each
+            other, or the mixture cannot be.
         IntegrityError: The manifest or the tokenizer of a parent is damaged.
     """
     store = open_store(address_of_build(build))
@@ -85,11 +99,16 @@ def plan_stored(build: ResolvedBuild, on_event: Watcher) -> Plan:
     level = level_of(parents, build.pack)
     require_one_tokenizer(parents, level)
     tokenizers = _read_tokenizers(store, parents)
-    out = rows_out(build.pack, build.max_shard_size, parents, next(iter(tokenizers.values())))
+    out = rows_out(
+        build.pack, build.max_shard_size, parents, next(iter(tokenizers.values()))
+    )
     if build.pack is not None:
         for source, tokenizer in tokenizers.items():
             tokenizers[source] = replace(
-                tokenizer, eos_id=out.eos_id, pad_id=out.pad_id, append_eos=out.append_eos
+                tokenizer,
+                eos_id=out.eos_id,
+                pad_id=out.pad_id,
+                append_eos=out.append_eos,
             )
     for parent in parents:
         on_event(Listed(parent.name, parent.totals.files, parent.totals.bytes))
@@ -98,7 +117,9 @@ def plan_stored(build: ResolvedBuild, on_event: Watcher) -> Plan:
     if build.mixture is not None:
         work = _mixing_work(build.mixture, parents, level, out, build.store)
     elif build.pack is not None:
-        work = _packing_work(catalog, parents, out, shuffled=build.pack.shuffle_seed is not None)
+        work = _packing_work(
+            catalog, parents, out, shuffled=build.pack.shuffle_seed is not None
+        )
     else:
         names = ", ".join(parent.reference for parent in parents)
         raise ConfigError(
@@ -158,10 +179,13 @@ class _Work:
     forecast: MixForecast | None = None
 
 
-def _read_tokenizers(store: Store, parents: Sequence[FoundParent]) -> dict[str, PlannedTokenizer]:
+def _read_tokenizers(
+    store: Store, parents: Sequence[FoundParent]
+) -> dict[str, PlannedTokenizer]:
     """Return the tokenizer of each source of the parents.
 
-    Sources of one name have one tokenizer, which :func:`require_one_tokenizer` checked: that of the first is read.
+    Sources of one name have one tokenizer, which :func:`require_one_tokenizer` checked:
+    that of the first is read.
     """
     tokenizers: dict[str, PlannedTokenizer] = {}
     for parent in parents:
@@ -171,7 +195,9 @@ def _read_tokenizers(store: Store, parents: Sequence[FoundParent]) -> dict[str, 
     return tokenizers
 
 
-def _packing_work(catalog: Catalog, parents: Sequence[FoundParent], out: RowsOut, *, shuffled: bool) -> _Work:
+def _packing_work(
+    catalog: Catalog, parents: Sequence[FoundParent], out: RowsOut, *, shuffled: bool
+) -> _Work:
     """Return the work of packing stored documents again."""
     for parent in parents:
         if parent.split != SPLIT:
@@ -185,7 +211,9 @@ def _packing_work(catalog: Catalog, parents: Sequence[FoundParent], out: RowsOut
 
 
 def _notes_on_ignored_splits(parents: Sequence[FoundParent]) -> list[str]:
-    """Return a note for each parent whose split is named, although all splits are packed."""
+    """Return a note for each parent whose split is named, although all splits are
+    packed.
+    """
     notes: list[str] = []
     for parent in parents:
         # A split of held-out documents is packed by itself.
@@ -200,7 +228,11 @@ def _notes_on_ignored_splits(parents: Sequence[FoundParent]) -> list[str]:
 
 
 def _mixing_work(
-    asked: MixStageConfig, parents: Sequence[FoundParent], level: Level, out: RowsOut, store: str
+    asked: MixStageConfig,
+    parents: Sequence[FoundParent],
+    level: Level,
+    out: RowsOut,
+    store: str,
 ) -> _Work:
     """Return the work of mixing stored rows.
 
@@ -230,7 +262,9 @@ def _mixing_work(
         unit_identity(level, content, spec, mixture, out),
         join_rest=asked.unit_rows is None,
     )
-    forecast = forecast_of(level, asked, parents, drawn, out, spec, units=len(units), unit_rows=unit_rows)
+    forecast = forecast_of(
+        level, asked, parents, drawn, out, spec, units=len(units), unit_rows=unit_rows
+    )
 
     # Identity, description and notes.
     order_identity = order.identity(spec.lengths)
@@ -249,7 +283,11 @@ def _mixing_work(
         **order_identity,
         "rows": order.rows,
     }
-    notes = _notes_on_choices(asked, forecast) + notes_on_columns(parents, out) + notes_on(forecast)
+    notes = (
+        _notes_on_choices(asked, forecast)
+        + notes_on_columns(parents, out)
+        + notes_on(forecast)
+    )
     return _Work(
         identity=identity,
         units=units,
@@ -262,7 +300,9 @@ def _mixing_work(
 
 
 def _unit_rows_of(parents: Sequence[FoundParent], order: MixtureOrder) -> int:
-    """Return the number of rows of a unit of a mixture, for a configuration that leaves it open."""
+    """Return the number of rows of a unit of a mixture, for a configuration that
+    leaves it open.
+    """
     return choose_unit_rows(
         {parent.name: parent.size for parent in parents},
         [point.weights for point in order.points],
@@ -271,21 +311,28 @@ def _unit_rows_of(parents: Sequence[FoundParent], order: MixtureOrder) -> int:
     )
 
 
-def _mean_row_bytes(parents: Sequence[FoundParent], drawn: Mapping[str, SourceDraw]) -> Fraction:
-    """Return the mean size of the rows that are drawn, as they are stored in the parents, in bytes.
+def _mean_row_bytes(
+    parents: Sequence[FoundParent], drawn: Mapping[str, SourceDraw]
+) -> Fraction:
+    """Return the mean size of the rows that are drawn, as they are stored in the
+    parents, in bytes.
 
-    It is the sum over the parents of (rows drawn) * (bytes of the parent) / (rows of the parent), divided by the rows
-    that are drawn in total.
+    It is the sum over the parents of (rows drawn) * (bytes of the parent) / (rows of
+    the parent), divided by the rows that are drawn in total.
     """
     stored_bytes = Fraction(0)
     for parent in parents:
-        stored_bytes += Fraction(drawn[parent.name].rows * parent.totals.bytes, parent.rows)
+        stored_bytes += Fraction(
+            drawn[parent.name].rows * parent.totals.bytes, parent.rows
+        )
     drawn_rows = sum(draw.rows for draw in drawn.values())
     return stored_bytes / max(1, drawn_rows)
 
 
 def _require_training_splits(parents: Sequence[FoundParent]) -> None:
-    """Require that each parent has the split that is mixed, and that it was not held out of training."""
+    """Require that each parent has the split that is mixed, and that it was not held
+    out of training.
+    """
     for parent in parents:
         require_split(parent)
         if parent.split in parent.manifest.held_out.values():
@@ -305,8 +352,14 @@ def _manifest_config(
     kind = "packed"
     if out.width is None:
         kind = "tokens"
-    around = {"prefix": list(out.prefix), "suffix": list(out.suffix), "whole": bool(out.whole)}
-    config: dict[str, Any] = {"build": {"kind": kind, **rows_identity(out), "around": around}}
+    around = {
+        "prefix": list(out.prefix),
+        "suffix": list(out.suffix),
+        "whole": bool(out.whole),
+    }
+    config: dict[str, Any] = {
+        "build": {"kind": kind, **rows_identity(out), "around": around}
+    }
     if work.mix is not None:
         config["mix"] = work.mix
     config["sources"] = _sources_of_texts(parents)
@@ -330,7 +383,9 @@ def _sources_of_texts(parents: Sequence[FoundParent]) -> dict[str, Any]:
 
 
 def _notes_on_choices(asked: MixStageConfig, forecast: MixForecast) -> list[str]:
-    """Return a note on options that the configuration leaves open; none where it leaves none."""
+    """Return a note on options that the configuration leaves open; none where it
+    leaves none.
+    """
     choices: list[str] = []
     if asked.lanes is None:
         choices.append(f"mix.lanes: {forecast.lanes}")
@@ -358,12 +413,19 @@ def _notes_on_splits(parents: Sequence[FoundParent], store: str) -> list[str]:
     """Return a note for each parent that has splits of which nothing is taken."""
     notes: list[str] = []
     for parent in parents:
-        rows_of_others = {name: totals.rows for name, totals in parent.manifest.splits.items()}
+        rows_of_others = {
+            name: totals.rows for name, totals in parent.manifest.splits.items()
+        }
         rows_of_others.pop(parent.split, None)
         if not rows_of_others:
             continue
-        others = ", ".join(f"{name} ({numbers.count(rows)} rows)" for name, rows in rows_of_others.items())
-        advice = how_to_read_others(store, parent.manifest.dataset, next(iter(rows_of_others)))
+        others = ", ".join(
+            f"{name} ({numbers.count(rows)} rows)"
+            for name, rows in rows_of_others.items()
+        )
+        advice = how_to_read_others(
+            store, parent.manifest.dataset, next(iter(rows_of_others))
+        )
         notes.append(
             f"{parent.name}: of {parent.reference} only {parent.split} is mixed, not {others}; {advice}"
         )

@@ -2,21 +2,27 @@
 
 Without `num_shards` (:func:`group_ranges`):
 
-1. A file that is at least a unit long, or that is cut into several ranges, makes a unit of each range.
-2. Neighbouring smaller files are joined, in path order. A group ends when its files reach the size of a unit, or
-   earlier, when the hash of a file's path says so. The chance of this is proportional to the file's size: a group of
-   average size has two such ends. An added file therefore changes only the groups around it.
+1. A file that is at least a unit long, or that is cut into several ranges, makes a unit
+   of each range.
+2. Neighbouring smaller files are joined, in path order. A group ends when its files
+   reach the size of a unit, or earlier, when the hash of a file's path says so. The
+   chance of this is proportional to the file's size: a group of average size has two
+   such ends. An added file therefore changes only the groups around it.
 
 With `num_shards` (:func:`cut_into_files`), a source writes exactly F files:
 
-1. Lay the ranges of the source end to end: a line of their total weight W (input bytes).
-2. Mark the line at ``W * 1 / F, W * 2 / F ... W * (F - 1) / F``. Where a range cannot be cut, take its nearer end.
-3. The ranges between two marks are a unit, which writes one file. A mark that falls on another mark, or on an end of
-   the line, makes no unit of its own: the unit at that place writes one file more, and deals its documents out.
+1. Lay the ranges of the source end to end: a line of their total weight W (input
+   bytes).
+2. Mark the line at ``W * 1 / F, W * 2 / F ... W * (F - 1) / F``. Where a range cannot
+   be cut, take its nearer end.
+3. The ranges between two marks are a unit, which writes one file. A mark that falls on
+   another mark, or on an end of the line, makes no unit of its own: the unit at that
+   place writes one file more, and deals its documents out.
 
-For example, three files of 90 bytes that cannot be cut, and F = 4, are marked at 67, 135 and 202. The nearer ends are
-90, 90 (both ends of the second file are equally far from 135, and the first one counts) and 180. So each file is a
-unit, and the second one writes two files: the mark at 135, which is lost, falls into it.
+For example, three files of 90 bytes that cannot be cut, and F = 4, are marked at 67,
+135 and 202. The nearer ends are 90, 90 (both ends of the second file are equally far
+from 135, and the first one counts) and 180. So each file is a unit, and the second one
+writes two files: the mark at 135, which is lost, falls into it.
 """
 
 from __future__ import annotations
@@ -36,19 +42,27 @@ from tokenlake.etl.sources.inputs import FileRange
 from tokenlake.etl.sources.splits import split_file
 
 _HASH_ENDS_PER_UNIT: Final = 2
-"""Number of ends by hash in the size of a unit, so that most groups end by hash and not by size."""
+"""Number of ends by hash in the size of a unit, so that most groups end by hash and
+not by size.
+"""
 
 _FILES_PER_UNIT: Final = 4096
 """Largest number of files of a unit, however small they are."""
 
 _MOST_OPEN_FILES: Final = 512
-"""Largest number of files that a unit writes at a time, all splits together: each has a row group in memory."""
+"""Largest number of files that a unit writes at a time, all splits together: each
+has a row group in memory.
+"""
 
 _PIECES_PER_FILE: Final = 4
-"""Number of row groups or batches that are cut finer, in the size of about one output file."""
+"""Number of row groups or batches that are cut finer, in the size of about one
+output file.
+"""
 
 
-def group_ranges(files: Iterable[Sequence[FileRange]], unit_size: int) -> Iterator[tuple[FileRange, ...]]:
+def group_ranges(
+    files: Iterable[Sequence[FileRange]], unit_size: int
+) -> Iterator[tuple[FileRange, ...]]:
     """Yield the ranges of each unit of one source.
 
     Args:
@@ -83,14 +97,18 @@ def group_ranges(files: Iterable[Sequence[FileRange]], unit_size: int) -> Iterat
 
 
 def _ends_by_hash(part: FileRange, weight: int, unit_size: int) -> bool:
-    """Return whether a group ends after a file, with a chance proportional to the file's weight."""
+    """Return whether a group ends after a file, with a chance proportional to the
+    file's weight.
+    """
     chance = min(1.0, _HASH_ENDS_PER_UNIT * weight / unit_size)
     draw = xxhash.xxh3_64_intdigest(part.file.path.encode())
     return draw < chance * 2**64
 
 
 def range_identity(ranges: Sequence[FileRange]) -> list[dict[str, object]]:
-    """Return the canonical form of a unit's inputs: it has nothing of the machine on which they are stored."""
+    """Return the canonical form of a unit's inputs: it has nothing of the machine on
+    which they are stored.
+    """
     identities: list[dict[str, object]] = []
     for part in ranges:
         identity: dict[str, object] = {
@@ -103,8 +121,11 @@ def range_identity(ranges: Sequence[FileRange]) -> list[dict[str, object]]:
             "stop": part.stop,
         }
         if part.file.companions:
-            identity["companions"] = [companion.token for companion in part.file.companions]
-        # Without a limit of rows the identity is that of versions before there were limits.
+            identity["companions"] = [
+                companion.token for companion in part.file.companions
+            ]
+        # Without a limit of rows the identity is that of versions before there were
+        # limits.
         if part.rows is not None:
             identity["rows"] = part.rows
         identities.append(identity)
@@ -114,10 +135,11 @@ def range_identity(ranges: Sequence[FileRange]) -> list[dict[str, object]]:
 def files_of_sources(
     build: ResolvedBuild, ranges: Sequence[Iterable[Sequence[FileRange]]]
 ) -> list[int | None]:
-    """Return the number of files that each source writes; None where units and sizes decide it.
+    """Return the number of files that each source writes; None where units and sizes
+    decide it.
 
-    A source's own `num_shards` is its number. The rest of the build's is divided among the other sources by their
-    weight (input bytes), with at least one for each.
+    A source's own `num_shards` is its number. The rest of the build's is divided among
+    the other sources by their weight (input bytes), with at least one for each.
 
     Args:
         build: Build with its sources.
@@ -148,14 +170,18 @@ def _weight_of(files: Iterable[Iterable[FileRange]]) -> int:
 
 
 def _divide(count: int, weights: Sequence[int]) -> list[int]:
-    """Divide a number by weights: one for each, and the rest by the largest remainder; ties go to the first."""
+    """Divide a number by weights: one for each, and the rest by the largest
+    remainder; ties go to the first.
+    """
     rest = count - len(weights)
     if sum(weights) == 0:
         weights = [1] * len(weights)
     total = sum(weights)
     shares = [1 + rest * weight // total for weight in weights]
     remainders = [rest * weight % total for weight in weights]
-    by_remainder = sorted(range(len(weights)), key=lambda index: (-remainders[index], index))
+    by_remainder = sorted(
+        range(len(weights)), key=lambda index: (-remainders[index], index)
+    )
     for index in by_remainder[: count - sum(shares)]:
         shares[index] += 1
     return shares
@@ -164,7 +190,8 @@ def _divide(count: int, weights: Sequence[int]) -> list[int]:
 def cut_into_files(
     source: ResolvedSource, parts: Sequence[Sequence[FileRange]], files: int
 ) -> list[tuple[tuple[FileRange, ...], int]]:
-    """Return the ranges of each unit and the number of files that it writes; these sum up to `files`.
+    """Return the ranges of each unit and the number of files that it writes; these sum
+    up to `files`.
 
     Args:
         source: Source of the ranges.
@@ -177,11 +204,16 @@ def cut_into_files(
     piece_size = max(1, _weight_of(parts) // (_PIECES_PER_FILE * files))
     pieces: list[FileRange] = []
     for ranges in parts:
-        # Row groups or batches were joined to ranges of a unit's size, which are too large here.
-        has_groups = bool(ranges) and (ranges[0].file.has_blocks or ranges[0].file.has_records)
+        # Row groups or batches were joined to ranges of a unit's size, which are too
+        # large here.
+        has_groups = bool(ranges) and (
+            ranges[0].file.has_blocks or ranges[0].file.has_records
+        )
         was_joined = has_groups and source.num_rows is None
         if was_joined:
-            pieces.extend(split_file(ranges[0].file, piece_size, source.storage_options))
+            pieces.extend(
+                split_file(ranges[0].file, piece_size, source.storage_options)
+            )
         else:
             pieces.extend(ranges)
 
@@ -220,7 +252,8 @@ class _RangeLine:
             files: Number of files.
 
         Returns:
-            The marks, ascending; and how many files more than one the unit after each mark writes, by the mark's index.
+            The marks, ascending; and how many files more than one the unit after each
+            mark writes, by the mark's index.
         """
         total = self._places[-1]
         marks = [0]
@@ -245,7 +278,9 @@ class _RangeLine:
         return marks, more_files
 
     def _nearest_cut(self, index: int, wanted: int) -> int:
-        """Return the place nearest to the wanted one at which the range with this index can be cut."""
+        """Return the place nearest to the wanted one at which the range with this
+        index can be cut.
+        """
         if not self._ranges:
             return 0
         if _can_be_cut(self._ranges[index]):
@@ -257,7 +292,9 @@ class _RangeLine:
         return end
 
     def between(self, begin: int, end: int) -> Iterator[FileRange]:
-        """Yield the ranges, or parts of them, between two places; neighbours in one file are joined."""
+        """Yield the ranges, or parts of them, between two places; neighbours in one
+        file are joined.
+        """
         last: FileRange | None = None
         for piece in self._pieces(begin, end):
             if last is None:
@@ -274,26 +311,35 @@ class _RangeLine:
 
     def _pieces(self, begin: int, end: int) -> Iterator[FileRange]:
         total = self._places[-1]
-        for index in range(max(0, bisect_left(self._places, begin) - 1), len(self._ranges)):
+        for index in range(
+            max(0, bisect_left(self._places, begin) - 1), len(self._ranges)
+        ):
             low = self._places[index]
             high = self._places[index + 1]
             if low > end:
                 return
             start = max(low, begin)
             stop = min(high, end)
-            # A range without weight, such as an empty file, belongs to the piece that begins at it, or to the last one.
-            is_weightless_here = low == high and begin <= low and (low < end or end == total)
+            # A range without weight, such as an empty file, belongs to the piece that
+            # begins at it, or to the last one.
+            is_weightless_here = (
+                low == high and begin <= low and (low < end or end == total)
+            )
             if start >= stop and not is_weightless_here:
                 continue
             part = self._ranges[index]
             if (start, stop) != (low, high):
                 offset = part.start - low
-                part = replace(part, start=offset + start, stop=offset + stop, weight=stop - start)
+                part = replace(
+                    part, start=offset + start, stop=offset + stop, weight=stop - start
+                )
             yield part
 
 
 def _can_be_cut(part: FileRange) -> bool:
-    """Return whether a range is one of bytes, in which each line belongs to the range where it begins."""
+    """Return whether a range is one of bytes, in which each line belongs to the
+    range where it begins.
+    """
     return part.file.is_lines and part.file.compression is None and part.rows is None
 
 
@@ -305,4 +351,6 @@ def _joined(first: FileRange, second: FileRange) -> FileRange | None:
     records = None
     if first.records is not None and second.records is not None:
         records = first.records + second.records
-    return replace(first, stop=second.stop, weight=first.weight + second.weight, records=records)
+    return replace(
+        first, stop=second.stop, weight=first.weight + second.weight, records=records
+    )

@@ -1,8 +1,9 @@
 """The size of a unit where the configuration leaves it open.
 
-The first version of a dataset chooses it from the total size of its inputs, and every later version keeps it: an added
-file then disturbs only the unit that it falls into, however much the dataset has grown. The size is part of a
-version's identity and stands in its manifest.
+The first version of a dataset chooses it from the total size of its inputs, and every
+later version keeps it: an added file then disturbs only the unit that it falls into,
+however much the dataset has grown. The size is part of a version's identity and stands
+in its manifest.
 """
 
 from __future__ import annotations
@@ -18,13 +19,17 @@ from tokenlake.runtime.store.manifest import Manifest
 SMALLEST: Final = 8 * MIB
 LARGEST: Final = 128 * MIB
 WORKERS: Final = 64
-"""Number of workers that should all have a unit to build, where the inputs are large enough for it."""
+"""Number of workers that should all have a unit to build, where the inputs are large
+enough for it.
+"""
 
 
 def choose_unit_size(total: int) -> int:
-    """Return the largest power of two that gives each of :data:`WORKERS` workers a unit, from 8 to 128 MiB.
+    """Return the largest power of two that gives each of :data:`WORKERS` workers a
+    unit, from 8 to 128 MiB.
 
-    735 MB are cut into units of 8 MiB, 2 GiB into units of 32 MiB, 8 GiB and more into units of 128 MiB.
+    735 MB are cut into units of 8 MiB, 2 GiB into units of 32 MiB, 8 GiB and more into
+    units of 128 MiB.
 
     Args:
         total: Number of bytes of all inputs.
@@ -36,13 +41,16 @@ def choose_unit_size(total: int) -> int:
 
 
 def unit_size_of(manifest: Manifest) -> int | None:
-    """Return the unit size that a version was built with, or None for a manifest that does not say."""
+    """Return the unit size that a version was built with, or None for a manifest
+    that does not say.
+    """
     size = manifest.config.get("build", {}).get("unit_size")
     return size if isinstance(size, int) else None
 
 
 def first_unit_size(address: StoreAddress, dataset: str) -> int | None:
-    """Return the unit size of the earliest committed version of a dataset, or None without one.
+    """Return the unit size of the earliest committed version of a dataset, or None
+    without one.
 
     Args:
         address: Address of the store, which need not exist.
@@ -59,7 +67,8 @@ def first_unit_size(address: StoreAddress, dataset: str) -> int | None:
         try:
             size = unit_size_of(catalog.manifest(dataset, version.version))
         except IntegrityError:
-            # `verify` reports a damaged manifest; the next version has the same unit size.
+            # `verify` reports a damaged manifest; the next version has the same unit
+            # size.
             continue
         if size is not None:
             return size

@@ -1,8 +1,9 @@
 """From a configuration to the plan of its build.
 
-Of texts the planner lists and hashes the input files, cuts them into units, computes the identities of the units, and
-writes notes for the user. Of stored versions see :mod:`tokenlake.etl.plan.stored`. Planning reads inputs (their hashes,
-their footers) and tokenizers; it writes nothing.
+Of texts the planner lists and hashes the input files, cuts them into units, computes
+the identities of the units, and writes notes for the user. Of stored versions see
+:mod:`tokenlake.etl.plan.stored`. Planning reads inputs (their hashes, their footers)
+and tokenizers; it writes nothing.
 """
 
 from tokenlake.base.lazy_names import lazy_package

@@ -1,4 +1,6 @@
-"""The plan of any configuration: of texts, of stored versions, or of the texts of a stored version."""
+"""The plan of any configuration: of texts, of stored versions, or of the texts of a
+stored version.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,18 @@ Configuration: TypeAlias = PipelineConfig | Mapping[str, Any] | str | os.PathLik
 """A configuration, a dict of one, or the path of a YAML file."""
 
 
-def plan(config: Configuration, on_event: Watcher = ignore, *, again: Precedent | None = None) -> Plan:
-    """Return the plan of a build. A configuration that mixes text is planned as several builds, one after the other.
+def plan(
+    config: Configuration, on_event: Watcher = ignore, *, again: Precedent | None = None
+) -> Plan:
+    """Return the plan of a build. A configuration that mixes text is planned as several
+    builds, one after the other.
 
     Args:
         config: Configuration, mapping of its keys, or path of a YAML file.
-        on_event: Function that receives the progress of the plan. Default: none is called.
-        again: Version of texts that is planned again, as if no inputs had been added since; None for a new plan.
+        on_event: Function that receives the progress of the plan. Default: none is
+            called.
+        again: Version of texts that is planned again, as if no inputs had been added
+            since; None for a new plan.
 
     Raises:
         ConfigError: The configuration is wrong.
@@ -51,8 +58,12 @@ def plan(config: Configuration, on_event: Watcher = ignore, *, again: Precedent 
     return make_plan(resolve(pipeline), on_event=on_event, again=again)
 
 
-def make_plan(build: ResolvedBuild, *, on_event: Watcher = ignore, again: Precedent | None = None) -> Plan:
-    """Return the plan of a resolved build; see :func:`plan` for the other arguments and the errors."""
+def make_plan(
+    build: ResolvedBuild, *, on_event: Watcher = ignore, again: Precedent | None = None
+) -> Plan:
+    """Return the plan of a resolved build; see :func:`plan` for the other arguments
+    and the errors.
+    """
     if not build.parents:
         plan = plan_texts(build, on_event, again)
     else:

@@ -1,7 +1,9 @@
-"""Upper bounds of the number of records in ranges of files, and the bad records that a unit may have.
+"""Upper bounds of the number of records in ranges of files, and the bad records that a
+unit may have.
 
-A build with ``max_bad_fraction`` fails once its bad records are more than that share of all records. A unit can stop
-early: once its bad records alone are more than the share of all records that the source can have at most.
+A build with ``max_bad_fraction`` fails once its bad records are more than that share of
+all records. A unit can stop early: once its bad records alone are more than the share
+of all records that the source can have at most.
 """
 
 from __future__ import annotations
@@ -25,12 +27,15 @@ _MOST_EXPANSION: Final[dict[Compression | None, int]] = {
 }
 """Largest factor by which a stream is longer than its compressed form.
 
-These are deflate's longest match in its shortest code, a zstd block of 128 KiB in four bytes, 255 bytes for a byte of
-lz4, and 45.9 MB of one value in a bzip2 block of 46 bytes. Of xz a factor of 6,800 was measured, with zeros.
+These are deflate's longest match in its shortest code, a zstd block of 128 KiB in four
+bytes, 255 bytes for a byte of lz4, and 45.9 MB of one value in a bzip2 block of 46
+bytes. Of xz a factor of 6,800 was measured, with zeros.
 """
 
 _UNBOUNDED: Final = 1 << 40
-"""Bound of a file whose number of records is unknown and whose size says nothing: an Arrow batch of nulls is empty."""
+"""Bound of a file whose number of records is unknown and whose size says nothing: an
+Arrow batch of nulls is empty.
+"""
 
 
 def bad_budgets(build: ResolvedBuild, units: Iterable[TextUnit]) -> dict[str, int]:
@@ -67,7 +72,9 @@ def most_in_range(part: FileRange) -> int:
         if least_record_bytes is None:
             most = _UNBOUNDED
         else:
-            bytes_read = (part.stop - part.start) * _MOST_EXPANSION[part.file.compression]
+            bytes_read = (part.stop - part.start) * _MOST_EXPANSION[
+                part.file.compression
+            ]
             most = bytes_read // least_record_bytes + 1
     if part.rows is not None:
         most = min(most, part.rows)

@@ -1,8 +1,10 @@
-"""The plan of `retokenize`: the text of a stored version is tokenized again, by another tokenizer.
+"""The plan of `retokenize`: the text of a stored version is tokenized again, by another
+tokenizer.
 
-The version knows its inputs: its manifest has their paths and hashes, and the record of its run says how they were
-read. From both, a configuration of texts is made and planned like any other. The inputs must still be the same. Files
-that were added since are left alone, and documents that the version holds out of training are held out again.
+The version knows its inputs: its manifest has their paths and hashes, and the record of
+its run says how they were read. From both, a configuration of texts is made and planned
+like any other. The inputs must still be the same. Files that were added since are left
+alone, and documents that the version holds out of training are held out again.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ _OPTIONS_OF_READING: Final = ("on_bad_record", "max_bad_fraction", "splits")
 class _MakePlan(Protocol):
     """Plans a resolved build, see :func:`tokenlake.etl.planner.make_plan`."""
 
-    def __call__(self, build: ResolvedBuild, *, on_event: Watcher, again: Precedent | None) -> Plan: ...
+    def __call__(
+        self, build: ResolvedBuild, *, on_event: Watcher, again: Precedent | None
+    ) -> Plan: ...
 
 
 def plan_again(
@@ -65,10 +69,12 @@ def plan_again(
         dataset: That dataset, which names the stored version.
         make_plan: Function that plans a resolved build.
         on_event: Function that receives progress.
-        again: Version that is planned again, as if no inputs had been added since; None for that of the text.
+        again: Version that is planned again, as if no inputs had been added since; None
+            for that of the text.
 
     Raises:
-        ConfigError: The version was not built from text, its configuration was not recorded, or its inputs changed.
+        ConfigError: The version was not built from text, its configuration was not
+            recorded, or its inputs changed.
         IntegrityError: Its manifest is damaged.
     """
     stored = resolve(config)
@@ -94,7 +100,9 @@ def plan_again(
     if changes:
         raise _text_changed(parent, "; ".join(changes))
     names = ", ".join({source.tokenizer.name_or_path for source in build.sources})
-    note = f"{parent.name}: the text of {parent.reference} is tokenized again, by {names}"
+    note = (
+        f"{parent.name}: the text of {parent.reference} is tokenized again, by {names}"
+    )
     return replace(plan, parents=(parent,), notes=(note, *plan.notes))
 
 
@@ -106,11 +114,13 @@ def _text_changed(parent: FoundParent, changes: str) -> ConfigError:
     )
 
 
-def _configuration_of(catalog: Catalog, parent: FoundParent, config: PipelineConfig) -> PipelineConfig:
+def _configuration_of(
+    catalog: Catalog, parent: FoundParent, config: PipelineConfig
+) -> PipelineConfig:
     """Return the configuration by which a version was built from text.
 
-    A version that was tokenized again itself names a version of the same store, whose configuration is the one of the
-    text.
+    A version that was tokenized again itself names a version of the same store, whose
+    configuration is the one of the text.
 
     Args:
         catalog: Catalog of the store.
@@ -119,7 +129,9 @@ def _configuration_of(catalog: Catalog, parent: FoundParent, config: PipelineCon
     """
     manifest = parent.manifest
     if "around" in manifest.config.get("build", {}):
-        references = ", ".join(f"{version.dataset}@v{version.version}" for version in manifest.parents)
+        references = ", ".join(
+            f"{version.dataset}@v{version.version}" for version in manifest.parents
+        )
         raise parent.wrong(
             f"{parent.reference} was made of {references}, and not of text; name the versions that were built from "
             "text",
@@ -127,11 +139,15 @@ def _configuration_of(catalog: Catalog, parent: FoundParent, config: PipelineCon
         )
     if manifest.kind == "preference":
         raise parent.wrong(
-            f"{parent.reference} contains preferences, which can be neither packed nor mixed", ".retokenize"
+            f"{parent.reference} contains preferences, which can be neither packed nor mixed",
+            ".retokenize",
         )
     layout = Layout(manifest.dataset, manifest.version)
     recorded_fields = recorded(
-        catalog.store, layout, manifest.fingerprint, "write data_files in place of dataset"
+        catalog.store,
+        layout,
+        manifest.fingerprint,
+        "write data_files in place of dataset",
     )
     original = load_config(recorded_fields)
     retokenized = original.retokenized
@@ -145,7 +161,9 @@ def _configuration_of(catalog: Catalog, parent: FoundParent, config: PipelineCon
     return original.model_copy(update={"datasets": datasets, "source": texts.source})
 
 
-def _with_tokenizer(texts: PipelineConfig, choice: TokenizerChoice | None) -> tuple[DatasetConfig, ...]:
+def _with_tokenizer(
+    texts: PipelineConfig, choice: TokenizerChoice | None
+) -> tuple[DatasetConfig, ...]:
     """Return the datasets of a configuration of texts with another tokenizer.
 
     Options of its sections that are about reading become options of each dataset.
@@ -160,8 +178,11 @@ def _with_tokenizer(texts: PipelineConfig, choice: TokenizerChoice | None) -> tu
             if value is None:
                 value = getattr(texts.source, name)
             update[name] = value
-        # The default of the section is not written into the dataset, so that the identity of the build stays.
-        special_tokens = dataset.special_tokens_in_text or texts.tokenize.special_tokens_in_text
+        # The default of the section is not written into the dataset, so that the
+        # identity of the build stays.
+        special_tokens = (
+            dataset.special_tokens_in_text or texts.tokenize.special_tokens_in_text
+        )
         if dataset.special_tokens_in_text is None and special_tokens == "literal":
             special_tokens = None
         update["special_tokens_in_text"] = special_tokens

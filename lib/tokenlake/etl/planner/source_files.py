@@ -1,4 +1,6 @@
-"""The input files of a source: listed, hashed, cut into the ranges of units, and notes on them."""
+"""The input files of a source: listed, hashed, cut into the ranges of units, and
+notes on them.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,15 @@ _MOST_SHOWN: Final = 5
 
 
 def require_use(source: ResolvedSource, files: Iterable[InputFile]) -> None:
-    """Raise ConfigError for an option of a source that is of no use for any of its files."""
+    """Raise ConfigError for an option of a source that is of no use for any of its
+    files.
+    """
     text_mode = None
     if source.text_mode == "lines":
         text_mode = source.text_mode
-    require_use_of_options(source.name, files, delimiter=source.delimiter, text_mode=text_mode)
+    require_use_of_options(
+        source.name, files, delimiter=source.delimiter, text_mode=text_mode
+    )
 
 
 def check_predicates(sources: Iterable[ResolvedSource]) -> None:
@@ -44,16 +50,22 @@ def check_predicates(sources: Iterable[ResolvedSource]) -> None:
             try:
                 Predicate(source.where)
             except ConfigError as error:
-                raise ConfigError(f"datasets.{source.name}.{error}", **error.details) from error
+                raise ConfigError(
+                    f"datasets.{source.name}.{error}", **error.details
+                ) from error
 
 
 def with_code(source: ResolvedSource) -> ResolvedSource:
-    """Return a source with the code of its functions; ConfigError for a step that cannot be made."""
+    """Return a source with the code of its functions; ConfigError for a step that
+    cannot be made.
+    """
     try:
         open_chain(source.texts)
         return replace(source, texts=sealed(source.texts))
     except ConfigError as error:
-        raise ConfigError(f"datasets.{source.name}: {error}", **error.details) from error
+        raise ConfigError(
+            f"datasets.{source.name}: {error}", **error.details
+        ) from error
 
 
 def list_files(
@@ -74,10 +86,18 @@ def list_files(
     """
     on_progress = progress_of(source, on_event)
     with HashCache() as cache:
-        files = list_inputs(source, hash_threads=threads, cache=cache, on_progress=on_progress, select=select)
+        files = list_inputs(
+            source,
+            hash_threads=threads,
+            cache=cache,
+            on_progress=on_progress,
+            select=select,
+        )
     if only is None:
         return files
-    return CompactTuple(InputFile, (file for file in files if (file.source, file.path) in only))
+    return CompactTuple(
+        InputFile, (file for file in files if (file.source, file.path) in only)
+    )
 
 
 def read_listing(
@@ -88,14 +108,16 @@ def read_listing(
     files: Sequence[InputFile] | None = None,
     select: Select = choose,
 ) -> tuple[Sequence[InputFile], Groups]:
-    """Return the files of a source, as far as `num_rows` needs them, and the ranges of its units.
+    """Return the files of a source, as far as `num_rows` needs them, and the ranges of
+    its units.
 
     Args:
         source: Source to read.
         unit_size: Number of input bytes of a unit.
         threads: Number of threads that hash and read footers.
         on_event: Function that receives progress.
-        files: Files as :func:`list_files` returns them; None lists them here. Unused for a source with `num_rows`.
+        files: Files as :func:`list_files` returns them; None lists them here. Unused
+            for a source with `num_rows`.
         select: Function that chooses the files of an entry to list.
     """
     on_progress = progress_of(source, on_event)
@@ -103,7 +125,11 @@ def read_listing(
         if files is None:
             files = list_files(source, threads, on_event, select=select)
         parts = split_files(
-            files, unit_size, source.storage_options, threads=threads, on_progress=on_progress
+            files,
+            unit_size,
+            source.storage_options,
+            threads=threads,
+            on_progress=on_progress,
         )
         return files, [compact(group) for group in group_ranges(parts, unit_size)]
 
@@ -121,12 +147,16 @@ def read_listing(
 
 
 def progress_of(source: ResolvedSource, on_event: Watcher) -> OnProgress:
-    """Return a function that reports the progress of a listing as events of a source."""
+    """Return a function that reports the progress of a listing as events of a
+    source.
+    """
     return lambda progress: on_event(Planning(source.name, *astuple(progress)))
 
 
 def compact(group: tuple[FileRange, ...]) -> Sequence[FileRange]:
-    """Return the ranges of a unit in little memory; a single one takes less as it is."""
+    """Return the ranges of a unit in little memory; a single one takes less as it
+    is.
+    """
     if len(group) == 1:
         return group
     return CompactTuple(FileRange, group)
@@ -148,7 +178,9 @@ class SourceFindings:
     origins: list[str]
 
 
-def look_at(source: ResolvedSource, files: Iterable[InputFile], unit_size: int) -> SourceFindings:
+def look_at(
+    source: ResolvedSource, files: Iterable[InputFile], unit_size: int
+) -> SourceFindings:
     """Return the observations on the files of a source.
 
     Args:
@@ -174,12 +206,18 @@ def look_at(source: ResolvedSource, files: Iterable[InputFile], unit_size: int) 
             f"{source.name}: none of its files can be split, so at most {most} can work on it at a time"
         )
     return SourceFindings(
-        Listed(source.name, count, size), notes, [f"{source.name}: {origin}" for origin in origins]
+        Listed(source.name, count, size),
+        notes,
+        [f"{source.name}: {origin}" for origin in origins],
     )
 
 
-def _notes_on_whole_files(source: ResolvedSource, whole_files: list[InputFile]) -> list[str]:
-    """Return a note for each of the largest files that cannot be split, and one for the others."""
+def _notes_on_whole_files(
+    source: ResolvedSource, whole_files: list[InputFile]
+) -> list[str]:
+    """Return a note for each of the largest files that cannot be split, and one for
+    the others.
+    """
     notes: list[str] = []
     by_size = sorted(whole_files, key=lambda file: (-file.size, file.path))
     for file in by_size[:_MOST_SHOWN]:
@@ -191,7 +229,9 @@ def _notes_on_whole_files(source: ResolvedSource, whole_files: list[InputFile]) 
     hidden_files = by_size[_MOST_SHOWN:]
     if hidden_files:
         hidden_size = numbers.size(sum(file.size for file in hidden_files))
-        notes.append(f"{source.name}: {len(hidden_files)} more such files, {hidden_size}")
+        notes.append(
+            f"{source.name}: {len(hidden_files)} more such files, {hidden_size}"
+        )
     return notes
 
 
@@ -201,6 +241,9 @@ def _why_not_split(file: InputFile) -> tuple[str, str]:
         remedy = "Parquet, several smaller files, or the same file uncompressed can be read by all workers."
         return f"{file.compression} is read from its beginning", remedy
     if file.format == "text":
-        return "the file is one document", "If each line is a document, set text_mode: lines."
+        return (
+            "the file is one document",
+            "If each line is a document, set text_mode: lines.",
+        )
     remedy = "Parquet, JSON Lines or several smaller files can be read by all workers."
     return f"{file.format} is read from its beginning", remedy

@@ -1,8 +1,10 @@
 """The plan of a build of texts.
 
-1. List and hash the files of each source, and choose the size of a unit where the configuration leaves it open.
+1. List and hash the files of each source, and choose the size of a unit where the
+   configuration leaves it open.
 2. Cut the files into ranges, and group them into units.
-3. Complete each source with the choices that only its files and its tokenizer can decide.
+3. Complete each source with the choices that only its files and its tokenizer can
+   decide.
 4. Find the documents that are left out (`exclude`) and held out (`eval`).
 5. Compute the identity of each unit, and of the version.
 """
@@ -22,15 +24,29 @@ from tokenlake.config.resolve import card_identity, identity, source_identity
 from tokenlake.config.resolved import ResolvedBuild, ResolvedHeldOut, ResolvedSource
 from tokenlake.etl.build_store import address_of_build
 from tokenlake.etl.events import Watcher
-from tokenlake.etl.plan.exclusions import Exclusion, Positions, match_exclusions, of_unit
+from tokenlake.etl.plan.exclusions import (
+    Exclusion,
+    Positions,
+    match_exclusions,
+    of_unit,
+)
 from tokenlake.etl.plan.held_out import EarlierSets, hold_out
 from tokenlake.etl.plan.imported_tokens import settle_tokens
 from tokenlake.etl.plan.kept_types import kept_sources, notes_on_kept
 from tokenlake.etl.plan.plan import Plan, TextUnit
-from tokenlake.etl.plan.planned_tokenizer import PlannedTokenizer, check_room, padded, plan_tokenizers
+from tokenlake.etl.plan.planned_tokenizer import (
+    PlannedTokenizer,
+    check_room,
+    padded,
+    plan_tokenizers,
+)
 from tokenlake.etl.plan.precedent import Precedent
 from tokenlake.etl.plan.source import settle
-from tokenlake.etl.plan.unit_ranges import cut_into_files, files_of_sources, range_identity
+from tokenlake.etl.plan.unit_ranges import (
+    cut_into_files,
+    files_of_sources,
+    range_identity,
+)
 from tokenlake.etl.plan.unit_size import choose_unit_size, first_unit_size
 from tokenlake.etl.planner.most_records import bad_budgets
 from tokenlake.etl.planner.source_files import (
@@ -51,17 +67,20 @@ from tokenlake.etl.tokenizers.fingerprint import identity as tokenizer_identity
 from tokenlake.runtime.schema import FORMAT_VERSION
 
 
-def plan_texts(build: ResolvedBuild, on_event: Watcher, again: Precedent | None) -> Plan:
+def plan_texts(
+    build: ResolvedBuild, on_event: Watcher, again: Precedent | None
+) -> Plan:
     """Return the plan of a build of texts.
 
     Args:
         build: Build whose sources are texts.
         on_event: Function that receives progress.
-        again: Version that is planned again, as if no inputs had been added since; None for a new plan.
+        again: Version that is planned again, as if no inputs had been added since; None
+            for a new plan.
     """
     check_predicates(build.sources)
-    # The steps are sealed but not opened here: this process may have imported code that was edited since, and workers
-    # import it anew.
+    # The steps are sealed but not opened here: this process may have imported code that
+    # was edited since, and workers import it anew.
     build = replace(build, sources=tuple(with_code(source) for source in build.sources))
     tokenizers = plan_tokenizers(build)
 
@@ -74,22 +93,32 @@ def plan_texts(build: ResolvedBuild, on_event: Watcher, again: Precedent | None)
 
     # Step 4: documents that are left out or held out.
     groups_by_name = {
-        source.name: groups for source, groups in zip(build.sources, inputs.groups, strict=True)
+        source.name: groups
+        for source, groups in zip(build.sources, inputs.groups, strict=True)
     }
     exclusions = match_exclusions(build.sources, groups_by_name, build.hash_threads)
     excluded = _excluded_positions(exclusions)
     for exclusion in exclusions:
         notes.extend(exclusion.notes())
-    held_out, notes_on_held_out = _hold_out(build, inputs.sources, inputs.groups, excluded, again, on_event)
+    held_out, notes_on_held_out = _hold_out(
+        build, inputs.sources, inputs.groups, excluded, again, on_event
+    )
     notes.extend(notes_on_held_out)
     # The sources in units have no types of kept fields, which belong to the build.
-    unit_sources = [replace(source, held_out=held_out[source.name]) for source in inputs.sources]
+    unit_sources = [
+        replace(source, held_out=held_out[source.name]) for source in inputs.sources
+    ]
     build = replace(
-        build, sources=tuple(replace(source, held_out=held_out[source.name]) for source in build.sources)
+        build,
+        sources=tuple(
+            replace(source, held_out=held_out[source.name]) for source in build.sources
+        ),
     )
 
     # Step 5: the units and the version.
-    units, notes_on_files = _units_of_sources(build, unit_sources, tokenizers, inputs.groups, excluded)
+    units, notes_on_files = _units_of_sources(
+        build, unit_sources, tokenizers, inputs.groups, excluded
+    )
     notes.extend(notes_on_files)
     config = {"build": identity(build), **card_identity(build)}
     return Plan(
@@ -97,12 +126,16 @@ def plan_texts(build: ResolvedBuild, on_event: Watcher, again: Precedent | None)
         inputs=_all_inputs(inputs.files),
         units=tuple(units),
         tokenizers=tokenizers,
-        fingerprint=fingerprint({**config, "units": [unit.fingerprint for unit in units]}),
+        fingerprint=fingerprint(
+            {**config, "units": [unit.fingerprint for unit in units]}
+        ),
         notes=tuple(notes),
         left_out=tuple(inputs.left_out),
         config={
             **config,
-            "sources": {source.name: source_identity(source) for source in build.sources},
+            "sources": {
+                source.name: source_identity(source) for source in build.sources
+            },
         },
         exclusions=exclusions,
         bad_budgets=bad_budgets(build, units),
@@ -112,7 +145,8 @@ def plan_texts(build: ResolvedBuild, on_event: Watcher, again: Precedent | None)
 @final
 @dataclass(frozen=True, slots=True)
 class _SourceInputs:
-    """Inputs of the sources of a build; the sequences of sources, files and groups are parallel.
+    """Inputs of the sources of a build; the sequences of sources, files and groups are
+    parallel.
 
     Attributes:
         sources: Sources with all choices that their files and tokenizers decide.
@@ -147,16 +181,21 @@ def _read_sources(
     unit_size = build.unit_size or 0
     for source in build.sources:
         if source.tokens is not None:
-            # Where documents begin in a stream of ids must be known before its files are cut.
+            # Where documents begin in a stream of ids must be known before its files
+            # are cut.
             first_files = listings.get(source.name) or list_inputs(source, hashed=False)
-            source, notes_on_ids = settle_tokens(source, first_files, tokenizers[source.name])
+            source, notes_on_ids = settle_tokens(
+                source, first_files, tokenizers[source.name]
+            )
             inputs.notes.extend(notes_on_ids)
         files, groups = read_listing(
             source, unit_size, build.hash_threads, on_event, listings.get(source.name)
         )
         findings = look_at(source, files, unit_size)
         on_event(findings.listed)
-        settled_source, notes_on_choices = _settle(source, files, tokenizers[source.name])
+        settled_source, notes_on_choices = _settle(
+            source, files, tokenizers[source.name]
+        )
         require_use(settled_source, files)
 
         inputs.sources.append(settled_source)
@@ -174,7 +213,8 @@ def _list_sources(
 ) -> dict[str, Sequence[InputFile]]:
     """Return the files of each source without `num_rows`.
 
-    A source with `num_rows` is listed only as far as its records are needed. For this the size of a unit must be known.
+    A source with `num_rows` is listed only as far as its records are needed. For this
+    the size of a unit must be known.
     """
     only = None
     if again is not None:
@@ -182,7 +222,9 @@ def _list_sources(
     listings: dict[str, Sequence[InputFile]] = {}
     for source in build.sources:
         if source.num_rows is None:
-            listings[source.name] = list_files(source, build.hash_threads, on_event, only)
+            listings[source.name] = list_files(
+                source, build.hash_threads, on_event, only
+            )
     return listings
 
 
@@ -195,7 +237,9 @@ def _all_inputs(inputs: Sequence[Sequence[InputFile]]) -> Sequence[InputFile]:
 def _settle(
     source: ResolvedSource, files: Sequence[InputFile], tokenizer: PlannedTokenizer
 ) -> tuple[ResolvedSource, list[str]]:
-    """Return a source with all choices that its files and its tokenizer decide, and notes on them."""
+    """Return a source with all choices that its files and its tokenizer decide, and
+    notes on them.
+    """
     notes: list[str] = []
     if source.tokens is None:
         eos_id = None
@@ -208,12 +252,15 @@ def _settle(
 
 
 def _unit_size(
-    build: ResolvedBuild, listings: Mapping[str, Sequence[InputFile]], again: Precedent | None
+    build: ResolvedBuild,
+    listings: Mapping[str, Sequence[InputFile]],
+    again: Precedent | None,
 ) -> int:
     """Return the unit size of a build of texts.
 
-    It is the configured one, else that of the version that is planned again, else that of the earliest version of
-    the dataset, else one chosen from the total size of the inputs.
+    It is the configured one, else that of the version that is planned again, else that
+    of the earliest version of the dataset, else one chosen from the total size of the
+    inputs.
     """
     if build.unit_size is not None:
         return build.unit_size
@@ -284,13 +331,22 @@ def _units_of_sources(
     groups_of_sources: Sequence[Groups],
     excluded: Mapping[str, Positions],
 ) -> tuple[list[TextUnit], list[str]]:
-    """Return the units of all sources, numbered through, and notes on sources that make fewer files than asked for."""
+    """Return the units of all sources, numbered through, and notes on sources that
+    make fewer files than asked for.
+    """
     units: list[TextUnit] = []
     notes: list[str] = []
     file_counts = files_of_sources(build, groups_of_sources)
-    for source, groups, file_count in zip(sources, groups_of_sources, file_counts, strict=True):
+    for source, groups, file_count in zip(
+        sources, groups_of_sources, file_counts, strict=True
+    ):
         units_of_source = _units_of(
-            build, source, tokenizers[source.name], groups, file_count, excluded.get(source.name)
+            build,
+            source,
+            tokenizers[source.name],
+            groups,
+            file_count,
+            excluded.get(source.name),
         )
         for unit in units_of_source:
             units.append(replace(unit, index=len(units)))
@@ -317,7 +373,8 @@ def _units_of(
         source: Source of the units.
         tokenizer: Tokenizer of the source.
         groups: Ranges of each unit, for a source without a number of files.
-        file_count: Number of files that the source writes; None where the size of its rows decides it.
+        file_count: Number of files that the source writes; None where the size of its
+            rows decides it.
         excluded: Positions that are left out of the source.
     """
     pieces: Iterable[tuple[Sequence[FileRange], int | None]]
@@ -327,7 +384,8 @@ def _units_of(
         cut_groups = cut_into_files(source, list(by_file(groups)), file_count)
         pieces = ((compact(group), number) for group, number in cut_groups)
 
-    # The identity of a unit has these members and its own. They are encoded once, as there may be very many units.
+    # The identity of a unit has these members and its own. They are encoded once, as
+    # there may be very many units.
     common_members = canonical_members(
         {
             "format_version": FORMAT_VERSION,
@@ -347,7 +405,9 @@ def _units_of(
             excluded_here = of_unit(ranges, excluded, records_before)
         own_members: dict[str, Any] = {
             "ranges": range_identity(ranges),
-            "excluded": {str(file_id): positions for file_id, positions in excluded_here.items()},
+            "excluded": {
+                str(file_id): positions for file_id, positions in excluded_here.items()
+            },
         }
         if number is not None:
             own_members["files"] = number

@@ -8,9 +8,10 @@
     commit    ->  all files at once, on top of the state; then listed and compared   upload.py
     tag       ->  v3, the name under which `revision="v3"` finds the version         push.py
 
-A push that is interrupted leaves nothing visible, and the same command sends the rest. Shards are copied to this
-machine one group at a time, so that the disk never holds more than one group. The copy that was compared is the copy
-that is sent, so a store that changes during the push cannot change the published bytes.
+A push that is interrupted leaves nothing visible, and the same command sends the rest.
+Shards are copied to this machine one group at a time, so that the disk never holds more
+than one group. The copy that was compared is the copy that is sent, so a store that
+changes during the push cannot change the published bytes.
 """
 
 from tokenlake.base.lazy_names import lazy_package

@@ -1,4 +1,6 @@
-"""The difference between a version and a repository decides whether to commit, only to tag, or to do nothing."""
+"""The difference between a version and a repository decides whether to commit, only
+to tag, or to do nothing.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ class Decision:
     """The step that publishes a version.
 
     Attributes:
-        todo: ``tag`` where a commit holds the version already; ``nothing`` where the tag exists, too.
+        todo: ``tag`` where a commit holds the version already; ``nothing`` where the
+            tag exists, too.
         tag: The version's name in the repository.
         commit: Commit that holds the version; None where none does.
         deleted: Paths that the branch's version has and this version does not have.
@@ -36,7 +39,9 @@ class Decision:
     deleted: tuple[str, ...] = ()
 
 
-def decide(version: Published, hub: HubRepository, state: HubState | None, *, public: bool) -> Decision:
+def decide(
+    version: Published, hub: HubRepository, state: HubState | None, *, public: bool
+) -> Decision:
     """Compare a version with the contents of a repository.
 
     Args:
@@ -46,8 +51,10 @@ def decide(version: Published, hub: HubRepository, state: HubState | None, *, pu
         public: True if a public repository is allowed.
 
     Raises:
-        ConfigError: The repository is public and must not be, or its branch holds a newer version or another dataset.
-        VersionConflictError: The version's tag names other bytes, or files of another origin are in the way.
+        ConfigError: The repository is public and must not be, or its branch holds a
+            newer version or another dataset.
+        VersionConflictError: The version's tag names other bytes, or files of another
+            origin are in the way.
     """
     tag = f"v{version.layout.version}"
     if state is None:
@@ -88,7 +95,9 @@ def _paths_to_delete(
     branch_manifest: Manifest | None = None
     if MANIFEST in files and files[MANIFEST].size <= _MANIFEST_LIMIT:
         with suppress(IntegrityError):  # a file of this name from another tool
-            branch_manifest = Manifest.from_bytes(hub.read(commit, MANIFEST), f"{hub.repo}: {MANIFEST}")
+            branch_manifest = Manifest.from_bytes(
+                hub.read(commit, MANIFEST), f"{hub.repo}: {MANIFEST}"
+            )
 
     # Every file under a name of ours must be listed by the manifest that is there.
     known_paths = {CARD}
@@ -96,7 +105,9 @@ def _paths_to_delete(
         known_paths.add(MANIFEST)
         known_paths.update(shard.path for shard in branch_manifest.files)
         known_paths.update(branch_manifest.other_files)
-    strangers = sorted(path for path in files if is_ours(path) and path not in known_paths)
+    strangers = sorted(
+        path for path in files if is_ours(path) and path not in known_paths
+    )
     if strangers:
         raise VersionConflictError(
             f"{hub.repo} ({hub.branch}) holds {_shortened(strangers)}, which tokenlake did not push; readers would "
@@ -108,13 +119,17 @@ def _paths_to_delete(
     if branch_manifest is not None:
         _require_predecessor(version, hub, state, branch_manifest)
     wanted_paths = {file.path for file in version.files}
-    return tuple(sorted(path for path in files if is_ours(path) and path not in wanted_paths))
+    return tuple(
+        sorted(path for path in files if is_ours(path) and path not in wanted_paths)
+    )
 
 
 def _require_predecessor(
     version: Published, hub: HubRepository, state: HubState, branch_manifest: Manifest
 ) -> None:
-    """Raise ConfigError unless the branch holds an older version of the same dataset."""
+    """Raise ConfigError unless the branch holds an older version of the same
+    dataset.
+    """
     place = f"{hub.repo} ({hub.branch})"
     if branch_manifest.dataset != version.layout.dataset:
         raise ConfigError(

@@ -1,8 +1,10 @@
-"""Search of a text for secrets: shapes of credentials, random values under names, secrets of this process.
+"""Search of a text for secrets: shapes of credentials, random values under names,
+secrets of this process.
 
 A secret is found as it is written, and also
 
-- cut into pieces: string literals that are put together (``"ghp_" + "..."``), and lines that break inside it;
+- cut into pieces: string literals that are put together (``"ghp_" + "..."``), and lines
+  that break inside it;
 - in base64 or hexadecimal digits, wrapped lines and two layers included.
 
 Secrets that are found are neither stored nor shown.
@@ -22,12 +24,14 @@ from urllib.parse import quote
 
 from tokenlake.base.secrets import CREDENTIAL, HIDDEN, known_secrets
 
-_SHORTEST_OWN_SECRET: Final = 8  # characters; a shorter value of a variable may be an ordinary word
+# Characters; a shorter value of a variable may be an ordinary word.
+_SHORTEST_OWN_SECRET: Final = 8
 LONG_ENOUGH: Final = 16
 """Smallest number of characters of a random value."""
 _ENTROPY: Final = 3.2  # bits per character of such a value; words have less
 
-# As the issuers document them: kind, texts of which one occurs in each (a search for those is fast), and the shape.
+# As the issuers document them: kind, texts of which one occurs in each (a search for
+# those is fast), and the shape.
 _SHAPES: Final = r"""
 AWS access key | AKIA ASIA ABIA ACCA | (?<![A-Za-z0-9+/])(?:AKIA|ASIA|ABIA|ACCA)[A-Z2-7]{16}(?![A-Za-z0-9+/])
 Hugging Face token | hf_ api_org_ | (?<!\w)(?:hf_|api_org_)[A-Za-z0-9]{30,}
@@ -76,9 +80,11 @@ class _SecretShape:
 
     Attributes:
         kind: Name of the kind of credential, for messages.
-        hints: Texts of which every credential contains one; the search for them is fast.
+        hints: Texts of which every credential contains one; the search for them is
+            fast.
         pattern: Pattern of the whole credential.
-        may_be_split: True for a credential that is one word, whose pieces are joined before the search.
+        may_be_split: True for a credential that is one word, whose pieces are joined
+            before the search.
     """
 
     kind: str
@@ -87,7 +93,9 @@ class _SecretShape:
     may_be_split: bool
 
 
-_PHRASES: Final = frozenset({"Google service account", "private key", "signed URL", "URL with a password"})
+_PHRASES: Final = frozenset(
+    {"Google service account", "private key", "signed URL", "URL with a password"}
+)
 
 
 def _parsed_shapes() -> tuple[_SecretShape, ...]:
@@ -95,7 +103,9 @@ def _parsed_shapes() -> tuple[_SecretShape, ...]:
     for line in _SHAPES.strip().splitlines():
         kind, hints, pattern = line.split(" | ", 2)
         compiled = re.compile(pattern, re.ASCII)
-        shapes.append(_SecretShape(kind, tuple(hints.split()), compiled, kind not in _PHRASES))
+        shapes.append(
+            _SecretShape(kind, tuple(hints.split()), compiled, kind not in _PHRASES)
+        )
     return tuple(shapes)
 
 
@@ -105,7 +115,8 @@ _PLACEHOLDER: Final = re.compile(
     re.IGNORECASE,
 )
 
-# password: x, "api_key" = "x", SECRET_TOKEN=x; what may stand in a value is what such secrets are made of.
+# password: x, "api_key" = "x", SECRET_TOKEN=x; what may stand in a value is what such
+# secrets are made of.
 _NAMED: Final = re.compile(
     r"(?P<name>[A-Za-z0-9_.-]{0,40}(?:secret|passw(?:or)?d|token|credentials?|key)[A-Za-z0-9_]{0,20})"
     r"\\?[\"']?\s{0,3}[:=]\s{0,3}\\?[\"']?(?P<value>[A-Za-z0-9+/=_~.-]{16,512})",
@@ -116,11 +127,14 @@ _SECRET_NAME: Final = re.compile(
     r"secret|passw|credential|private_?key|access_?key|api_?key|connection_string|(^|_)(token|pat|pwd|key|auth)$",
     re.IGNORECASE,
 )
-_PLACES: Final = re.compile(r"(path|file|dir|home|sock|url|parallelism|fingerprint|id)$", re.IGNORECASE)
+_PLACES: Final = re.compile(
+    r"(path|file|dir|home|sock|url|parallelism|fingerprint|id)$", re.IGNORECASE
+)
 _IN_URL: Final = re.compile(r"://[^\s/:@]*:([^\s/@]{8,})@")
 
 
-# Between two pieces of a credential: string literals that follow each other or are put together, and the end of a line.
+# Between two pieces of a credential: string literals that follow each other or are put
+# together, and the end of a line.
 _QUOTE: Final = r"\\?[\"'`]"
 _LINE_END: Final = r"\\?\r?\n[ \t]*"
 _JOINT: Final = re.compile(
@@ -129,12 +143,18 @@ _JOINT: Final = re.compile(
 )
 _WORD: Final = re.compile(r"[\w.+/=~:-]+")
 _LAST_WORD: Final = re.compile(r"[\w.+/=~:-]+\Z")
-_HINT: Final = re.compile("|".join(re.escape(hint) for shape in _KNOWN for hint in shape.hints))
+_HINT: Final = re.compile(
+    "|".join(re.escape(hint) for shape in _KNOWN for hint in shape.hints)
+)
 _LONGEST: Final = 512  # characters of the first piece that are searched
-_MOST_JOINTS: Final = 6  # in one credential: a list of words that happens to look like one has more
+# In one credential: a list of words that happens to look like one has more.
+_MOST_JOINTS: Final = 6
 
-# A run of base64, lines that were wrapped at 60 letters or more taken together; and of hexadecimal digits.
-_BASE64: Final = re.compile(r"(?:[A-Za-z0-9+/_-]{60,}\\?\r?\n[ \t]*)*[A-Za-z0-9+/_-]{8,}")
+# A run of base64, lines that were wrapped at 60 letters or more taken together; and of
+# hexadecimal digits.
+_BASE64: Final = re.compile(
+    r"(?:[A-Za-z0-9+/_-]{60,}\\?\r?\n[ \t]*)*[A-Za-z0-9+/_-]{8,}"
+)
 _HEX: Final = re.compile(r"[0-9A-Fa-f]{32,}")
 _NOT_BASE64: Final = re.compile(r"[^A-Za-z0-9+/]+")
 _LEAST_ENCODED: Final = 24  # letters of base64 that hold a credential
@@ -146,11 +166,12 @@ _LAYERS: Final = 2
 class Detector:
     """Search of texts for secrets: ``Detector(os.environ).shapes("key: AKIA...")``.
 
-    The methods yield pairs (kind of secret, character offset). The detector stores no secret that it finds, and its
-    repr shows none that it knows.
+    The methods yield pairs (kind of secret, character offset). The detector stores no
+    secret that it finds, and its repr shows none that it knows.
 
     Args:
-        environment: Environment variables, whose secrets are searched for. Those of resolved references always are.
+        environment: Environment variables, whose secrets are searched for. Those of
+            resolved references always are.
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
@@ -186,7 +207,8 @@ class Detector:
     def named(self, text: str) -> Iterator[tuple[str, int]]:
         """Yield random values under names such as token, secret or password."""
         for match in _NAMED.finditer(text):
-            name = match["name"].rpartition(".")[2].strip("-")  # storage.aws_secret -> aws_secret
+            # storage.aws_secret -> aws_secret.
+            name = match["name"].rpartition(".")[2].strip("-")
             if CREDENTIAL.search(name) and is_random(match["value"]):
                 yield f"value of {name!r}", match.start("value")
 
@@ -197,7 +219,9 @@ class Detector:
 
 
 def is_random(value: str) -> bool:
-    """Return True if a value may be a generated secret: long, of letters and digits, and not made of words."""
+    """Return True if a value may be a generated secret: long, of letters and digits,
+    and not made of words.
+    """
     if len(value) < LONG_ENOUGH or _HASH.fullmatch(value) or re.search(r"\s", value):
         return False
     if not re.search(r"[0-9]", value) or not re.search(r"[A-Za-z]", value):
@@ -211,7 +235,9 @@ def is_random(value: str) -> bool:
 
 
 def _secrets_of_variable(name: str, value: str) -> Iterator[str]:
-    """Yield the passwords in URLs of an environment variable's value, and the value itself if its name says secret."""
+    """Yield the passwords in URLs of an environment variable's value, and the value
+    itself if its name says secret.
+    """
     for password in _IN_URL.findall(value):
         if not _PLACEHOLDER.fullmatch(password):
             yield password
@@ -226,15 +252,21 @@ def _spellings(secret: str) -> set[str]:
 
 
 def _encodings(secret: str) -> set[str]:
-    """Return a secret in hexadecimal digits, and in base64 as it stands in a longer text: by where it begins."""
+    """Return a secret in hexadecimal digits, and in base64 as it stands in a longer
+    text: by where it begins.
+    """
     data = secret.encode(errors="replace")
     encodings = {data.hex(), data.hex().upper()}
     for before in range(3):
         text = base64.b64encode(bytes(before) + data).decode()
-        # A letter holds 6 bits. Those that hold bits of the bytes before or after the secret are left out.
+        # A letter holds 6 bits. Those that hold bits of the bytes before or after the
+        # secret are left out.
         start = -(-before * 8 // 6)
         stop = (before + len(data)) * 8 // 6
-        encodings |= {text[start:stop], text[start:stop].replace("+", "-").replace("/", "_")}
+        encodings |= {
+            text[start:stop],
+            text[start:stop].replace("+", "-").replace("/", "_"),
+        }
     return encodings
 
 
@@ -263,11 +295,14 @@ def _in_pieces(text: str) -> Iterator[tuple[str, int]]:
         piece_start = 0
         if index:
             piece_start = joints[index - 1].end()
-        first = _LAST_WORD.search(text, max(piece_start, joint.start() - _LONGEST), joint.start())
+        first = _LAST_WORD.search(
+            text, max(piece_start, joint.start() - _LONGEST), joint.start()
+        )
         if first is None:
             continue
 
-        # Add the first word of each later piece, as long as the pieces consist of one word.
+        # Add the first word of each later piece, as long as the pieces consist of one
+        # word.
         candidate = first[0]
         for later in range(index, min(index + _MOST_JOINTS, len(joints))):
             start = joints[later].end()
@@ -284,7 +319,9 @@ def _in_pieces(text: str) -> Iterator[tuple[str, int]]:
 
 
 def _kinds_across(candidate: str, joint: int) -> Iterator[str]:
-    """Yield the kinds of credentials that begin before an offset of a text and end after it."""
+    """Yield the kinds of credentials that begin before an offset of a text and end
+    after it.
+    """
     for shape in _KNOWN:
         if shape.may_be_split:
             for start, stop in _matches(shape, candidate):
@@ -293,7 +330,8 @@ def _kinds_across(candidate: str, joint: int) -> Iterator[str]:
 
 
 def _encoded(text: str, layers: int) -> Iterator[tuple[str, int]]:
-    """Yield credentials in base64 or hexadecimal digits, at the offset of the first letter.
+    """Yield credentials in base64 or hexadecimal digits, at the offset of the first
+    letter.
 
     Args:
         text: Text to search.
@@ -303,7 +341,8 @@ def _encoded(text: str, layers: int) -> Iterator[tuple[str, int]]:
         letters = _NOT_BASE64.sub("", run[0].replace("-", "+").replace("_", "/"))
         if len(letters) < _LEAST_ENCODED:
             continue
-        # The run may begin with letters of a path or a word. Four letters hold three bytes, so there are four ways.
+        # The run may begin with letters of a path or a word. Four letters hold three
+        # bytes, so there are four ways.
         for skipped in range(4):
             length = (len(letters) - skipped) // 4 * 4
             end = skipped + length
@@ -319,7 +358,9 @@ def _encoded(text: str, layers: int) -> Iterator[tuple[str, int]]:
 
 
 def _padded(letters: str) -> str:
-    """Return the last letters of a run with their padding; a single letter holds no byte."""
+    """Return the last letters of a run with their padding; a single letter holds no
+    byte.
+    """
     if len(letters) < 2:
         return ""
     return letters + "=" * (4 - len(letters))

@@ -1,8 +1,11 @@
-"""The files of a version that are published: an allow-list, restricted to the files that the manifest lists.
+"""The files of a version that are published: an allow-list, restricted to the files
+that the manifest lists.
 
-Published are the manifest, the card, the configuration, the tokenizer, the shards and the ledger (hashes and counts of
-each unit, which the verification of a copy needs). Never published are ``quarantine/`` (bad records, which are not for
-everybody), ``runs/`` (names of hosts, and times), ``claim.json``, and files that the manifest does not list.
+Published are the manifest, the card, the configuration, the tokenizer, the shards and
+the ledger (hashes and counts of each unit, which the verification of a copy needs).
+Never published are ``quarantine/`` (bad records, which are not for everybody),
+``runs/`` (names of hosts, and times), ``claim.json``, and files that the manifest does
+not list.
 """
 
 from __future__ import annotations
@@ -30,7 +33,9 @@ from tokenlake.runtime.store.layout import (
 from tokenlake.runtime.store.manifest import Manifest
 
 OURS: Final = (MANIFEST, CARD, CONFIG, f"{DATA}/", f"{TOKENIZER}/", f"{LEDGER}/")
-"""Names of a repository that belong to the version that is published there; all others are left alone."""
+"""Names of a repository that belong to the version that is published there; all
+others are left alone.
+"""
 
 
 def is_published(path: str) -> bool:
@@ -49,8 +54,12 @@ def is_published(path: str) -> bool:
 
 
 def is_ours(path: str) -> bool:
-    """Return whether a path of a repository is one that only a published version may have."""
-    return any(path == name or (name.endswith("/") and path.startswith(name)) for name in OURS)
+    """Return whether a path of a repository is one that only a published version may
+    have.
+    """
+    return any(
+        path == name or (name.endswith("/") and path.startswith(name)) for name in OURS
+    )
 
 
 @final
@@ -62,7 +71,8 @@ class PublishedFile:
         path: Path relative to the version, and to the repository.
         bytes: Size of the file.
         sha256: Hash of the file.
-        data: Verified bytes of the file; None for a shard, which is read when it is sent.
+        data: Verified bytes of the file; None for a shard, which is read when it is
+            sent.
     """
 
     path: str
@@ -72,13 +82,19 @@ class PublishedFile:
 
     @cached_property
     def blob(self) -> str | None:
-        """Git's id of the bytes, by which the Hub lists small files; None where they are not held."""
+        """Git's id of the bytes, by which the Hub lists small files; None where they
+        are not held.
+        """
         if self.data is None:
             return None
-        return hashlib.sha1(b"blob %d\0" % len(self.data) + self.data, usedforsecurity=False).hexdigest()
+        return hashlib.sha1(
+            b"blob %d\0" % len(self.data) + self.data, usedforsecurity=False
+        ).hexdigest()
 
     def is_same(self, repository_file: Any) -> bool:
-        """Return True if a file of a repository (``RepoFile``) has the same size and hash."""
+        """Return True if a file of a repository (``RepoFile``) has the same size and
+        hash.
+        """
         if repository_file.size != self.bytes:
             return False
         if repository_file.lfs:
@@ -87,7 +103,9 @@ class PublishedFile:
 
 
 def differing(
-    files: Iterable[PublishedFile], repository_files: Mapping[str, Any], ours: Callable[[str], bool]
+    files: Iterable[PublishedFile],
+    repository_files: Mapping[str, Any],
+    ours: Callable[[str], bool],
 ) -> list[str]:
     """Return the paths at which a repository differs from these files.
 
@@ -97,7 +115,8 @@ def differing(
         ours: Function that returns True for a path that only these files may have.
 
     Returns:
-        Sorted paths of missing files, files with other bytes, and additional files under paths of ours.
+        Sorted paths of missing files, files with other bytes, and additional files
+        under paths of ours.
     """
     expected = {file.path: file for file in files}
     wrong_paths: set[str] = set()
@@ -165,7 +184,9 @@ class Published:
                 f"{layout.manifest}: it changed while it was read; files of a version must not change"
             )
 
-        files = [PublishedFile(MANIFEST, len(raw), hashlib.sha256(raw).hexdigest(), raw)]
+        files = [
+            PublishedFile(MANIFEST, len(raw), hashlib.sha256(raw).hexdigest(), raw)
+        ]
         left_out: list[str] = []
         for path, entry in manifest.other_files.items():
             if is_published(path):
@@ -173,6 +194,9 @@ class Published:
                 files.append(PublishedFile(path, entry.bytes, entry.sha256, data))
             else:
                 left_out.append(path)
-        files += [PublishedFile(shard.path, shard.bytes, shard.sha256) for shard in manifest.files]
+        files += [
+            PublishedFile(shard.path, shard.bytes, shard.sha256)
+            for shard in manifest.files
+        ]
         files.sort(key=lambda file: file.path)
         return cls(layout, manifest, tuple(files), tuple(left_out))

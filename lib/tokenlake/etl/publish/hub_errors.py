@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tokenlake.base.secrets import scrub
-from tokenlake.errors import ConfigError, StoreError, TokenlakeError, VersionConflictError
+from tokenlake.errors import (
+    ConfigError,
+    StoreError,
+    TokenlakeError,
+    VersionConflictError,
+)
 from tokenlake.etl.sources.hub_client import offline
 
 _LONGEST_QUOTE: Final = 300  # characters of the Hub's own message
@@ -19,7 +24,9 @@ def is_offline(error: BaseException) -> bool:
 
 
 def status_of(error: BaseException) -> int | None:
-    """Return the HTTP status of an error, or of the error that caused it; None without an answer of the server."""
+    """Return the HTTP status of an error, or of the error that caused it; None
+    without an answer of the server.
+    """
     current: BaseException | None = error
     while current is not None:
         response: Any = getattr(current, "response", None)
@@ -35,7 +42,8 @@ def hub_error(error: Exception, repo: str, action: str) -> TokenlakeError:
     Args:
         error: Error of a request.
         repo: Repository, as ``org/name``.
-        action: What the request was for, such as ``uploading data/train-00000-00.parquet``.
+        action: What the request was for, such as ``uploading
+            data/train-00000-00.parquet``.
     """
     if is_offline(error):
         return offline(f"{repo} on the Hub")

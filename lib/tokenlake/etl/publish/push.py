@@ -28,7 +28,11 @@ from tokenlake.runtime.store.catalog import Catalog, parted
 SCANNED_ROWS: Final = 8
 """Default number of rows of each shard that are decoded and searched for secrets."""
 
-_OUTCOMES: Final[Mapping[str, Outcome]] = {"nothing": "unchanged", "tag": "tagged", "commit": "pushed"}
+_OUTCOMES: Final[Mapping[str, Outcome]] = {
+    "nothing": "unchanged",
+    "tag": "tagged",
+    "commit": "pushed",
+}
 _DRY_OUTCOMES: Final[Mapping[str, Outcome]] = {
     "nothing": "unchanged",
     "tag": "would tag",
@@ -51,22 +55,27 @@ def push_to_hub(
     storage_options: Mapping[str, Any] | None = None,
     on_progress: Callable[[PushProgress], None] | None = None,
 ) -> PushReport:
-    """Upload a committed version to a dataset repository of the Hugging Face Hub, private unless `public`.
+    """Upload a committed version to a dataset repository of the Hugging Face Hub,
+    private unless `public`.
 
-    The repository holds the manifest, the card, the configuration, the tokenizer, the shards and the ledger. Each file
-    is compared with the manifest before it is sent, and one commit, tagged ``v3``, makes all of them visible. A second
-    push of the same version changes nothing. An interrupted push shows nothing, and the same call resumes it.
+    The repository holds the manifest, the card, the configuration, the tokenizer, the
+    shards and the ledger. Each file is compared with the manifest before it is sent,
+    and one commit, tagged ``v3``, makes all of them visible. A second push of the same
+    version changes nothing. An interrupted push shows nothing, and the same call
+    resumes it.
 
     Args:
         where: Dataset or version, as for :func:`tokenlake.open`.
         repo: Repository, as ``org/name``; created if it does not exist.
         name: Name of the dataset in the store `where`, as for :func:`tokenlake.open`.
-        public: True to create a public repository, or to push to a public one. A private one stays private.
+        public: True to create a public repository, or to push to a public one. A
+            private one stays private.
         revision: Branch.
         message: Summary of the commit; None: the version's name.
         token: Token with write access; None: ``HF_TOKEN``, then the saved login.
         dry_run: True to verify and search like a push, and to send nothing.
-        scan_data: Number of rows of each shard to decode and search for secrets. Texts are always searched whole.
+        scan_data: Number of rows of each shard to decode and search for secrets. Texts
+            are always searched whole.
         strict: True to refuse the push for a possible secret in rows, too.
         storage_options: Options of the store, as for :func:`tokenlake.open`.
         on_progress: Function that is called after each group of files.
@@ -75,8 +84,10 @@ def push_to_hub(
         Outcome of the push, with the address of the repository and its commit.
 
     Raises:
-        ConfigError: A possible secret was found, the repository is public, or the token may not write.
-        IntegrityError: A file differs from its hash in the manifest; nothing is visible.
+        ConfigError: A possible secret was found, the repository is public, or the token
+            may not write.
+        IntegrityError: A file differs from its hash in the manifest; nothing is
+            visible.
         VersionConflictError: The repository holds other files.
         StoreError: The Hub could not be reached; the same call resumes the push.
         SourceError: The Hub could not be reached; the same call resumes the push.
@@ -135,8 +146,12 @@ def push_to_hub(
     )
 
 
-def _scan(store: ReadStore, version: Published, rows_per_shard: int) -> tuple[int, list[SecretFinding]]:
-    """Refuse secrets in texts and Parquet metadata; return the number of searched rows and their findings."""
+def _scan(
+    store: ReadStore, version: Published, rows_per_shard: int
+) -> tuple[int, list[SecretFinding]]:
+    """Refuse secrets in texts and Parquet metadata; return the number of searched
+    rows and their findings.
+    """
     detector = Detector(os.environ)
     require_none(scan_texts(version.texts, detector), "the version's files hold")
     require_none(scan_footers(store, version, detector), "its Parquet metadata holds")
@@ -155,9 +170,14 @@ def _publish(
     """Commit and tag a version as decided; return the decision with its commit."""
     digest = version.manifest.sha256
     if decision.todo == "commit":
-        commit_message = (message or version.name, f"Manifest sha256:{digest}, pushed by tokenlake.")
+        commit_message = (
+            message or version.name,
+            f"Manifest sha256:{digest}, pushed by tokenlake.",
+        )
         send = partial(upload_contents, store, version, hub, on_progress or _ignore)
-        commit = commit_all(hub, state, decision.deleted, commit_message, send, version.differing)
+        commit = commit_all(
+            hub, state, decision.deleted, commit_message, send, version.differing
+        )
         decision = replace(decision, commit=commit)
     if decision.todo != "nothing" and decision.commit is not None:
         hub.tag(decision.tag, decision.commit, f"manifest sha256:{digest}")

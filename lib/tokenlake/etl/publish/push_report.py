@@ -30,8 +30,8 @@ class PushReport:
     """Result of a push, or of a dry run.
 
     Attributes:
-        outcome: ``pushed``; ``tagged`` where only the tag was missing; ``unchanged`` where nothing was missing; after
-            a dry run ``would push`` or ``would tag``.
+        outcome: ``pushed``; ``tagged`` where only the tag was missing; ``unchanged``
+            where nothing was missing; after a dry run ``would push`` or ``would tag``.
         dataset: Name of the dataset.
         version: Number of the version.
         repo: Repository, as ``org/name``.
@@ -39,14 +39,17 @@ class PushReport:
         branch: Branch of the commit.
         tag: Tag of the version, such as ``v3``.
         commit: Commit that holds the version; None after a dry run that would make one.
-        created: True for a new repository; None after a dry run without a token that did not see the repository.
+        created: True for a new repository; None after a dry run without a token that
+            did not see the repository.
         private: True if only accounts with access see the repository.
         files: Number of published files.
         bytes: Total size of the published files.
-        deleted: Paths that the branch's earlier version has and this version does not have.
+        deleted: Paths that the branch's earlier version has and this version does not
+            have.
         left_out: Paths that the manifest lists and that are not published.
         scanned_rows: Number of rows that were decoded and searched for secrets.
-        findings: Possible secrets in those rows. A possible secret elsewhere refuses the push.
+        findings: Possible secrets in those rows. A possible secret elsewhere refuses
+            the push.
 
     Example:
         >>> import tokenlake as tl

@@ -1,4 +1,6 @@
-"""A dataset's repository on the Hub: its state, and the few changes that publishing makes, through HfApi."""
+"""A dataset's repository on the Hub: its state, and the few changes that publishing
+makes, through HfApi.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +15,26 @@ from pathlib import Path
 from typing import Any, Final, cast, final
 
 from tokenlake.base.secrets import remember
-from tokenlake.errors import ConfigError, MissingExtraError, StoreError, VersionConflictError
+from tokenlake.errors import (
+    ConfigError,
+    MissingExtraError,
+    StoreError,
+    VersionConflictError,
+)
 from tokenlake.etl.publish.files import PublishedFile
 from tokenlake.etl.publish.hub_errors import hub_error, is_offline, status_of
 
-_TEMPORARY_STATUSES: Final = frozenset({408, 429, 500, 502, 503, 504})  # the same request may succeed later
+# The same request may succeed later.
+_TEMPORARY_STATUSES: Final = frozenset({408, 429, 500, 502, 503, 504})
 _TRIES: Final = 4
-_FIRST_WAIT: Final = 1.0  # seconds before the second try; each further wait is twice as long
-_REPO: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
-_BRANCH: Final = re.compile(r"(?!v[0-9]+\Z|[0-9a-f]{40}\Z|refs/)[A-Za-z0-9][A-Za-z0-9._/-]{0,127}")
+# Seconds before the second try; each further wait is twice as long.
+_FIRST_WAIT: Final = 1.0
+_REPO: Final = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
+)
+_BRANCH: Final = re.compile(
+    r"(?!v[0-9]+\Z|[0-9a-f]{40}\Z|refs/)[A-Za-z0-9][A-Za-z0-9._/-]{0,127}"
+)
 _NO_IGNORE: Final = "# what the manifest lists is uploaded, whatever a .gitignore of the repository says\n"
 _THREADS: Final = 4
 
@@ -46,7 +59,8 @@ class HubState:
 
 @final
 class HubRepository:
-    """Client of one repository. It sends no request before one of its methods is called.
+    """Client of one repository. It sends no request before one of its methods is
+    called.
 
     Args:
         repo: Repository, as ``org/name``.
@@ -57,7 +71,8 @@ class HubRepository:
     Attributes:
         repo: Repository, as ``org/name``.
         branch: Branch to publish on.
-        with_token: True if requests carry a token; otherwise only what everybody sees is visible.
+        with_token: True if requests carry a token; otherwise only what everybody sees
+            is visible.
         url: Address of the repository.
 
     Raises:
@@ -66,7 +81,12 @@ class HubRepository:
     """
 
     def __init__(
-        self, repo: str, branch: str = "main", token: str | None = None, *, look: bool = False
+        self,
+        repo: str,
+        branch: str = "main",
+        token: str | None = None,
+        *,
+        look: bool = False,
     ) -> None:
         if not _REPO.fullmatch(repo) or ".." in repo or "--" in repo:
             raise ConfigError(
@@ -97,14 +117,18 @@ class HubRepository:
         # The variable is read now: huggingface_hub read it when it was imported.
         endpoint = os.environ.get("HF_ENDPOINT") or cast("str", constants.ENDPOINT)
         endpoint = endpoint.rstrip("/")
-        self._api: Any = HfApi(endpoint=endpoint, token=token or False, library_name="tokenlake")
+        self._api: Any = HfApi(
+            endpoint=endpoint, token=token or False, library_name="tokenlake"
+        )
         self._not_found_error = cast("type[Exception]", RepositoryNotFoundError)
-        # Releases of `huggingface_hub` use different HTTP libraries: this is the base class of the library's errors.
+        # Releases of `huggingface_hub` use different HTTP libraries: this is the base
+        # class of the library's errors.
         self._http_error = cast("type[Exception]", HfHubHTTPError.__bases__[0])
         self.url = f"{endpoint}/datasets/{repo}"
 
     def state(self) -> HubState | None:
-        """Return the state of the repository; None if the token sees no such repository.
+        """Return the state of the repository; None if the token sees no such
+        repository.
 
         Raises:
             ConfigError: The Hub does not accept the token.
@@ -120,24 +144,31 @@ class HubRepository:
         refs = self._call(action, "list_repo_refs")
         branches = {entry.name: entry.target_commit for entry in refs.branches}
         tags = {entry.name: entry.target_commit for entry in refs.tags}
-        # A repository of unknown visibility counts as public, so that nothing is pushed to it by mistake.
+        # A repository of unknown visibility counts as public, so that nothing is pushed
+        # to it by mistake.
         is_private = info.private is True
-        return HubState(is_private, branches.get(self.branch), branches.get("main"), tags)
+        return HubState(
+            is_private, branches.get(self.branch), branches.get("main"), tags
+        )
 
     def present(self) -> HubState:
         """Return the state of a repository that exists."""
         state = self.state()
         if state is None:
-            raise StoreError(f"{self.repo} existed a moment ago and no longer does; check it on the Hub")
+            raise StoreError(
+                f"{self.repo} existed a moment ago and no longer does; check it on the Hub"
+            )
         return state
 
     def created(self, *, public: bool) -> HubState:
         """Create the repository and return its state.
 
-        The state may be a surprise: somebody else may have created the repository, or new repositories of the
-        organization may be public.
+        The state may be a surprise: somebody else may have created the repository, or
+        new repositories of the organization may be public.
         """
-        self._call("creating the repository", "create_repo", private=not public, exist_ok=True)
+        self._call(
+            "creating the repository", "create_repo", private=not public, exist_ok=True
+        )
         return self.present()
 
     def require_private(self, state: HubState, rows: str, remedy: str) -> None:
@@ -158,35 +189,52 @@ class HubRepository:
         """Return the commit of the branch."""
         head = self.present().head
         if head is None:
-            raise StoreError(f"{self.repo}: the Hub names no commit for the branch {self.branch}; push again")
+            raise StoreError(
+                f"{self.repo}: the Hub names no commit for the branch {self.branch}; push again"
+            )
         return head
 
     def files(self, commit: str) -> dict[str, Any]:
-        """Return path -> ``RepoFile`` of `huggingface_hub`, for the files of a commit."""
+        """Return path -> ``RepoFile`` of `huggingface_hub`, for the files of a
+        commit.
+        """
         if not commit:
             return {}
-        entries = self._call("listing files", "list_repo_tree", revision=commit, recursive=True)
+        entries = self._call(
+            "listing files", "list_repo_tree", revision=commit, recursive=True
+        )
         # Folders have no blob.
         return {entry.path: entry for entry in entries if hasattr(entry, "blob_id")}
 
     def read(self, commit: str, path: str) -> bytes:
         """Return a file of a commit."""
         with tempfile.TemporaryDirectory(prefix="tokenlake-push-") as folder:
-            copy = self._call(f"reading {path}", "hf_hub_download", path, revision=commit, local_dir=folder)
+            copy = self._call(
+                f"reading {path}",
+                "hf_hub_download",
+                path,
+                revision=commit,
+                local_dir=folder,
+            )
             return Path(copy).read_bytes()
 
     def create_branch(self, start: str | None) -> None:
         """Create the branch at the commit `start`."""
         action = f"creating the branch {self.branch}"
-        self._call(action, "create_branch", branch=self.branch, revision=start, exist_ok=True)
+        self._call(
+            action, "create_branch", branch=self.branch, revision=start, exist_ok=True
+        )
 
     def upload(self, files: Sequence[tuple[PublishedFile, Path | None]]) -> list[Any]:
-        """Send the contents of files, which are not visible yet; return the additions for :meth:`commit`.
+        """Send the contents of files, which are not visible yet; return the additions
+        for :meth:`commit`.
 
-        Contents that the Hub has already are not sent again. The paths are not needed after this call.
+        Contents that the Hub has already are not sent again. The paths are not needed
+        after this call.
 
         Args:
-            files: Files, each with the path of a local copy if its bytes are not in memory.
+            files: Files, each with the path of a local copy if its bytes are not in
+                memory.
         """
         from huggingface_hub import CommitOperationAdd
 
@@ -196,7 +244,8 @@ class HubRepository:
             if content is None:
                 content = path
             addition: Any = CommitOperationAdd(file.path, content)
-            # The hash is known and was compared when the copy was made: no need to hash the bytes again.
+            # The hash is known and was compared when the copy was made: no need to hash
+            # the bytes again.
             addition.upload_info.sha256 = bytes.fromhex(file.sha256)
             additions.append(addition)
 
@@ -213,13 +262,19 @@ class HubRepository:
             gitignore_content=_NO_IGNORE,
         )
         for addition in additions:
-            # The Hub keeps small files in git: these are sent with the commit, when the copy is gone.
+            # The Hub keeps small files in git: these are sent with the commit, when the
+            # copy is gone.
             if not addition._is_uploaded and isinstance(addition.path_or_fileobj, str):
                 addition.path_or_fileobj = Path(addition.path_or_fileobj).read_bytes()
         return additions
 
     def commit(
-        self, additions: list[Any], deleted: Sequence[str], message: str, about: str, parent: str
+        self,
+        additions: list[Any],
+        deleted: Sequence[str],
+        message: str,
+        about: str,
+        parent: str,
     ) -> None:
         """Make one commit of all changes.
 
@@ -257,7 +312,13 @@ class HubRepository:
             VersionConflictError: Another commit has this tag.
         """
         try:
-            self._call(f"tagging {name}", "create_tag", tag=name, tag_message=message, revision=commit)
+            self._call(
+                f"tagging {name}",
+                "create_tag",
+                tag=name,
+                tag_message=message,
+                revision=commit,
+            )
         except VersionConflictError:
             state = self.state()
             if state is None or state.tags.get(name) != commit:
@@ -272,7 +333,8 @@ class HubRepository:
         passed: type[Exception] | tuple[()] = (),
         **options: object,
     ) -> Any:
-        """Call a method of `HfApi` for this repository, and retry after temporary errors.
+        """Call a method of `HfApi` for this repository, and retry after temporary
+        errors.
 
         Args:
             action: What the call is for, for errors.
@@ -309,18 +371,28 @@ def _is_temporary(error: Exception) -> bool:
     status = status_of(error)
     if status is not None:
         return status in _TEMPORARY_STATUSES
-    # Without an answer the connection failed, unless the request was wrong or none was allowed.
+    # Without an answer the connection failed, unless the request was wrong or none was
+    # allowed.
     return not isinstance(error, ValueError | TypeError) and not is_offline(error)
 
 
 @contextmanager
 def _no_progress_bars() -> Generator[None]:
-    """Switch the progress bars of `huggingface_hub` off: the caller shows progress of its own."""
+    """Switch the progress bars of `huggingface_hub` off: the caller shows progress
+    of its own.
+    """
     from huggingface_hub import constants
-    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+    from huggingface_hub.utils import (
+        are_progress_bars_disabled,
+        disable_progress_bars,
+        enable_progress_bars,
+    )
 
     # Where the variable is set the functions only warn, and the user has decided.
-    must_switch = constants.HF_HUB_DISABLE_PROGRESS_BARS is None and not are_progress_bars_disabled()
+    must_switch = (
+        constants.HF_HUB_DISABLE_PROGRESS_BARS is None
+        and not are_progress_bars_disabled()
+    )
     if must_switch:
         disable_progress_bars()
     try:

@@ -1,10 +1,11 @@
 """Search a version for secrets before it is published.
 
-Three kinds of secrets are searched for: the known shapes of credentials, random values under names such as ``api_key``,
-and the secrets of this process. A finding names the place and the kind, never the secret. Texts (card, configuration,
-manifest, tokenizer, ledger) and Parquet footers can be repaired, so one finding in them refuses the push. Rows are
-training data, in which secrets of people are not rare and invented ones are common: a sample of the rows is decoded,
-and findings are reported.
+Three kinds of secrets are searched for: the known shapes of credentials, random values
+under names such as ``api_key``, and the secrets of this process. A finding names the
+place and the kind, never the secret. Texts (card, configuration, manifest, tokenizer,
+ledger) and Parquet footers can be repaired, so one finding in them refuses the push.
+Rows are training data, in which secrets of people are not rare and invented ones are
+common: a sample of the rows is decoded, and findings are reported.
 """
 
 from __future__ import annotations
@@ -29,10 +30,13 @@ from tokenlake.runtime.store.layout import LEDGER, MANIFEST
 from tokenlake.runtime.store.ledger import ShardEntry
 from tokenlake.runtime.store.manifest import Manifest
 
-_GOLDEN_RATIO: Final = 0.6180339887498949  # its multiples, modulo 1, are evenly spread for any number of them
+# Its multiples, modulo 1, are evenly spread for any number of them.
+_GOLDEN_RATIO: Final = 0.6180339887498949
 _SHOWN_FINDINGS: Final = 10
 _UNSEARCHED_KEYS: Final = ("inputs", "sha256")
-"""Keys of manifests and ledger records whose values are hashes: no secrets, though they look random."""
+"""Keys of manifests and ledger records whose values are hashes: no secrets, though
+they look random.
+"""
 
 
 @final
@@ -54,8 +58,12 @@ class SecretFinding:
         return f"{self.path}, {self.place}: {self.kind}"
 
 
-def scan_texts(files: Iterable[PublishedFile], detector: Detector) -> list[SecretFinding]:
-    """Return the possible secrets in files whose bytes are in memory, each place and kind once."""
+def scan_texts(
+    files: Iterable[PublishedFile], detector: Detector
+) -> list[SecretFinding]:
+    """Return the possible secrets in files whose bytes are in memory, each place and
+    kind once.
+    """
     findings: dict[SecretFinding, None] = {}
     for file in files:
         text = (file.data or b"").decode("utf-8", errors="replace")
@@ -67,7 +75,8 @@ def scan_texts(files: Iterable[PublishedFile], detector: Detector) -> list[Secre
             line = text.count("\n", 0, start) + 1
             findings[SecretFinding(file.path, f"line {line}", kind)] = None
 
-        # JSON is searched by keys and values, too. A letter in it may be escaped as \\u0041.
+        # JSON is searched by keys and values, too. A letter in it may be escaped as
+        # \\u0041.
         if is_json:
             has_escapes = "\\u" in text
             value = _searched_json(file.path, text)
@@ -77,20 +86,28 @@ def scan_texts(files: Iterable[PublishedFile], detector: Detector) -> list[Secre
 
 
 def _searched_json(path: str, text: str) -> Any:
-    """Return a JSON file's value without its hashes; the text itself if it is not JSON."""
+    """Return a JSON file's value without its hashes; the text itself if it is not
+    JSON.
+    """
     try:
         value: Any = json.loads(text)
-    except ValueError:  # the tokenizer's loader would refuse the file; it is searched all the same
+    # The tokenizer's loader would refuse the file; it is searched all the same.
+    except ValueError:
         return text
     has_hashes = path == MANIFEST or path.startswith(f"{LEDGER}/")
     if isinstance(value, dict) and has_hashes:
         entries = cast("dict[str, Any]", value)
-        return {key: item for key, item in entries.items() if key not in _UNSEARCHED_KEYS}
+        return {
+            key: item for key, item in entries.items() if key not in _UNSEARCHED_KEYS
+        }
     return value
 
 
-def scan_footers(store: ReadStore, version: Published, detector: Detector) -> list[SecretFinding]:
-    """Return the possible secrets in the key-value metadata and the column names of the shards.
+def scan_footers(
+    store: ReadStore, version: Published, detector: Detector
+) -> list[SecretFinding]:
+    """Return the possible secrets in the key-value metadata and the column names of the
+    shards.
 
     Raises:
         IntegrityError: A footer cannot be read.
@@ -103,7 +120,8 @@ def scan_footers(store: ReadStore, version: Published, detector: Detector) -> li
                 schema = pq.ParquetFile(stream).schema_arrow
             except DAMAGE as error:
                 raise IntegrityError(
-                    f"{key}: its Parquet footer cannot be read ({error}); run `tokenlake verify`", file=key
+                    f"{key}: its Parquet footer cannot be read ({error}); run `tokenlake verify`",
+                    file=key,
                 ) from error
         for place, text in _footer_texts(schema):
             for kind, _ in detector.everywhere(text):
@@ -112,7 +130,9 @@ def scan_footers(store: ReadStore, version: Published, detector: Detector) -> li
 
 
 def _footer_texts(schema: pa.Schema) -> Iterator[tuple[str, str]]:
-    """Yield pairs (place, text) of a Parquet schema: its column names, and each entry of its metadata."""
+    """Yield pairs (place, text) of a Parquet schema: its column names, and each
+    entry of its metadata.
+    """
     yield "column names", "\n".join(schema.names)
     tables: list[tuple[str, Any]] = [("metadata", schema.metadata)]
     for field in cast("Any", schema):
@@ -120,15 +140,20 @@ def _footer_texts(schema: pa.Schema) -> Iterator[tuple[str, str]]:
     for place, table in tables:
         for key, value in (table or {}).items():
             name = key.decode("utf-8", errors="replace")
-            yield f"{place} {name!r}", f"{name}={value.decode('utf-8', errors='replace')}"
+            yield (
+                f"{place} {name!r}",
+                f"{name}={value.decode('utf-8', errors='replace')}",
+            )
 
 
 def scan_rows(
     store: ReadStore, manifest: Manifest, number: int, detector: Detector
 ) -> tuple[int, list[SecretFinding]]:
-    """Decode some rows of each shard, and return their number and the possible secrets in them.
+    """Decode some rows of each shard, and return their number and the possible secrets
+    in them.
 
-    The rows are consecutive rows of one row group of each shard, verified by page. They depend only on the manifest.
+    The rows are consecutive rows of one row group of each shard, verified by page. They
+    depend only on the manifest.
 
     Args:
         store: Store that holds the version.
@@ -154,14 +179,17 @@ def scan_rows(
                 table = rows.read(first_row + start, first_row + stop)
                 for row, text in _texts(table, decoders):
                     for kind, _ in detector.shapes(text):
-                        findings[SecretFinding(shard.path, f"row {start + row}", kind)] = None
+                        findings[
+                            SecretFinding(shard.path, f"row {start + row}", kind)
+                        ] = None
                 first_row += shard.rows
                 scanned_rows += stop - start
     return scanned_rows, list(findings)
 
 
 def require_none(findings: list[SecretFinding], subject: str) -> None:
-    """Raise ConfigError if there are findings; the message gives their places and kinds.
+    """Raise ConfigError if there are findings; the message gives their places and
+    kinds.
 
     Args:
         findings: Possible secrets.
@@ -181,7 +209,12 @@ def require_none(findings: list[SecretFinding], subject: str) -> None:
 
 
 def _in_json(
-    value: object, detector: Detector, place: str = "", key: str = "", *, has_escapes: bool = False
+    value: object,
+    detector: Detector,
+    place: str = "",
+    key: str = "",
+    *,
+    has_escapes: bool = False,
 ) -> Iterator[tuple[str, str]]:
     """Yield pairs (kind, path of keys) of possible secrets in parsed JSON.
 
@@ -190,7 +223,8 @@ def _in_json(
         detector: Search for secrets in a text.
         place: Path of keys to the value.
         key: Last key of that path.
-        has_escapes: True if letters are escaped in the file, so that values must be searched for shapes, too.
+        has_escapes: True if letters are escaped in the file, so that values must be
+            searched for shapes, too.
     """
     if isinstance(value, dict):
         for name, item in cast("dict[str, Any]", value).items():
@@ -199,7 +233,9 @@ def _in_json(
     elif isinstance(value, list):
         for index, item in enumerate(cast("list[Any]", value)):
             if isinstance(item, dict | list | str):
-                yield from _in_json(item, detector, f"{place}[{index}]", has_escapes=has_escapes)
+                yield from _in_json(
+                    item, detector, f"{place}[{index}]", has_escapes=has_escapes
+                )
     elif isinstance(value, str) and len(value) >= LONG_ENOUGH:
         if CREDENTIAL.search(key) and is_random(value):
             yield f"value of {key!r}", place
@@ -231,11 +267,17 @@ def _sampled_range(shard: ShardEntry, index: int, number: int) -> tuple[int, int
 
 
 def _texts(table: pa.Table, decoders: list[Decoder]) -> Iterator[tuple[int, str]]:
-    """Yield pairs (row, text): ids decoded with the tokenizer of each source, and text columns unchanged."""
+    """Yield pairs (row, text): ids decoded with the tokenizer of each source, and
+    text columns unchanged.
+    """
     for name in table.schema.names:
         column: Any = table.column(name)
-        is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
-        has_ids = name != "segment_ids" and (name.endswith("_ids") or name.startswith("input_ids"))
+        is_text = pa.types.is_string(column.type) or pa.types.is_large_string(
+            column.type
+        )
+        has_ids = name != "segment_ids" and (
+            name.endswith("_ids") or name.startswith("input_ids")
+        )
         if is_text:
             for row, text in enumerate(column.to_pylist()):
                 if text:

@@ -20,7 +20,9 @@ _SHOWN_PATHS: Final = 5
 
 
 def groups_of(shards: Sequence[PublishedFile]) -> Iterator[list[PublishedFile]]:
-    """Yield the shards in order, in groups of at most 16 files and, unless it is one file, 1 GiB."""
+    """Yield the shards in order, in groups of at most 16 files and, unless it is one
+    file, 1 GiB.
+    """
     group: list[PublishedFile] = []
     group_bytes = 0
     for shard in shards:
@@ -36,9 +38,13 @@ def groups_of(shards: Sequence[PublishedFile]) -> Iterator[list[PublishedFile]]:
 
 
 def upload_contents(
-    store: ReadStore, version: Published, hub: HubRepository, on_progress: Callable[[PushProgress], None]
+    store: ReadStore,
+    version: Published,
+    hub: HubRepository,
+    on_progress: Callable[[PushProgress], None],
 ) -> list[Any]:
-    """Upload all contents, which are not visible yet, and return the additions of a commit.
+    """Upload all contents, which are not visible yet, and return the additions of a
+    commit.
 
     Args:
         store: Store that holds the version.
@@ -69,7 +75,9 @@ def upload_contents(
     return additions
 
 
-def _copy_verified(store: ReadStore, key: str, shard: PublishedFile, path: Path) -> None:
+def _copy_verified(
+    store: ReadStore, key: str, shard: PublishedFile, path: Path
+) -> None:
     """Copy a shard to this machine and compare its hash."""
     try:
         copied = store.download(key, path)
@@ -97,7 +105,8 @@ def commit_all(
         deleted: Paths to remove.
         message: Summary and description of the commit.
         send: Function that uploads all contents and returns the additions.
-        differing: Function from a repository's files to the paths that differ from the uploaded ones.
+        differing: Function from a repository's files to the paths that differ from the
+            uploaded ones.
 
     Raises:
         StoreError: The Hub could not be reached. Nothing is visible.
@@ -109,7 +118,8 @@ def commit_all(
         hub.create_branch(state.main)
     parent = state.head or hub.head()
 
-    # 2. Upload, then commit. After an error the commit may exist: only the answer was lost.
+    # 2. Upload, then commit. After an error the commit may exist: only the answer was
+    #    lost.
     additions = send()
     try:
         hub.commit(additions, deleted, *message, parent)

@@ -1,7 +1,8 @@
 """The dataset card of a version, ``README.md``: a pure function of its manifest.
 
-The card's YAML header names each split's files by glob under ``configs:``. The Hub's viewer, ``load_dataset`` and a
-person with DuckDB therefore find the shards without knowing of ``data/``.
+The card's YAML header names each split's files by glob under ``configs:``. The Hub's
+viewer, ``load_dataset`` and a person with DuckDB therefore find the shards without
+knowing of ``data/``.
 """
 
 from __future__ import annotations
@@ -40,9 +41,18 @@ _SIZES = (
     (10**12, "100B<n<1T"),
 )
 _SAID = ("license", "language", "task_categories")
-"""What a configuration says of the texts, by the Hub's names; a list of one line is YAML, too."""
+"""What a configuration says of the texts, by the Hub's names; a list of one line is
+YAML, too.
+"""
 _PACK: Final = (
-    *("seq_length", "eos_token_id", "pad_token_id", "strategy", "window_tokens", "store_segment_ids"),
+    *(
+        "seq_length",
+        "eos_token_id",
+        "pad_token_id",
+        "strategy",
+        "window_tokens",
+        "store_segment_ids",
+    ),
     *("num_packers", "max_segments"),
 )
 _PLACE = (
@@ -56,10 +66,15 @@ def render_card(manifest: Manifest) -> str:
 
     The hash of the manifest is not in it: the manifest holds the hash of the card.
     """
-    split = "train" if "train" in manifest.splits else next(iter(manifest.splits), "train")
+    split = (
+        "train" if "train" in manifest.splits else next(iter(manifest.splits), "train")
+    )
     name = f"{manifest.dataset}@v{manifest.version}"
-    notes = "".join(f"- {markdown_text(remark)}\n" for remark in remarks(manifest.account))
-    # A card is one of the files of a version, so its words stay: repair writes it again, byte for byte.
+    notes = "".join(
+        f"- {markdown_text(remark)}\n" for remark in remarks(manifest.account)
+    )
+    # A card is one of the files of a version, so its words stay: repair writes it
+    # again, byte for byte.
     equations = account_table(manifest, None, {"rows_read": "rows read"})
     account = _table(equations) + (f"\n{notes}" if notes else "")
     sections = [
@@ -129,19 +144,38 @@ def _header(manifest: Manifest) -> str:
                 # The glob would also take another split's (train, train-long).
                 paths = [shard.path for shard in manifest.files if shard.split == split]
             # quoted: a split called `no` or `1` must stay text
-            lines += [f"  - split: {json.dumps(split)}", f"    path: {json.dumps(paths)}"]
+            lines += [
+                f"  - split: {json.dumps(split)}",
+                f"    path: {json.dumps(paths)}",
+            ]
     said = manifest.config.get("card", {})
     for name in _SAID:
         if name in said:
-            # YAML reads a text of JSON as it is, but for control characters that JSON leaves as they are.
-            lines.append(f"{name}: {printable_json(json.dumps(said[name], ensure_ascii=False))}")
-    size = next((name for limit, name in _SIZES if manifest.totals.rows < limit), "n>1T")
-    lines += ["tags:", "- tokenlake", "- pretokenized", "size_categories:", f"- {size}", "---", ""]
+            # YAML reads a text of JSON as it is, but for control characters that JSON
+            # leaves as they are.
+            lines.append(
+                f"{name}: {printable_json(json.dumps(said[name], ensure_ascii=False))}"
+            )
+    size = next(
+        (name for limit, name in _SIZES if manifest.totals.rows < limit), "n>1T"
+    )
+    lines += [
+        "tags:",
+        "- tokenlake",
+        "- pretokenized",
+        "size_categories:",
+        f"- {size}",
+        "---",
+        "",
+    ]
     return "\n".join(lines)
 
 
 def _introduction(manifest: Manifest) -> str:
-    account, what = manifest.account, "Packed token sequences" if manifest.width else "Tokenized documents"
+    account, what = (
+        manifest.account,
+        "Packed token sequences" if manifest.width else "Tokenized documents",
+    )
     tokens, rows = f"{numbers.plural(account.tokens, 'token')} of text", ""
     if manifest.width:
         many = numbers.plural(manifest.totals.rows, "sequence")
@@ -160,7 +194,9 @@ def _introduction(manifest: Manifest) -> str:
     if formats:
         writing = f"imported by tokenlake from files of another tool ({formats})"
         tokens = numbers.plural(account.tokens, "token")
-    text = f"{numbers.plural(account.documents, of)} with {tokens}{rows and ' in '}{rows}"
+    text = (
+        f"{numbers.plural(account.documents, of)} with {tokens}{rows and ' in '}{rows}"
+    )
     return f"{what}, {writing}: {text}; {dataset.stored(manifest)}.\n"
 
 
@@ -168,7 +204,10 @@ def _columns(manifest: Manifest) -> str:
     if manifest.preference is not None:
         lines: list[str] = []
         for column in columns_for(*manifest.preference):
-            whose, last = " and ".join(column.parts), column.parts[-1] if column.parts else ""
+            whose, last = (
+                " and ".join(column.parts),
+                column.parts[-1] if column.parts else "",
+            )
             told = {
                 "ids": f"token ids (int32) of {whose}",
                 "mask": f"a 1 (int8) for each of them of {whose}",
@@ -179,7 +218,11 @@ def _columns(manifest: Manifest) -> str:
             lines.append(f"- `{column.name}`: {told[column.holds]}.\n")
         return "".join(lines) + _further(manifest) + _PLACE
     if not manifest.width:
-        return "- `input_ids`: the document's token ids (int32).\n" + _further(manifest) + _PLACE
+        return (
+            "- `input_ids`: the document's token ids (int32).\n"
+            + _further(manifest)
+            + _PLACE
+        )
     length = numbers.count(manifest.width)
     return (
         f"- `input_ids`: exactly {length} token ids (int32).\n"
@@ -220,7 +263,9 @@ def _table(table: Table) -> str:
 
 
 def recipe(manifest: Manifest, record: MixtureRecord) -> str:
-    """Return a configuration, as YAML, that makes the same rows again from the same parents."""
+    """Return a configuration, as YAML, that makes the same rows again from the same
+    parents.
+    """
     lines = [f"name: {manifest.dataset}", "datasets:"]
     for name, source in record.sources.items():
         lines.append(
@@ -240,7 +285,10 @@ def _mix_section(record: MixtureRecord) -> list[str]:
     lines = ["mix:"]
     if order.kept:
         # Several shares give the same number of rows: the middle one is written.
-        shares = {name: (rows + 0.5) / record.sources[name].rows for name, rows in order.kept.items()}
+        shares = {
+            name: (rows + 0.5) / record.sources[name].rows
+            for name, rows in order.kept.items()
+        }
         lines.append(f"  max_fraction: {json.dumps(shares)}")
     lines.append("  weight_schedule:")
     for step, weights in points_of(record):
@@ -261,8 +309,11 @@ def _pack_section(pack: Mapping[str, Any]) -> list[str]:
     if seed is not None:
         lines.append(f"seed: {seed}")
     lines += ["pack:", "  enabled: true"]
-    # The order of keys is fixed here: the order in a manifest that was read differs from that at the first writing.
-    names = [name for name in _PACK if name in pack] + sorted(pack.keys() - {*_PACK, "shuffle_seed"})
+    # The order of keys is fixed here: the order in a manifest that was read differs
+    # from that at the first writing.
+    names = [name for name in _PACK if name in pack] + sorted(
+        pack.keys() - {*_PACK, "shuffle_seed"}
+    )
     for name in names:
         if pack[name] is not None:
             lines.append(f"  {name}: {json.dumps(pack[name])}")

@@ -1,7 +1,8 @@
-"""``croissant.json``: the metadata of a version in the JSON-LD of Croissant 1.0, from its manifest.
+"""``croissant.json``: the metadata of a version in the JSON-LD of Croissant 1.0, from
+its manifest.
 
-It lists the data files, their hashes and their columns. Licence and languages are those of section `card`. Creator and
-date are left out, because no configuration names them.
+It lists the data files, their hashes and their columns. Licence and languages are those
+of section `card`. Creator and date are left out, because no configuration names them.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ _MEDIA: Final = {
     "arrow": "application/vnd.apache.arrow.file",
     "jsonl": "application/jsonlines",
 }
-_LIST: Final = re.compile(r"(?:large_|fixed_size_)?list<[^:]*: ([^<>]*?)(?: not null)?>(?:\[\d+\])?")
+_LIST: Final = re.compile(
+    r"(?:large_|fixed_size_)?list<[^:]*: ([^<>]*?)(?: not null)?>(?:\[\d+\])?"
+)
 _SCALARS: Final = (
     (re.compile(r"u?int\d+"), "sc:Integer"),
     (re.compile(r"halffloat|float|double|decimal.*"), "sc:Float"),
@@ -65,7 +68,8 @@ class RowFiles:
     """Files of the same columns.
 
     Attributes:
-        prefix: of their paths and of what is named here: "", or a folder that ends in ``/``.
+        prefix: of their paths and of what is named here: "", or a folder that ends in
+            ``/``.
         format: ``parquet``, ``arrow`` or ``jsonl``.
         columns: name to Arrow type, as Arrow writes it; empty where none are known.
     """
@@ -89,7 +93,8 @@ def metadata(
     version: int | None = None,
     card: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return what the file says: a FileObject for each file, a FileSet for each split, and a RecordSet for its columns.
+    """Return what the file says: a FileObject for each file, a FileSet for each split,
+    and a RecordSet for its columns.
 
     Columns of structs are left to the schema of the files.
 
@@ -109,7 +114,10 @@ def metadata(
         **{key: card[name] for name, key in _WORDS.items() if card and name in card},
         "distribution": [each for group in groups for each in _distribution(group)],
         "recordSet": [
-            {**_named("RecordSet", f"{group.prefix}{split}"), "field": list(_fields(group, split))}
+            {
+                **_named("RecordSet", f"{group.prefix}{split}"),
+                "field": list(_fields(group, split)),
+            }
             for group in groups
             if group.columns
             for split in group.splits
@@ -127,25 +135,38 @@ def _distribution(group: RowFiles) -> Iterator[dict[str, Any]]:
         found = _named("FileObject", path) | {"contentUrl": path, "contentSize": size}
         yield found | {"encodingFormat": _MEDIA[group.format], "sha256": file.sha256}
     for split in group.splits:
-        paths = [f"{group.prefix}{file.path}" for file in group.files if file.split == split]
+        paths = [
+            f"{group.prefix}{file.path}" for file in group.files if file.split == split
+        ]
         found = _named("FileSet", f"{group.prefix}files of {split}")
         yield found | {"encodingFormat": _MEDIA[group.format], "includes": paths}
 
 
 def _fields(group: RowFiles, split: str) -> Iterator[dict[str, Any]]:
-    """Yield the columns whose type has a word here; a list is of what it holds, repeated."""
+    """Yield the columns whose type has a word here; a list is of what it holds,
+    repeated.
+    """
     for column, told in group.columns.items():
         inner = _LIST.fullmatch(told)
         scalar = told if inner is None else inner[1]
-        word = next((word for pattern, word in _SCALARS if pattern.fullmatch(scalar)), None)
+        word = next(
+            (word for pattern, word in _SCALARS if pattern.fullmatch(scalar)), None
+        )
         if word is None:
             continue
-        extract = {"jsonPath": f"$[{json.dumps(column)}]"} if group.format == "jsonl" else {"column": column}
+        extract = (
+            {"jsonPath": f"$[{json.dumps(column)}]"}
+            if group.format == "jsonl"
+            else {"column": column}
+        )
         yield {
             "@type": "cr:Field",
             "@id": f"{group.prefix}{split}/{column}",
             "name": column,
             "dataType": word,
             **({} if inner is None else {"repeated": True}),
-            "source": {"fileSet": {"@id": f"{group.prefix}files of {split}"}, "extract": extract},
+            "source": {
+                "fileSet": {"@id": f"{group.prefix}files of {split}"},
+                "extract": extract,
+            },
         }

@@ -1,7 +1,9 @@
-"""A manifest as tables: totals, tokenizers, inputs, sources, and the account with every equation filled in.
+"""A manifest as tables: totals, tokenizers, inputs, sources, and the account with every
+equation filled in.
 
-Of a mixture the shares asked and achieved, epochs, and the order in words. And a plan in a few words: how far it is,
-and what becomes of documents that are longer than ``max_length``.
+Of a mixture the shares asked and achieved, epochs, and the order in words. And a plan
+in a few words: how far it is, and what becomes of documents that are longer than
+``max_length``.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ def fill(manifest: Manifest) -> str:
 
 
 def shape(manifest: Manifest) -> str:
-    """``2,507 x 2,048, 99.87% full`` for packed sequences, ``1,832 documents`` for tokens."""
+    """``2,507 x 2,048, 99.87% full`` for packed sequences, ``1,832 documents`` for
+    tokens.
+    """
     rows = numbers.count(manifest.totals.rows)
     if manifest.preference is not None:
         return f"{rows} for {manifest.preference[0]}, in the columns of {manifest.preference[1]}"
@@ -44,11 +48,17 @@ def stored(manifest: Manifest) -> str:
     """``7.10 MiB in 9 shards, 11.4 bits per token``."""
     totals = manifest.totals
     written = f"{numbers.size(totals.bytes)} in {numbers.plural(totals.files, 'shard')}"
-    return f"{written}, {totals.bytes * 8 / totals.tokens:.1f} bits per token" if totals.tokens else written
+    return (
+        f"{written}, {totals.bytes * 8 / totals.tokens:.1f} bits per token"
+        if totals.tokens
+        else written
+    )
 
 
 def import_formats(manifest: Manifest) -> str:
-    """Return the formats of the files that token ids were imported from; "" for a version of other origin."""
+    """Return the formats of the files that token ids were imported from; "" for a
+    version of other origin.
+    """
     formats: dict[str, None] = {}
     for source in manifest.config.get("sources", {}).values():
         if "tokens" in source:
@@ -59,16 +69,23 @@ def import_formats(manifest: Manifest) -> str:
 def headline(manifest: Manifest) -> Table:
     """What a person wants to know first."""
     account = manifest.account
-    # `6,317,546 (2,165 EOS) from 21.4 MiB of text`; the total is what `ls` and `splits` count, too.
+    # `6,317,546 (2,165 EOS) from 21.4 MiB of text`; the total is what `ls` and `splits`
+    # count, too.
     tokens = count(manifest.totals.tokens)
-    if special := [f"{count(n)} {name}" for name, n in (("BOS", account.bos), ("EOS", account.eos)) if n]:
+    if special := [
+        f"{count(n)} {name}"
+        for name, n in (("BOS", account.bos), ("EOS", account.eos))
+        if n
+    ]:
         tokens += f" ({', '.join(special)})"
-    if account.text_bytes:  # what was made from stored tokens has none: that is its parents' affair
+    # What was made from stored tokens has none: that is its parents' affair.
+    if account.text_bytes:
         tokens += f" from {numbers.size(account.text_bytes)} of text"
     formats = import_formats(manifest)
     if formats:
         tokens += f", imported ({formats})"
-    # Of packed rows that were passed on nobody counted documents again: the account's are the rows.
+    # Of packed rows that were passed on nobody counted documents again: the account's
+    # are the rows.
     passed_on = manifest.mixture is not None and manifest.mixture.level == "sequences"
     pairs = [
         *([] if passed_on else [("documents", count(account.documents))]),
@@ -89,7 +106,9 @@ def splits_table(manifest: Manifest) -> Table:
         number("files", "shards"),
         number("bytes", "size", numbers.size),
     ]
-    records = [{"split": name, **asdict(totals)} for name, totals in manifest.splits.items()]
+    records = [
+        {"split": name, **asdict(totals)} for name, totals in manifest.splits.items()
+    ]
     return Table.of(columns, records, "Splits")
 
 
@@ -109,21 +128,36 @@ def tokenizers_table(manifest: Manifest) -> Table:
         digest = str(described.get("files", {}).get("tokenizer.json", ""))
         above = lines.get(digest)
         sources = source if above is None else f"{above['sources']}, {source}"
-        lines[digest] = {**(above or described), "sources": sources, "sha256": digest[:12]}
+        lines[digest] = {
+            **(above or described),
+            "sources": sources,
+            "sha256": digest[:12],
+        }
     return Table.of(columns, list(lines.values()), "Tokenizer")
 
 
 def inputs_table(manifest: Manifest) -> Table:
     """Input files by source."""
-    columns = (label("source"), number("files"), number("bytes", "size", numbers.size), label("example"))
-    # A mixture's inputs are those of its parents, by the names that the sources have there.
+    columns = (
+        label("source"),
+        number("files"),
+        number("bytes", "size", numbers.size),
+        label("example"),
+    )
+    # A mixture's inputs are those of its parents, by the names that the sources have
+    # there.
     by_source: dict[str, list[InputFileEntry]] = {}
     if manifest.mixture is None:
         by_source = {source: [] for source in manifest.accounts}
     for entry in manifest.inputs:
         by_source.setdefault(entry.source, []).append(entry)
     rows = tuple(
-        (source, len(files), sum(each.size for each in files), files[0].path if files else "")
+        (
+            source,
+            len(files),
+            sum(each.size for each in files),
+            files[0].path if files else "",
+        )
         for source, files in by_source.items()
     )
     return Table(columns, rows, "Inputs")
@@ -152,20 +186,32 @@ def files_table(manifest: Manifest) -> Table:
         number("bytes", "size", numbers.size),
         label("sha256"),
     ]
-    records = [{**msgspec.to_builtins(shard), "sha256": shard.sha256[:12]} for shard in manifest.files]
+    records = [
+        {**msgspec.to_builtins(shard), "sha256": shard.sha256[:12]}
+        for shard in manifest.files
+    ]
     return Table.of(columns, records, "Shards")
 
 
 def versions(produced_by: Mapping[str, str]) -> str:
     """``tokenlake 0.1.0, pyarrow 26.0.1``."""
-    return ", ".join(f"{name} {version}" for name, version in sorted(produced_by.items()))
+    return ", ".join(
+        f"{name} {version}" for name, version in sorted(produced_by.items())
+    )
 
 
-CALLED: Final = {"content_packed": "content", "bos": "BOS", "eos": "EOS", "pad": "padding"}
+CALLED: Final = {
+    "content_packed": "content",
+    "bos": "BOS",
+    "eos": "EOS",
+    "pad": "padding",
+}
 """Names of some terms of the audit, as users read them."""
 
 LAW_NAMES: Final = {"rows_read": "rows read", "slots": "places in rows"}
-"""Names of some sums of the audit, as users read them. A place in a row holds one token or padding."""
+"""Names of some sums of the audit, as users read them. A place in a row holds one
+token or padding.
+"""
 
 
 def equations(
@@ -173,11 +219,13 @@ def equations(
 ) -> list[tuple[str, str]]:
     """Return pairs (left side, right side) for each law of the audit.
 
-    Terms that are 0 are left out: ``("rows read", "1,834 = 1,832 kept + 2 filtered (empty)")``.
+    Terms that are 0 are left out: ``("rows read", "1,834 = 1,832 kept + 2 filtered
+    (empty)")``.
 
     Args:
         account: Counts of the audit.
-        width: Number of ids in a packed row, for the equation on places in rows; 0 for datasets without packing.
+        width: Number of ids in a packed row, for the equation on places in rows; 0 for
+            datasets without packing.
         law_names: Name of each sum; a sum without a name has its own.
     """
     pairs: list[tuple[str, str]] = []
@@ -187,7 +235,11 @@ def equations(
         names = CALLED
         if law == "tokens":
             names = CALLED | {"content_packed": "written"}
-        terms = [_term(account, part, names.get(part, part)) for part in parts if account.count(part)]
+        terms = [
+            _term(account, part, names.get(part, part))
+            for part in parts
+            if account.count(part)
+        ]
 
         sides = [count(getattr(account, law))]
         if law == "slots":
@@ -198,7 +250,9 @@ def equations(
 
 
 def _term(account: Account, part: str, name: str) -> str:
-    """Return a term of an equation with its reasons: ``3 filtered (1 empty, 2 excluded)``."""
+    """Return a term of an equation with its reasons: ``3 filtered (1 empty, 2
+    excluded)``.
+    """
     term = f"{count(account.count(part))} {name}"
     value = getattr(account, part)
     if isinstance(value, int):
@@ -211,7 +265,9 @@ def _term(account: Account, part: str, name: str) -> str:
 
 
 def draws(manifest: Manifest) -> list[tuple[str, str]]:
-    """Return the law of every source of a mixture: ``("drawn of web", "1,250 = 2 x 500 of whole epochs + 250")``."""
+    """Return the law of every source of a mixture: ``("drawn of web", "1,250 = 2 x
+    500 of whole epochs + 250")``.
+    """
     if manifest.mixture is None:
         return []
     pairs: list[tuple[str, str]] = []
@@ -229,31 +285,43 @@ def draws(manifest: Manifest) -> list[tuple[str, str]]:
 
 
 def account_table(
-    manifest: Manifest, title: str | None = "Audit", law_names: Mapping[str, str] = LAW_NAMES
+    manifest: Manifest,
+    title: str | None = "Audit",
+    law_names: Mapping[str, str] = LAW_NAMES,
 ) -> Table:
-    """Return the equations as a table of two columns; for `law_names` see :func:`equations`."""
+    """Return the equations as a table of two columns; for `law_names` see
+    :func:`equations`.
+    """
     rows = equations(manifest.account, manifest.width, law_names) + draws(manifest)
     return Table((label("quantity", ""), label("equation", "")), tuple(rows), title)
 
 
 def remarks(account: Account) -> list[str]:
     """What was normalized, skipped or worth knowing; empty where there is nothing."""
-    normalized = {reason: many for reason, many in account.normalized.items() if reason not in CUT}
+    normalized = {
+        reason: many for reason, many in account.normalized.items() if reason not in CUT
+    }
     counts = {
         "normalized on reading": _reasons(normalized),
         "rows never read": _reasons(account.rows_skipped),
         "special-token strings inside documents": _some(account.special_tokens_in_text),
         "documents that already ended in EOS": _some(account.eos_existing),
     }
-    return [f"{what}: {many}" for what, many in counts.items() if many] + truncation_remarks(account)
+    return [
+        f"{what}: {many}" for what, many in counts.items() if many
+    ] + truncation_remarks(account)
 
 
 def _some(number: int) -> str:
     return count(number) if number else ""
 
 
-def sources_table(accounts: Mapping[str, Account], title: str | None = "Sources") -> Table:
-    """A line for each source, in the order given; of sources that were tokens already nobody counted text."""
+def sources_table(
+    accounts: Mapping[str, Account], title: str | None = "Sources"
+) -> Table:
+    """A line for each source, in the order given; of sources that were tokens
+    already nobody counted text.
+    """
     columns = [
         label("source"),
         number("rows_read", "rows read"),
@@ -265,7 +333,8 @@ def sources_table(accounts: Mapping[str, Account], title: str | None = "Sources"
     if any(account.text_bytes for account in accounts.values()):
         columns.append(number("text_bytes", "text bytes"))
     rows = tuple(
-        (name, *(account.count(column.key) for column in columns[1:])) for name, account in accounts.items()
+        (name, *(account.count(column.key) for column in columns[1:]))
+        for name, account in accounts.items()
     )
     return Table(tuple(columns), rows, title)
 
@@ -273,10 +342,11 @@ def sources_table(accounts: Mapping[str, Account], title: str | None = "Sources"
 def mixed_text_table(
     record: MixtureRecord, texts: Mapping[str, Account], title: str | None = "Text"
 ) -> Table:
-    """Return the text behind the tokens that a mixture draws of each source, at the rate of the whole source.
+    """Return the text behind the tokens that a mixture draws of each source, at the
+    rate of the whole source.
 
-    A mixture draws tokens and reads no text: 1.5 epochs of a source of 20 MiB are about 30 MiB. The figures are exact
-    for whole epochs.
+    A mixture draws tokens and reads no text: 1.5 epochs of a source of 20 MiB are about
+    30 MiB. The figures are exact for whole epochs.
 
     Args:
         record: The mixture.
@@ -297,7 +367,15 @@ def mixed_text_table(
             continue
         bytes_per_token = account.text_bytes / account.tokens
         text_bytes = round(source.drawn_tokens * bytes_per_token)
-        rows.append((name, source.drawn_tokens, text_bytes, bytes_per_token, 1 / bytes_per_token))
+        rows.append(
+            (
+                name,
+                source.drawn_tokens,
+                text_bytes,
+                bytes_per_token,
+                1 / bytes_per_token,
+            )
+        )
     return Table(columns, tuple(rows), title)
 
 
@@ -315,23 +393,34 @@ def lengths_table(accounts: Mapping[str, Account]) -> Table:
         # Imported ids have no text.
         for name, account in accounts.items():
             if account.documents:
-                rows.append((name, account.documents, account.tokens / account.documents))
+                rows.append(
+                    (name, account.documents, account.tokens / account.documents)
+                )
         return Table(columns[:3], tuple(rows), "Lengths")
     for name, each in accounts.items():
         if each.documents:
             means = each.tokens / each.documents, each.text_bytes / each.documents
             rows.append(
-                (name, each.documents, *means, each.text_bytes / each.tokens if each.tokens else None)
+                (
+                    name,
+                    each.documents,
+                    *means,
+                    each.text_bytes / each.tokens if each.tokens else None,
+                )
             )
     return Table(columns, tuple(rows), "Lengths")
 
 
 def _reasons(reasons: Mapping[str, int]) -> str:
-    return ", ".join(f"{count(value)} {reason}" for reason, value in sorted(reasons.items()) if value)
+    return ", ".join(
+        f"{count(value)} {reason}" for reason, value in sorted(reasons.items()) if value
+    )
 
 
 def about_sources(manifest: Manifest) -> list[Table]:
-    """The table of the sources; of a mixture what was asked and achieved, and its order."""
+    """The table of the sources; of a mixture what was asked and achieved, and its
+    order.
+    """
     if manifest.mixture is None:
         return [sources_table(manifest.accounts)]
     return [mixture_table(manifest.mixture), order_table(manifest.mixture)]
@@ -346,7 +435,10 @@ _AT: Final = {
     "smart": "between sentences or words",
 }
 _UNLEARNED: Final = "those without loss are left out"
-_AWAY: Final = {"right": "their ends are cut away", "left": "their beginnings are cut away"}
+_AWAY: Final = {
+    "right": "their ends are cut away",
+    "left": "their beginnings are cut away",
+}
 
 
 def length_policy(settings: ResolvedTokenizer) -> str:
@@ -361,9 +453,16 @@ def length_policy(settings: ResolvedTokenizer) -> str:
 
 
 def expected_lengths(
-    settings: ResolvedTokenizer, documents: int, long: int, tokens: int, dropped: int, *, masked: bool = False
+    settings: ResolvedTokenizer,
+    documents: int,
+    long: int,
+    tokens: int,
+    dropped: int,
+    *,
+    masked: bool = False,
 ) -> str:
-    """Say what a build will do with long documents, and about how many tokens that costs.
+    """Say what a build will do with long documents, and about how many tokens that
+    costs.
 
     Args:
         documents, tokens: about how many there are, before the policy.
@@ -386,18 +485,29 @@ def expected_lengths(
 
 
 def truncation_remarks(account: Account) -> list[str]:
-    """Say what was done with long documents; empty where there were none, or all were kept."""
+    """Say what was done with long documents; empty where there were none, or all
+    were kept.
+    """
     sentences: list[str] = []
     for reason, done in CUT.items():
         if many := account.normalized.get(reason):
             cut = f"{count(many)} of {count(account.kept)}{_dropped(account, done)}"
             sentences.append(f"long documents {done}: {cut}")
-    lost = {"too_long": "too long", "nothing_to_learn": "nothing to learn is left of them"}
+    lost = {
+        "too_long": "too long",
+        "nothing_to_learn": "nothing to learn is left of them",
+    }
     for reason, why in lost.items():
         if many := account.filtered.get(reason):
-            sentences.append(f"documents left out, {why}: {count(many)}{_dropped(account, reason)}")
-    if "nothing_to_learn" in account.dropped and not account.filtered.get("nothing_to_learn"):
-        sentences.append(f"pieces left out, nothing to learn in them{_dropped(account, 'nothing_to_learn')}")
+            sentences.append(
+                f"documents left out, {why}: {count(many)}{_dropped(account, reason)}"
+            )
+    if "nothing_to_learn" in account.dropped and not account.filtered.get(
+        "nothing_to_learn"
+    ):
+        sentences.append(
+            f"pieces left out, nothing to learn in them{_dropped(account, 'nothing_to_learn')}"
+        )
     return sentences
 
 
@@ -421,8 +531,11 @@ _DOING: Final = {
 }
 
 
-def planning_line(source: str, step: str, files: int, all_files: int, bytes_: int, all_bytes: int) -> str:
-    """``web: hashing, 31,204 of 100,000 files, 1.20 GiB of 20.1 GiB``; totals of 0 are not known yet.
+def planning_line(
+    source: str, step: str, files: int, all_files: int, bytes_: int, all_bytes: int
+) -> str:
+    """``web: hashing, 31,204 of 100,000 files, 1.20 GiB of 20.1 GiB``; totals of 0 are
+    not known yet.
 
     Args:
         source: its name.
@@ -464,17 +577,23 @@ def share(value: float) -> str:
 
 
 def epochs(source: MixedSource) -> float | None:
-    """How often the rows of a source were drawn, on average; None of a source without rows."""
+    """How often the rows of a source were drawn, on average; None of a source
+    without rows.
+    """
     return source.drawn_rows / source.rows if source.rows else None
 
 
 def asked(source: MixedSource) -> float:
-    """The share that was asked of a source: of tokens where weights are of these, else of rows."""
+    """The share that was asked of a source: of tokens where weights are of these,
+    else of rows.
+    """
     return source.asked if source.asked_tokens is None else source.asked_tokens
 
 
 def mixture_table(record: MixtureRecord, title: str | None = "Mixture") -> Table:
-    """A line for each source: the share that was asked for, what it came to, and how much of it was seen."""
+    """A line for each source: the share that was asked for, what it came to, and how
+    much of it was seen.
+    """
     records = [
         {
             **source.to_json(),
@@ -502,7 +621,9 @@ def mixture_table(record: MixtureRecord, title: str | None = "Mixture") -> Table
 
 
 def order_table(record: MixtureRecord, title: str | None = "Order") -> Table:
-    """Return the order of the rows in words, with everything that is needed to produce it again."""
+    """Return the order of the rows in words, with everything that is needed to
+    produce it again.
+    """
     order = record.order
     level = record.level
     if record.level == "documents" and record.rows.sequences:
@@ -513,16 +634,26 @@ def order_table(record: MixtureRecord, title: str | None = "Order") -> Table:
         shortened_sources: list[str] = []
         for name, rows in order.kept.items():
             source_rows = numbers.count(record.sources[name].rows)
-            shortened_sources.append(f"{name} to {numbers.count(rows)} of {source_rows} rows")
+            shortened_sources.append(
+                f"{name} to {numbers.count(rows)} of {source_rows} rows"
+            )
         pairs.append(("shortened", ", ".join(shortened_sources)))
 
-    weights = weights_in_words(points_of(record), order.interpolation, order.step_rows, record.level)
+    weights = weights_in_words(
+        points_of(record), order.interpolation, order.step_rows, record.level
+    )
     if record.weights_by == "tokens":
         weights += ", by the mean tokens of a row of each"
     pairs.append(("weights", weights))
-    pairs.append(("end", f"after {numbers.count(order.rows)} {record.level}; {STOPS[order.stop]}"))
+    pairs.append(
+        (
+            "end",
+            f"after {numbers.count(order.rows)} {record.level}; {STOPS[order.stop]}",
+        )
+    )
 
-    # The weights are exact at the ends of blocks in the first version of the order, and of batches since then.
+    # The weights are exact at the ends of blocks in the first version of the order, and
+    # of batches since then.
     batches = f"batches of {numbers.count(order.batch_size)}"
     blocks = f"blocks of {numbers.count(order.block_size)}"
     if order.version == FIRST_ORDER:
@@ -534,11 +665,17 @@ def order_table(record: MixtureRecord, title: str | None = "Order") -> Table:
     return facts(pairs, title)
 
 
-def weights_in_words(points: Points, interpolation: str, step_rows: int, of: str) -> str:
-    """``code 30.00%, text 70.00% of documents``; of a schedule, every point and how weights move between them."""
+def weights_in_words(
+    points: Points, interpolation: str, step_rows: int, of: str
+) -> str:
+    """``code 30.00%, text 70.00% of documents``; of a schedule, every point and how
+    weights move between them.
+    """
     if len(points) == 1:
         return f"{_weights(points[0][1])} of {of}"
-    told = "; ".join(f"{_weights(weights)} at step {numbers.count(step)}" for step, weights in points)
+    told = "; ".join(
+        f"{_weights(weights)} at step {numbers.count(step)}" for step, weights in points
+    )
     step = f"a step being {numbers.plural(step_rows, 'row')}"
     return f"of {of}: {told}; {_MOVES[interpolation]}, {step}"
 
@@ -550,7 +687,9 @@ def parent(source: MixedSource) -> str:
 
 
 def sentence(record: MixtureRecord) -> str:
-    """``code (31.20% of the tokens, 1.37 epochs) and web (68.80%, 0.71 epochs)``; for an introduction."""
+    """``code (31.20% of the tokens, 1.37 epochs) and web (68.80%, 0.71 epochs)``;
+    for an introduction.
+    """
     *first, last = (
         f"{name} ({share(source.achieved_tokens)} of the tokens, {epochs(source) or 0.0:.2f} epochs)"
         for name, source in record.sources.items()
@@ -559,9 +698,12 @@ def sentence(record: MixtureRecord) -> str:
 
 
 def points_of(record: MixtureRecord) -> Points:
-    """The points of the order; their weights in the order of the sources, which JSON does not keep."""
+    """The points of the order; their weights in the order of the sources, which JSON
+    does not keep.
+    """
     return [
-        (point.step, {name: point.weights[name] for name in record.sources}) for point in record.order.points
+        (point.step, {name: point.weights[name] for name in record.sources})
+        for point in record.order.points
     ]
 
 

@@ -20,7 +20,11 @@ _WORDS: Final = {
     "only_a": "only in {a}",
     "only_b": "only in {b}",
 }
-_PARTS: Final = {"produced_by": "releases", "others": "other files", "config": "configuration"}
+_PARTS: Final = {
+    "produced_by": "releases",
+    "others": "other files",
+    "config": "configuration",
+}
 
 
 def sentence_of(found: Difference) -> str:
@@ -31,7 +35,9 @@ def sentence_of(found: Difference) -> str:
 
 
 def headings(found: Difference) -> tuple[str, str]:
-    """Return what the columns of the two versions are called: ``v1`` and ``v2``; A and B where that is not enough."""
+    """Return what the columns of the two versions are called: ``v1`` and ``v2``; A
+    and B where that is not enough.
+    """
     (left, _, one), (right, _, other) = found.a.partition("@"), found.b.partition("@")
     return (one, other) if left == right and one != other else ("A", "B")
 
@@ -61,13 +67,22 @@ def difference_tables(found: Difference, *, files: bool = False) -> Iterator[Tab
                 )
                 for each in changes
             )
-            yield Table((label("key", ""), label("a", names[0]), label("b", names[1])), rows, title)
+            yield Table(
+                (label("key", ""), label("a", names[0]), label("b", names[1])),
+                rows,
+                title,
+            )
     if found.inputs:
         yield _inputs_table(found, names)
     kinships = tuple(
-        (_word(kinship, names), many, found.units.get(kinship, 0)) for kinship, many in found.kinships.items()
+        (_word(kinship, names), many, found.units.get(kinship, 0))
+        for kinship, many in found.kinships.items()
     )
-    yield Table((label("kinship", ""), number("files", "shards"), number("units")), kinships, "Shards")
+    yield Table(
+        (label("kinship", ""), number("files", "shards"), number("units")),
+        kinships,
+        "Shards",
+    )
     if files:
         yield _shards_table(found.files, names)
     yield _counts_table(found.totals, names, "Totals")
@@ -84,7 +99,12 @@ def _short(value: object) -> str:
 
 def _inputs_table(found: Difference, names: tuple[str, str]) -> Table:
     rows: list[tuple[Any, ...]] = [
-        (pair.change, f"{pair.file.source}: {pair.file.path}", pair.a and pair.a.size, pair.b and pair.b.size)
+        (
+            pair.change,
+            f"{pair.file.source}: {pair.file.path}",
+            pair.a and pair.a.size,
+            pair.b and pair.b.size,
+        )
         for pair in found.inputs[:_LISTED]
     ]
     if (rest := len(found.inputs) - _LISTED) > 0:
@@ -95,7 +115,9 @@ def _inputs_table(found: Difference, names: tuple[str, str]) -> Table:
         number("a", names[0], numbers.size),
         number("b", names[1], numbers.size),
     )
-    return Table(columns, tuple(rows), f"Inputs ({numbers.count(found.inputs_same)} the same)")
+    return Table(
+        columns, tuple(rows), f"Inputs ({numbers.count(found.inputs_same)} the same)"
+    )
 
 
 def _word(kinship: str, names: tuple[str, str]) -> str:
@@ -107,10 +129,18 @@ def _shards_table(pairs: Iterable[FilePair], names: tuple[str, str]) -> Table:
     for pair in (pair for pair in pairs if not pair.same):
         told = _word(pair.kinship, names)
         if pair.kinship == "same_tokens":
-            told += f", other {', '.join(pair.columns)}" if pair.columns else ", written differently"
-        path = " -> ".join(dict.fromkeys(shard.path for shard in (pair.a, pair.b) if shard is not None))
+            told += (
+                f", other {', '.join(pair.columns)}"
+                if pair.columns
+                else ", written differently"
+            )
+        path = " -> ".join(
+            dict.fromkeys(shard.path for shard in (pair.a, pair.b) if shard is not None)
+        )
         rows.append((path, told))
-    return Table((label("path", ""), label("kinship", "")), tuple(rows), "Shards that differ")
+    return Table(
+        (label("path", ""), label("kinship", "")), tuple(rows), "Shards that differ"
+    )
 
 
 def _counts_table(counts: Iterable[Count], names: tuple[str, str], title: str) -> Table:

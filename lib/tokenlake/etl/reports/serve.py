@@ -8,9 +8,10 @@
 A page that was opened from another site must not read a report through this server:
 
 - It listens on 127.0.0.1 alone.
-- It answers a request only if the `Host` header names this machine, so that a foreign name that resolves to 127.0.0.1
-  (DNS rebinding) gets no data.
-- It sends files below the folder, after links are resolved. It lists no folders, and sends no hidden files.
+- It answers a request only if the `Host` header names this machine, so that a foreign
+  name that resolves to 127.0.0.1 (DNS rebinding) gets no data.
+- It sends files below the folder, after links are resolved. It lists no folders, and
+  sends no hidden files.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ _IDLE_SECONDS: Final = 30  # after which a connection without a request is close
 
 @contextmanager
 def serve_folder(path: Path, port: int = 0) -> Generator[str]:
-    """Serve the files of a folder until the context ends, and return the URL of the folder.
+    """Serve the files of a folder until the context ends, and return the URL of the
+    folder.
 
     Args:
         path: Folder. A URL of a folder gives its ``index.html``.
@@ -58,7 +60,9 @@ def serve_folder(path: Path, port: int = 0) -> Generator[str]:
     if not path.is_dir():
         raise NotFoundError(f"{path}: there is no such folder to serve", file=str(path))
     server = _listen(path.resolve(), port)
-    thread = threading.Thread(target=server.serve_forever, name="tokenlake-pages", daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, name="tokenlake-pages", daemon=True
+    )
     thread.start()
     try:
         yield f"http://{LOOPBACK}:{server.server_port}/"
@@ -77,7 +81,9 @@ def _listen(folder: Path, port: int) -> _PageServer:
     try:
         return _PageServer((LOOPBACK, port), partial(_PageHandler, folder))
     except OverflowError as error:
-        raise ConfigError(f"--port {port}: expected a number from 0 to 65535", option="port") from error
+        raise ConfigError(
+            f"--port {port}: expected a number from 0 to 65535", option="port"
+        ) from error
     except OSError as error:
         if error.errno not in (errno.EADDRINUSE, errno.EACCES):
             raise
@@ -85,13 +91,16 @@ def _listen(folder: Path, port: int) -> _PageServer:
         if error.errno == errno.EACCES:
             reason = "needs the rights of an administrator"
         raise ConfigError(
-            f"--port {port}: the port {reason}. Use another one, or `--port 0` for a free one.", option="port"
+            f"--port {port}: the port {reason}. Use another one, or `--port 0` for a free one.",
+            option="port",
         ) from error
 
 
 @final
 class _PageServer(ThreadingHTTPServer):
-    """A server that does not print a traceback if a browser closes a connection early."""
+    """A server that does not print a traceback if a browser closes a connection
+    early.
+    """
 
     daemon_threads = True
     block_on_close = False
@@ -106,7 +115,8 @@ class _PageHandler(BaseHTTPRequestHandler):
 
     Args:
         folder: Folder, with all links resolved.
-        *arguments: Arguments of the base class: connection, address of the client, server.
+        *arguments: Arguments of the base class: connection, address of the client,
+            server.
     """
 
     server_version = "tokenlake"
@@ -131,7 +141,9 @@ class _PageHandler(BaseHTTPRequestHandler):
     def _answer(self, *, has_body: bool) -> None:
         """Send the requested file, or an error."""
         if not self._is_for_this_machine():
-            self.send_error(HTTPStatus.FORBIDDEN, f"The host must be {LOOPBACK} or localhost")
+            self.send_error(
+                HTTPStatus.FORBIDDEN, f"The host must be {LOOPBACK} or localhost"
+            )
             return
         file_path = self._requested_file()
         if file_path is None:
@@ -144,7 +156,9 @@ class _PageHandler(BaseHTTPRequestHandler):
             return
 
         with file:
-            content_type = _CONTENT_TYPES.get(file_path.suffix, "application/octet-stream")
+            content_type = _CONTENT_TYPES.get(
+                file_path.suffix, "application/octet-stream"
+            )
             self.send_response(HTTPStatus.OK)
             self.send_header("Content-Type", content_type)
             self.send_header("Content-Length", str(file_path.stat().st_size))
@@ -158,13 +172,17 @@ class _PageHandler(BaseHTTPRequestHandler):
                 shutil.copyfileobj(file, self.wfile)
 
     def _is_for_this_machine(self) -> bool:
-        """Return True if the request's host is this server, under a name of this machine."""
+        """Return True if the request's host is this server, under a name of this
+        machine.
+        """
         port = self.connection.getsockname()[1]
         host = self.headers.get("Host", "").lower()
         return host in (f"{LOOPBACK}:{port}", f"localhost:{port}")
 
     def _requested_file(self) -> Path | None:
-        """Return the path of the requested file; None if there is none below the folder."""
+        """Return the path of the requested file; None if there is none below the
+        folder.
+        """
         url_path = unquote(urlsplit(self.path).path).lstrip("/")
         if url_path == "" or url_path.endswith("/"):
             url_path += "index.html"
@@ -173,7 +191,8 @@ class _PageHandler(BaseHTTPRequestHandler):
         try:
             file_path = (self._folder / url_path).resolve()
             is_file = file_path.is_file()
-        except (OSError, ValueError):  # a name that is too long, or with a null character
+        # A name that is too long, or with a null character.
+        except (OSError, ValueError):
             return None
         if not is_file or not file_path.is_relative_to(self._folder):
             return None

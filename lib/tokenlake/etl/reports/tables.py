@@ -15,7 +15,9 @@ Writer = Callable[[Any], str]
 @final
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: the key programs see, the heading people see, and how a value is written."""
+    """One column: the key programs see, the heading people see, and how a value is
+    written.
+    """
 
     key: str
     heading: str
@@ -27,7 +29,9 @@ class Column:
         return "" if value is None else self.write(value)
 
 
-def number(key: str, heading: str | None = None, write: Writer = numbers.count) -> Column:
+def number(
+    key: str, heading: str | None = None, write: Writer = numbers.count
+) -> Column:
     """A right-aligned column of figures."""
     return Column(key, key if heading is None else heading, write, "right")
 
@@ -48,10 +52,17 @@ class Table:
 
     @classmethod
     def of(
-        cls, columns: Sequence[Column], records: Sequence[Mapping[str, Any]], title: str | None = None
+        cls,
+        columns: Sequence[Column],
+        records: Sequence[Mapping[str, Any]],
+        title: str | None = None,
     ) -> Table:
-        """Build a table from mappings; a missing key is an empty cell, surplus keys are left out."""
-        rows = tuple(tuple(record.get(column.key) for column in columns) for record in records)
+        """Build a table from mappings; a missing key is an empty cell, surplus keys
+        are left out.
+        """
+        rows = tuple(
+            tuple(record.get(column.key) for column in columns) for record in records
+        )
         return cls(tuple(columns), rows, title)
 
     def records(self) -> list[dict[str, Any]]:
@@ -61,7 +72,10 @@ class Table:
 
     def cells(self) -> list[list[str]]:
         """Written values, row by row."""
-        return [[c.cell(v) for c, v in zip(self.columns, row, strict=True)] for row in self.rows]
+        return [
+            [c.cell(v) for c, v in zip(self.columns, row, strict=True)]
+            for row in self.rows
+        ]
 
 
 def facts(pairs: Sequence[tuple[str, str]], title: str | None = None) -> Table:
@@ -75,7 +89,9 @@ def listed(lines: Sequence[str], title: str) -> Table:
 
 
 def to_markdown(table: Table) -> str:
-    """Return the table as GitHub Markdown that ends in a newline; cells are escaped, so that they hold no markup."""
+    """Return the table as GitHub Markdown that ends in a newline; cells are escaped,
+    so that they hold no markup.
+    """
     headings = [markdown_text(column.heading) for column in table.columns]
     rules = ["---:" if column.align == "right" else "---" for column in table.columns]
     rows = [headings, rules]
@@ -89,7 +105,9 @@ def to_markdown(table: Table) -> str:
 
 
 def to_html(table: Table) -> Html:
-    """Return the table as HTML, with its title as a heading; a wide table scrolls by itself."""
+    """Return the table as HTML, with its title as a heading; a wide table scrolls by
+    itself.
+    """
     headings = [column.heading for column in table.columns]
     alignments = [column.align for column in table.columns]
     scrolled = tag("div", grid(headings, table.cells(), alignments), class_="wide")

@@ -34,7 +34,8 @@ class Asked:
     Attributes:
         fingerprint: Identity of the version that it builds.
         directory: Folder that relative paths refer to.
-        config: Configuration as JSON, to be loaded again; None where it holds a secret itself, and not a reference.
+        config: Configuration as JSON, to be loaded again; None where it holds a secret
+            itself, and not a reference.
         left_out: Reason why there is no configuration.
     """
 
@@ -52,11 +53,14 @@ class Asked:
             fingerprint: Identity of the version that it builds.
         """
         directory = str(Path.cwd())
-        # A push needs its token, but a build does not. A user who repairs a store has opened it with its options.
+        # A push needs its token, but a build does not. A user who repairs a store has
+        # opened it with its options.
         storage_options = config.save.storage_options
         if literal_secrets(storage_options):
             storage_options = None
-        save = config.save.model_copy(update={"hub_token": None, "storage_options": storage_options})
+        save = config.save.model_copy(
+            update={"hub_token": None, "storage_options": storage_options}
+        )
         config = config.model_copy(update={"save": save})
 
         fields = config.model_dump(mode="json")
@@ -66,7 +70,9 @@ class Asked:
             return cls(fingerprint, directory, None, left_out)
         signed = _keys_of_signed_texts(fields)
         if signed:
-            left_out = f"it contains URLs with passwords or signatures: {', '.join(signed)}"
+            left_out = (
+                f"it contains URLs with passwords or signatures: {', '.join(signed)}"
+            )
             return cls(fingerprint, directory, None, left_out)
         return cls(fingerprint, directory, fields)
 
@@ -76,7 +82,8 @@ class Asked:
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> Self:
-        """Return the record of a file that :meth:`to_bytes` wrote; raise IntegrityError for any other bytes.
+        """Return the record of a file that :meth:`to_bytes` wrote; raise IntegrityError
+        for any other bytes.
 
         Args:
             data: Content of the file.
@@ -86,12 +93,14 @@ class Asked:
             return decoder(cls).decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise IntegrityError(
-                f"{where}: is not a record of a run's configuration: {error}", file=where
+                f"{where}: is not a record of a run's configuration: {error}",
+                file=where,
             ) from error
 
 
 def newest_asked(store: ReadStore, layout: Layout, fingerprint: str) -> Asked | None:
-    """Return the record of the newest run that built a version; None where no run has one.
+    """Return the record of the newest run that built a version; None where no run has
+    one.
 
     Args:
         store: Store of the version.
@@ -112,10 +121,12 @@ def newest_asked(store: ReadStore, layout: Layout, fingerprint: str) -> Asked | 
 
 
 def asked_before(config: PipelineConfig) -> bool:
-    """Return whether the newest version of a configuration's dataset was built by the same configuration.
+    """Return whether the newest version of a configuration's dataset was built by the
+    same configuration.
 
-    Of a configuration of several builds, the first one counts. This takes hardly any work: where the answer is no, no
-    plan is needed to know that something is left to do.
+    Of a configuration of several builds, the first one counts. This takes hardly any
+    work: where the answer is no, no plan is needed to know that something is left to
+    do.
 
     Raises:
         TokenlakeError: The configuration is wrong, or the dataset has no version yet.
@@ -132,7 +143,9 @@ def asked_before(config: PipelineConfig) -> bool:
 
 
 def _keys_of_signed_texts(value: Any, path: str = "") -> list[str]:
-    """Return the dotted keys of texts of which a message would hide a part: passwords and signatures in URLs."""
+    """Return the dotted keys of texts of which a message would hide a part:
+    passwords and signatures in URLs.
+    """
     if isinstance(value, str):
         if scrub(value) != value:
             return [path]

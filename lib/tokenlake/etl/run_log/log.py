@@ -41,22 +41,33 @@ class RunLog:
         self._began = datetime.now(UTC)
         self._began_seconds = time.monotonic()
         self.run_id = f"{self._began:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
-        # Wall seconds of each unit, and of each stage of all units. The lock guards both.
+        # Wall seconds of each unit, and of each stage of all units. The lock guards
+        # both.
         self._lock = threading.Lock()
         self._seconds_of_units: dict[int, float] = {}
         self._seconds_of_stages: Counter[str] = Counter()
 
     def asked(self, asked: Asked) -> None:
-        """Publish the configuration at once: a run that never ends has built units too."""
-        self._store.put_new(self._layout.run(f"{self.run_id}{SUFFIX}"), asked.to_bytes())
+        """Publish the configuration at once: a run that never ends has built units
+        too.
+        """
+        self._store.put_new(
+            self._layout.run(f"{self.run_id}{SUFFIX}"), asked.to_bytes()
+        )
 
     def resumed(self) -> None:
         """Publish at once that a claim is worked on again."""
-        self._put(f"{self.run_id}-resumed", {"begin": self._began.isoformat(timespec="seconds")})
+        self._put(
+            f"{self.run_id}-resumed",
+            {"begin": self._began.isoformat(timespec="seconds")},
+        )
 
     def failed(self, error: Exception) -> None:
         """Publish at once the error that ends the run."""
-        self._put(f"{self.run_id}{FAILED}", {"error": hide(str(error)), "type": type(error).__name__})
+        self._put(
+            f"{self.run_id}{FAILED}",
+            {"error": hide(str(error)), "type": type(error).__name__},
+        )
 
     def cancelled(self) -> None:
         """Publish at once that the run was cancelled, so that nobody waits for it."""
@@ -75,7 +86,9 @@ class RunLog:
             self._seconds_of_stages.update(stages)
 
     def condemned(self, engine: str, error: TokenlakeError) -> None:
-        """Publish at once the text on which a tokenizer backend differed from the reference."""
+        """Publish at once the text on which a tokenizer backend differed from the
+        reference.
+        """
         facts = {
             "engine": engine,
             "error": str(error),
@@ -110,7 +123,9 @@ class RunLog:
             "produced_by": produced_by(),
             "units": dict(sorted(Counter(how.values()).items())),
             "unit_seconds": seconds_of_units,
-            "stage_seconds": {stage: round(seconds, 3) for stage, seconds in seconds_of_stages.items()},
+            "stage_seconds": {
+                stage: round(seconds, 3) for stage, seconds in seconds_of_stages.items()
+            },
             "hub_commits": commits,
         }
         if run:

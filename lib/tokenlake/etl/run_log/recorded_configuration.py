@@ -25,8 +25,11 @@ _MOST_SHOWN: Final = 5
 """Number of options that a message names."""
 
 
-def recorded(store: ReadStore, layout: Layout, fingerprint: str, remedy: str) -> dict[str, Any]:
-    """Return the configuration of the newest run of a version, with its relative paths made absolute.
+def recorded(
+    store: ReadStore, layout: Layout, fingerprint: str, remedy: str
+) -> dict[str, Any]:
+    """Return the configuration of the newest run of a version, with its relative paths
+    made absolute.
 
     Args:
         store: Store of the version.
@@ -35,7 +38,8 @@ def recorded(store: ReadStore, layout: Layout, fingerprint: str, remedy: str) ->
         remedy: Advice to a user without it, for messages.
 
     Raises:
-        ConfigError: No configuration was kept, or it uses something that only the user may ask for.
+        ConfigError: No configuration was kept, or it uses something that only the user
+            may ask for.
     """
     name = f"{layout.dataset}@v{layout.version}"
     needed = f"{name}: its configuration is needed to build units again"
@@ -52,9 +56,11 @@ def recorded(store: ReadStore, layout: Layout, fingerprint: str, remedy: str) ->
 
 
 def check_record(config: Mapping[str, Any], where: str, remedy: str) -> None:
-    """Raise ConfigError for a recorded configuration that uses something that only the user may ask for.
+    """Raise ConfigError for a recorded configuration that uses something that only the
+    user may ask for.
 
-    Whoever can write into a store could otherwise have code run on the machine of a user who repairs it.
+    Whoever can write into a store could otherwise have code run on the machine of a
+    user who repairs it.
 
     Args:
         config: Configuration as JSON, as ``runs/`` has it.
@@ -63,7 +69,8 @@ def check_record(config: Mapping[str, Any], where: str, remedy: str) -> None:
     """
     uses: dict[str, None] = {}
     for key, value in config.items():
-        # The recorded options of the store are not used, but those with which the user opened it.
+        # The recorded options of the store are not used, but those with which the user
+        # opened it.
         if key != "save":
             uses.update(dict.fromkeys(_delicate_uses(value, key, "")))
     if uses:
@@ -74,7 +81,9 @@ def check_record(config: Mapping[str, Any], where: str, remedy: str) -> None:
         )
 
 
-def _delicate_uses(value: Any, key: str, path: str, may_be_function: bool = False) -> Iterator[str]:
+def _delicate_uses(
+    value: Any, key: str, path: str, may_be_function: bool = False
+) -> Iterator[str]:
     """Yield a phrase for each use of remote code, a function or a secret.
 
     Args:
@@ -106,15 +115,20 @@ def rooted(config: Mapping[str, Any], directory: str) -> dict[str, Any]:
 
     Args:
         config: Configuration as JSON.
-        directory: Folder that its relative paths refer to. In this folder the configuration stays as it is. A text that
-            may be a path or an id of the Hub is a path where the path exists.
+        directory: Folder that its relative paths refer to. In this folder the
+            configuration stays as it is. A text that may be a path or an id of the Hub
+            is a path where the path exists.
     """
     absolute_config = dict(config)
     if not directory or Path(directory) == Path.cwd():
         return absolute_config
     root = Path(directory)
-    absolute_config["datasets"] = [_rooted_dataset(entry, root) for entry in config.get("datasets") or ()]
-    absolute_config["default_tokenizer"] = _rooted_tokenizer(config.get("default_tokenizer"), root)
+    absolute_config["datasets"] = [
+        _rooted_dataset(entry, root) for entry in config.get("datasets") or ()
+    ]
+    absolute_config["default_tokenizer"] = _rooted_tokenizer(
+        config.get("default_tokenizer"), root
+    )
     tokenize = config.get("tokenize")
     if tokenize:
         tokenizer = _rooted_tokenizer(tokenize.get("default_tokenizer"), root)
@@ -132,12 +146,17 @@ def _rooted_dataset(entry: Mapping[str, Any], root: Path) -> dict[str, Any]:
     chat = entry.get("chat")
     # A template with braces is the template itself, not its name.
     if chat and chat.get("template") and "{" not in chat["template"]:
-        dataset["chat"] = {**chat, "template": _rooted_where_it_exists(chat["template"], root)}
+        dataset["chat"] = {
+            **chat,
+            "template": _rooted_where_it_exists(chat["template"], root),
+        }
     return dataset
 
 
 def _rooted_files(files: Any, root: Path) -> Any:
-    """Return absolute entries of `data_files`: a text, a list, or a mapping of split to these."""
+    """Return absolute entries of `data_files`: a text, a list, or a mapping of split
+    to these.
+    """
     if isinstance(files, str):
         return _rooted_path(files, root)
     if isinstance(files, Mapping):
@@ -150,7 +169,10 @@ def _rooted_tokenizer(value: Any, root: Path) -> Any:
         return _rooted_where_it_exists(value, root)
     if isinstance(value, Mapping):
         fields = cast("Mapping[str, Any]", value)
-        return {**fields, "name_or_path": _rooted_where_it_exists(fields["name_or_path"], root)}
+        return {
+            **fields,
+            "name_or_path": _rooted_where_it_exists(fields["name_or_path"], root),
+        }
     return value
 
 

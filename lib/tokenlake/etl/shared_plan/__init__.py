@@ -8,9 +8,10 @@
     runs/units/worker-node7-....json       this worker is present
     runs/units/failed-00017.json           the error with which the unit failed
 
-Jobs give everything by value except the address of the store: each worker opens the store by its own address. Nothing
-here proves anything, and nothing of it is part of a version. A finished unit has a ledger record, and without a plan
-the run that publishes it makes the same one again.
+Jobs give everything by value except the address of the store: each worker opens the
+store by its own address. Nothing here proves anything, and nothing of it is part of a
+version. A finished unit has a ledger record, and without a plan the run that publishes
+it makes the same one again.
 """
 
 from tokenlake.base.lazy_names import lazy_package

@@ -1,7 +1,7 @@
 """Notes of failed units.
 
-A worker that cannot build a unit notes the error. The run that waits for the unit removes the note, and the unit may
-be tried again.
+A worker that cannot build a unit notes the error. The run that waits for the unit
+removes the note, and the unit may be tried again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from tokenlake.runtime.store.base import ObjectInfo, Store
 from tokenlake.runtime.store.layout import Layout
 
 
-def publish_failure(store: Store, layout: Layout, unit: int, error: errors.TokenlakeError) -> None:
+def publish_failure(
+    store: Store, layout: Layout, unit: int, error: errors.TokenlakeError
+) -> None:
     """Note the error of a unit, without secrets; an older note of the unit stays."""
     fields = errors.to_json(error)
     fields["message"] = hide(fields["message"])
@@ -55,7 +57,9 @@ def take_failure(
     try:
         return errors.from_json(json.loads(data))
     except (ValueError, KeyError, TypeError):
-        return errors.WorkerError(f"unit {unit} failed, and the record of its error is damaged", unit=unit)
+        return errors.WorkerError(
+            f"unit {unit} failed, and the record of its error is damaged", unit=unit
+        )
 
 
 def _failure_key(layout: Layout, unit: int) -> str:

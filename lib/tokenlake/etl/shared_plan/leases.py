@@ -1,16 +1,20 @@
-"""Leases: which worker builds which unit now, so that two workers rarely build the same one.
+"""Leases: which worker builds which unit now, so that two workers rarely build the same
+one.
 
 1. Before a worker begins a unit, it creates a small object, the lease of the unit.
-2. While it builds the unit, it changes the lease six times in the time after which a lease expires (60 s).
+2. While it builds the unit, it changes the lease six times in the time after which a
+   lease expires (60 s).
 3. After the unit it removes the lease.
-4. A lease that has not changed for that time belongs to a worker that died. Another worker takes it over by
-   compare-and-swap. The time is measured by the clock of the worker that waits: no two clocks are compared.
+4. A lease that has not changed for that time belongs to a worker that died. Another
+   worker takes it over by compare-and-swap. The time is measured by the clock of the
+   worker that waits: no two clocks are compared.
 
-A worker also keeps an object of its own, which it changes as often: a run that waits learns from it that the worker is
-alive.
+A worker also keeps an object of its own, which it changes as often: a run that waits
+learns from it that the worker is alive.
 
-A lease proves nothing. A worker that slept until its lease expired builds a unit that another one builds too. Both
-write the same parts, which are create-only, and the same record.
+A lease proves nothing. A worker that slept until its lease expired builds a unit that
+another one builds too. Both write the same parts, which are create-only, and the same
+record.
 """
 
 from __future__ import annotations
@@ -30,7 +34,9 @@ from tokenlake.runtime.store.base import ObjectInfo, Store
 from tokenlake.runtime.store.layout import Layout
 
 LEASE_VARIABLE: Final = "TOKENLAKE_LEASE_SECONDS"
-"""Environment variable: number of seconds without a change after which a lease expires."""
+"""Environment variable: number of seconds without a change after which a lease
+expires.
+"""
 
 _LEASE_SECONDS: Final = 60.0
 
@@ -42,24 +48,31 @@ Sighting: TypeAlias = tuple[Mark, float]
 
 
 def lease_seconds() -> float:
-    """Return the number of seconds after which a lease expires; ConfigError where the environment has no number."""
+    """Return the number of seconds after which a lease expires; ConfigError where
+    the environment has no number.
+    """
     return seconds_from(LEASE_VARIABLE, _LEASE_SECONDS)
 
 
 def leased_units(infos: Iterable[ObjectInfo]) -> dict[int, Mark]:
-    """Return the units that have a lease and the marks of the leases, among listed objects."""
+    """Return the units that have a lease and the marks of the leases, among listed
+    objects.
+    """
     return {int(unit): mark for unit, mark in notes_of(infos, "lease").items()}
 
 
 def present_workers(infos: Iterable[ObjectInfo]) -> dict[str, Mark]:
-    """Return the workers that are present and the marks of their objects, among listed objects."""
+    """Return the workers that are present and the marks of their objects, among
+    listed objects.
+    """
     return notes_of(infos, "worker")
 
 
 def last_changes(
     marks: Mapping[Any, Mark], sightings: Mapping[Any, Sighting], now: float
 ) -> dict[Any, Sighting]:
-    """Return, for each object of a listing, its mark and the time since which it has had this mark.
+    """Return, for each object of a listing, its mark and the time since which it has
+    had this mark.
 
     The time of an object whose mark changed begins anew.
 
@@ -83,7 +96,9 @@ def lease_key(layout: Layout, unit: int) -> str:
 
 
 def progress_of(store: Store, layout: Layout, unit: int) -> dict[str, int]:
-    """Return the progress of a unit that its lease states; empty where the lease is gone or unreadable."""
+    """Return the progress of a unit that its lease states; empty where the lease is
+    gone or unreadable.
+    """
     with suppress(errors.StoreError, ValueError, KeyError, TypeError):
         facts: Any = json.loads(store.read(lease_key(layout, unit)))
         return {str(name): int(count) for name, count in facts["progress"].items()}
@@ -119,7 +134,8 @@ class Leases:
         # Content of each lease of this worker, as it is in the store.
         self._own_leases: dict[int, bytes] = {}
         self._progress: dict[int, Counter[str]] = {}
-        # Content of the object that says that this worker is present; None where it is not in the store.
+        # Content of the object that says that this worker is present; None where it is
+        # not in the store.
         self._presence: bytes | None = None
         self._leases_of_others: dict[int, Sighting] = {}
 
@@ -127,11 +143,17 @@ class Leases:
         """Learn from a listing which other leases exist, and which of them changed."""
         now = self._clock()
         with self._lock:
-            others = {unit: mark for unit, mark in marks.items() if unit not in self._own_leases}
+            others = {
+                unit: mark
+                for unit, mark in marks.items()
+                if unit not in self._own_leases
+            }
             self._leases_of_others = last_changes(others, self._leases_of_others, now)
 
     def is_free(self, unit: int) -> bool:
-        """Return whether a unit may be taken: it had no lease in the last listing, or one that has expired."""
+        """Return whether a unit may be taken: it had no lease in the last listing,
+        or one that has expired.
+        """
         with self._lock:
             if unit in self._own_leases:
                 return False
@@ -139,7 +161,9 @@ class Leases:
             return sighting is None or self._clock() - sighting[1] >= self._seconds
 
     def take(self, unit: int) -> bool:
-        """Begin a lease, or take over an expired one; return False where another worker has it."""
+        """Begin a lease, or take over an expired one; return False where another
+        worker has it.
+        """
         if not self.is_free(unit):
             return False
         key = lease_key(self._layout, unit)
@@ -160,13 +184,17 @@ class Leases:
         return True
 
     def tell(self, unit: int, progress: Mapping[str, int]) -> None:
-        """Add an increment to the progress of a unit; the next :meth:`beat` publishes it."""
+        """Add an increment to the progress of a unit; the next :meth:`beat`
+        publishes it.
+        """
         with self._lock:
             if unit in self._own_leases:
                 self._progress[unit].update(progress)
 
     def beat(self) -> None:
-        """Change the worker's own object and all its leases; a lease that another worker took over is given up."""
+        """Change the worker's own object and all its leases; a lease that another
+        worker took over is given up.
+        """
         self._beat_presence()
         with self._lock:
             leases = list(self._own_leases.items())
@@ -190,7 +218,8 @@ class Leases:
     def _beat_presence(self) -> None:
         content = self._content(self._clock(), {})
         before = self._presence
-        # Where the object was removed, as with the plan, the swap fails, and the next beat creates it again.
+        # Where the object was removed, as with the plan, the swap fails, and the next
+        # beat creates it again.
         self._presence = None
         with suppress(errors.StoreError, errors.VersionConflictError):
             self._store.swap(self._presence_key, content, before)
@@ -210,7 +239,9 @@ class Leases:
 
     @contextmanager
     def kept(self) -> Generator[None]:
-        """Keep the leases alive during the block, by a thread; remove them after it, also after an error."""
+        """Keep the leases alive during the block, by a thread; remove them after it,
+        also after an error.
+        """
         has_ended = threading.Event()
 
         def beat() -> None:
@@ -231,5 +262,9 @@ class Leases:
                 self.release(unit)
 
     def _content(self, beat: float, progress: Mapping[str, int]) -> bytes:
-        facts = {"worker": self._worker, "beat": round(beat, 3), "progress": dict(progress)}
+        facts = {
+            "worker": self._worker,
+            "beat": round(beat, 3),
+            "progress": dict(progress),
+        }
         return json.dumps(facts, sort_keys=True).encode()

@@ -16,7 +16,9 @@ PLAN: Final = f"{WORK}/plan.json"
 """Path of the newest plan, below the version."""
 
 Mark: TypeAlias = tuple[float | None, str, int]
-"""Time of change, token and size of a listed object: an object that was changed has another mark."""
+"""Time of change, token and size of a listed object: an object that was changed has
+another mark.
+"""
 
 NoteKind: TypeAlias = Literal["lease", "worker", "failed"]
 

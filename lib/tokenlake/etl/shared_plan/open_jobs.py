@@ -1,6 +1,8 @@
-"""Jobs as the store holds them: readable by everybody who reads the store, and independent of its address.
+"""Jobs as the store holds them: readable by everybody who reads the store, and
+independent of its address.
 
-Each field of a job is JSON text of its own, so that fields that many jobs share are stored once.
+Each field of a job is JSON text of its own, so that fields that many jobs share are
+stored once.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ _STORES: Final = ("store", "parents_store")
 """Fields of a job that hold addresses of stores; they are not stored."""
 
 _BELOW: Final = "below"
-"""Stored instead of the stores of a job of parents: the path from the parents' store to the unit's, as of a repair."""
+"""Stored instead of the stores of a job of parents: the path from the parents' store
+to the unit's, as of a repair.
+"""
 
 
 def fields_of(job: Job) -> dict[str, str]:
@@ -30,7 +34,8 @@ def fields_of(job: Job) -> dict[str, str]:
     The text is ASCII: names of files may hold bytes that are not UTF-8.
 
     Raises:
-        ConfigError: The job reads one store and writes another one that is not below it.
+        ConfigError: The job reads one store and writes another one that is not below
+            it.
     """
     values: dict[str, Any] = msgspec.to_builtins(job, str_keys=True)
     fields: dict[str, str] = {}
@@ -55,7 +60,9 @@ def job_from(fields: Mapping[str, str], store: StoreAddress) -> Job:
 
 
 def check_open(text: str) -> None:
-    """Raise ConfigError for jobs, as text, that must not leave this machine because they hold secrets."""
+    """Raise ConfigError for jobs, as text, that must not leave this machine because
+    they hold secrets.
+    """
     if provided_blocks() or hide(text) != text or scrub(text) != text:
         raise errors.ConfigError(
             "this executor sends jobs to other machines, and this build contains secrets: values, URLs with "
@@ -65,7 +72,9 @@ def check_open(text: str) -> None:
 
 
 def _path_below_parents(job: MixJob | RepackJob) -> str:
-    """Return the path from the store of a job's parents to the store of its unit; empty where they are the same."""
+    """Return the path from the store of a job's parents to the store of its unit;
+    empty where they are the same.
+    """
     path = job.store.url.removeprefix(job.parents_store.url)
     is_elsewhere = path == job.store.url or path[:1] not in ("", "/")
     if path and is_elsewhere:

@@ -1,8 +1,8 @@
 """Publish and read the plan of a build.
 
-Jobs of :data:`_UNITS_PER_PIECE` units are one object, a piece. ``plan.json`` names the pieces and their hashes and is
-replaced by compare-and-swap: of two runs that publish at the same time, one sees the other's plan and numbers its own
-after it.
+Jobs of :data:`_UNITS_PER_PIECE` units are one object, a piece. ``plan.json`` names the
+pieces and their hashes and is replaced by compare-and-swap: of two runs that publish at
+the same time, one sees the other's plan and numbers its own after it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,13 @@ import msgspec
 
 from tokenlake import errors
 from tokenlake.base.threads import in_order
-from tokenlake.etl.job.messages import NO_ENGINE, EngineJob, PreflightJob, UnitJob, WorkJob
+from tokenlake.etl.job.messages import (
+    NO_ENGINE,
+    EngineJob,
+    PreflightJob,
+    UnitJob,
+    WorkJob,
+)
 from tokenlake.etl.job.versions import produced_by
 from tokenlake.etl.shared_plan.notes import PLAN, WORK
 from tokenlake.etl.shared_plan.open_jobs import check_open, fields_of, job_from
@@ -30,16 +36,20 @@ _UNITS_PER_PIECE: Final = 256
 """Number of units whose jobs are one object: about 200 kB."""
 
 _ATTEMPTS: Final = 10
-"""Number of times that a plan is published anew because another run published one meanwhile."""
+"""Number of times that a plan is published anew because another run published one
+meanwhile.
+"""
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceProbe:
-    """The choice of a source's tokenizer backend; a worker that joins must choose the same.
+    """The choice of a source's tokenizer backend; a worker that joins must choose the
+    same.
 
     Attributes:
-        job: Fields of the job that chose it, as :func:`~tokenlake.etl.shared_plan.open_jobs.fields_of` returns them.
+        job: Fields of the job that chose it, as
+            :func:`~tokenlake.etl.shared_plan.open_jobs.fields_of` returns them.
         engine: Name of the backend.
     """
 
@@ -88,10 +98,12 @@ class SharedPlan(Sealed):
     Attributes:
         dataset: Name of the dataset.
         version: Number of the version.
-        number: Number of the plan; each run that waits for the build publishes the next one.
+        number: Number of the plan; each run that waits for the build publishes the next
+            one.
         claimed: Fingerprint of the version.
         pieces: The sha256 (hex) of each piece, by its path below the version.
-        versions: Name and version of each package that decides bytes: the writer, Arrow, the tokenizer backends.
+        versions: Name and version of each package that decides bytes: the writer,
+            Arrow, the tokenizer backends.
         probes: Backend choices, one for each source of texts.
     """
 
@@ -109,7 +121,8 @@ class SharedPlan(Sealed):
         return Layout(self.dataset, self.version)
 
     def preflights(self, store: StoreAddress) -> Iterator[PreflightJob]:
-        """Yield the checks that a machine must pass before its first unit: one for each source of texts, or just one.
+        """Yield the checks that a machine must pass before its first unit: one for each
+        source of texts, or just one.
 
         Args:
             store: Address of the store, as the machine reaches it.
@@ -120,7 +133,9 @@ class SharedPlan(Sealed):
             engine_job = cast("EngineJob", job_from(probe.job, store))
             yield self._preflight(store, engine_job, probe.engine)
 
-    def _preflight(self, store: StoreAddress, probe: EngineJob | None, engine: str) -> PreflightJob:
+    def _preflight(
+        self, store: StoreAddress, probe: EngineJob | None, engine: str
+    ) -> PreflightJob:
         return PreflightJob(
             store=store,
             dataset=self.dataset,
@@ -171,16 +186,22 @@ def publish_plan(
         layout: Layout of the version.
         claimed: Fingerprint of the version.
         jobs: Jobs of all units.
-        engines: Backend choices: the job that chose the backend of a source, and the name of the backend.
+        engines: Backend choices: the job that chose the backend of a source, and the
+            name of the backend.
 
     Raises:
         ConfigError: The jobs hold secrets.
         VersionConflictError: Another run kept publishing plans of the same build.
     """
     jobs = list(jobs)
-    probes = tuple(SourceProbe(job=fields_of(job), engine=engine) for job, engine in engines)
+    probes = tuple(
+        SourceProbe(job=fields_of(job), engine=engine) for job, engine in engines
+    )
     starts = range(0, len(jobs), _UNITS_PER_PIECE)
-    pieces = [PlanPiece.of(jobs[start : start + _UNITS_PER_PIECE]).to_bytes() for start in starts]
+    pieces = [
+        PlanPiece.of(jobs[start : start + _UNITS_PER_PIECE]).to_bytes()
+        for start in starts
+    ]
     for data in (*pieces, msgspec.json.encode(probes)):
         check_open(data.decode())
 
@@ -197,7 +218,8 @@ def publish_plan(
         # The pieces come first: a plan that can be read names pieces that can be read.
         number = previous_number + 1
         paths = [
-            f"{WORK}/{number:05d}-{index:05d}-{digest[:16]}.json" for index, digest in enumerate(digests)
+            f"{WORK}/{number:05d}-{index:05d}-{digest[:16]}.json"
+            for index, digest in enumerate(digests)
         ]
         plan = SharedPlan(
             dataset=layout.dataset,
@@ -208,7 +230,9 @@ def publish_plan(
             versions=versions,
             probes=probes,
         )
-        store.put_all({layout.key(path): data for path, data in zip(paths, pieces, strict=True)})
+        store.put_all(
+            {layout.key(path): data for path, data in zip(paths, pieces, strict=True)}
+        )
         try:
             store.swap(layout.key(PLAN), plan.to_bytes(), previous_bytes)
         except errors.VersionConflictError:
@@ -221,9 +245,11 @@ def publish_plan(
 
 
 def remove_plan(store: Store, layout: Layout) -> None:
-    """Remove the plan of a build and the notes of its workers; nobody needs them once the version is committed.
+    """Remove the plan of a build and the notes of its workers; nobody needs them once
+    the version is committed.
 
-    Every run that commits does this, with any engine: the run that published the plan may be dead.
+    Every run that commits does this, with any engine: the run that published the plan
+    may be dead.
     """
 
     def remove(key: str) -> None:
@@ -236,7 +262,9 @@ def remove_plan(store: Store, layout: Layout) -> None:
 
 
 def _versions_of(jobs: Iterable[WorkJob]) -> dict[str, str]:
-    """Return the name and version of each package that decides the bytes of some jobs."""
+    """Return the name and version of each package that decides the bytes of some
+    jobs.
+    """
     versions = dict(produced_by(None))
     for job in jobs:
         if isinstance(job, UnitJob):

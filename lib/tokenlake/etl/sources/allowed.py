@@ -1,7 +1,9 @@
-"""Whether the inputs of a source lie where the owner of a worker allows it; see :mod:`tokenlake.runtime.store.allowed`.
+"""Whether the inputs of a source lie where the owner of a worker allows it; see
+:mod:`tokenlake.runtime.store.allowed`.
 
-The check comes before any listing, so that no request is made that is not allowed. Files that globs and links lead to
-are checked again when the listing has found them (:mod:`tokenlake.etl.sources.listing`).
+The check comes before any listing, so that no request is made that is not allowed.
+Files that globs and links lead to are checked again when the listing has found them
+(:mod:`tokenlake.etl.sources.listing`).
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
 
 
 def require_allowed_inputs(source: ResolvedSource, places: AllowedPlaces) -> None:
-    """Refuse a source if an entry of its `data_files`, or its `exclude`, can stand for a place that is not allowed.
+    """Refuse a source if an entry of its `data_files`, or its `exclude`, can stand for
+    a place that is not allowed.
 
     Raises:
         ConfigError: An entry lies outside of the allowed places, or can lead out.
@@ -28,7 +31,8 @@ def require_allowed_inputs(source: ResolvedSource, places: AllowedPlaces) -> Non
     for entry in source.data_files:
         patterns = expand_braces(entry)
         if is_on_disk(entry) and os.path.exists(os.path.expanduser(path_of(entry))):  # noqa: PTH110, PTH111
-            patterns.append(entry)  # a listing takes the name of an existing file as it is written
+            # A listing takes the name of an existing file as it is written.
+            patterns.append(entry)
         for pattern in patterns:
             if source.type == "hub" and "://" not in pattern:
                 pattern = f"hf://datasets/{pattern}"

@@ -1,8 +1,10 @@
-"""ArrayRecord files (``.array_record``), which Grain reads; with the package ``array_record``.
+"""ArrayRecord files (``.array_record``), which Grain reads; with the package
+``array_record``.
 
-Files hold records of bytes and nothing about them. ``metadata.json`` of an export names the columns of its records
-(:mod:`tokenlake.etl.layouts.array_record`). Without it a record is the ids of a document in one type, which the
-configuration states or the plan finds.
+Files hold records of bytes and nothing about them. ``metadata.json`` of an export names
+the columns of its records (:mod:`tokenlake.etl.layouts.array_record`). Without it a
+record is the ids of a document in one type, which the configuration states or the plan
+finds.
 """
 
 from __future__ import annotations
@@ -19,7 +21,12 @@ from tokenlake.errors import NotAvailableError
 from tokenlake.etl.layouts import array_record as layout
 from tokenlake.etl.sources.input_bytes import InputBytes
 from tokenlake.etl.sources.input_errors import damaged, unsuitable
-from tokenlake.etl.sources.numbered_records import NumberedRecords, Numbers, id_batch, require_dtype
+from tokenlake.etl.sources.numbered_records import (
+    NumberedRecords,
+    Numbers,
+    id_batch,
+    require_dtype,
+)
 from tokenlake.etl.sources.parsed import Want
 
 INPUT_IDS = "input_ids"
@@ -38,7 +45,8 @@ class ArrayRecords(NumberedRecords):
 
     Args:
         data: The open file.
-        want: Form of its ids, and the open ``metadata.json`` of its folder, if there is one.
+        want: Form of its ids, and the open ``metadata.json`` of its folder, if there is
+            one.
 
     Raises:
         DamagedFileError: The file cannot be read.
@@ -60,10 +68,15 @@ class ArrayRecords(NumberedRecords):
             self._reader: Any = reader_type(file.url)
             self.count = int(self._reader.num_records())
         except (RuntimeError, ValueError) as error:
-            raise damaged(file, f"it cannot be read as ArrayRecord ({error})") from error
+            raise damaged(
+                file, f"it cannot be read as ArrayRecord ({error})"
+            ) from error
         if not self._reader.ok():
             # The package counts no records then, and raises nothing.
-            raise damaged(file, "it does not end as an ArrayRecord file does: it was cut, or is none")
+            raise damaged(
+                file,
+                "it does not end as an ArrayRecord file does: it was cut, or is none",
+            )
         self.names = (INPUT_IDS,)
         self._has_metadata = layout.METADATA in want.companions
         if self._has_metadata:
@@ -73,24 +86,40 @@ class ArrayRecords(NumberedRecords):
             ).columns
 
     def edges(self, first: int, last: int) -> Int64:
-        """Return places of records in the file: it does not state their sizes, so that all count as equal."""
-        return self._data.file.size * np.arange(first, last + 1, dtype=np.int64) // max(self.count, 1)
+        """Return places of records in the file: it does not state their sizes, so
+        that all count as equal.
+        """
+        return (
+            self._data.file.size
+            * np.arange(first, last + 1, dtype=np.int64)
+            // max(self.count, 1)
+        )
 
     def read(self, first: int, last: int, names: Sequence[str]) -> pa.RecordBatch:
         """Return the columns of records."""
         if first == last:
-            return id_batch({name: (np.zeros(0, np.int32), np.zeros(1, np.int64)) for name in names})
+            return id_batch(
+                {name: (np.zeros(0, np.int32), np.zeros(1, np.int64)) for name in names}
+            )
         try:
             records: list[bytes] = self._reader.read(first, last)
         except (RuntimeError, ValueError, IndexError) as error:
-            raise damaged(self._data.file, f"records {first} to {last} cannot be read ({error})") from error
+            raise damaged(
+                self._data.file, f"records {first} to {last} cannot be read ({error})"
+            ) from error
         if self._has_metadata:
             return self._lines(records, first, names)
-        arrays = [self._ids(record, first + index) for index, record in enumerate(records)]
+        arrays = [
+            self._ids(record, first + index) for index, record in enumerate(records)
+        ]
         lengths = np.array([len(ids) for ids in arrays], np.int64)
-        return id_batch({name: (np.concatenate(arrays), offsets_of(lengths)) for name in names})
+        return id_batch(
+            {name: (np.concatenate(arrays), offsets_of(lengths)) for name in names}
+        )
 
-    def _lines(self, records: list[bytes], first: int, names: Sequence[str]) -> pa.RecordBatch:
+    def _lines(
+        self, records: list[bytes], first: int, names: Sequence[str]
+    ) -> pa.RecordBatch:
         """Return columns that are the lines of a matrix in each record."""
         lines = len(self.names)
         dtype = np.dtype(layout.ID_TYPE)
@@ -104,13 +133,17 @@ class ArrayRecords(NumberedRecords):
             )
         values = np.frombuffer(b"".join(records), dtype)
         lengths = sizes // (lines * dtype.itemsize)
-        # All lines of a record follow each other: every line is a list, and a column has each of its records' lists.
+        # All lines of a record follow each other: every line is a list, and a column
+        # has each of its records' lists.
         starts = offsets_of(np.repeat(lengths, lines))
         columns: dict[str, tuple[Numbers, Int64]] = {}
         for name in names:
             line = self.names.index(name)
             begins = starts[:-1][line::lines]
-            parts = [values[begin : begin + length] for begin, length in zip(begins, lengths, strict=True)]
+            parts = [
+                values[begin : begin + length]
+                for begin, length in zip(begins, lengths, strict=True)
+            ]
             columns[name] = (np.concatenate(parts), offsets_of(lengths))
         return id_batch(columns)
 

@@ -1,15 +1,20 @@
-"""Arrow IPC: files, whose batches can be read in any order, and streams; their first bytes tell them apart.
+"""Arrow IPC: files, whose batches can be read in any order, and streams; their first
+bytes tell them apart.
 
-pyarrow decodes both. Four conditions are checked before it does, because it does not check them:
+pyarrow decodes both. Four conditions are checked before it does, because it does not
+check them:
 
-- A file's footer lists all of its batches: the blocks fill the file from its schema to its footer.
-- A stream ends with the marker of its end: a stream that was cut between two batches looks whole to pyarrow.
+- A file's footer lists all of its batches: the blocks fill the file from its schema to
+  its footer.
+- A stream ends with the marker of its end: a stream that was cut between two batches
+  looks whole to pyarrow.
 - The buffers of a message lie inside of its body.
 - They do not take too much memory once they are decompressed.
 
 Nothing is mapped into memory: a file that shrinks under a mapping kills the process.
 
-Batches and rows are numbered from 0. The position of a record is its row index in the file.
+Batches and rows are numbered from 0. The position of a record is its row index in the
+file.
 """
 
 from __future__ import annotations
@@ -25,7 +30,13 @@ import pyarrow.ipc
 from tokenlake.base.arrays import Pread
 from tokenlake.etl.sources import arrow_messages, columnar
 from tokenlake.etl.sources.arrow_columns import StoredBatch, WantedColumns
-from tokenlake.etl.sources.arrow_messages import BATCH, DICTIONARY, FILE_START, SCHEMA, FileBlocks
+from tokenlake.etl.sources.arrow_messages import (
+    BATCH,
+    DICTIONARY,
+    FILE_START,
+    SCHEMA,
+    FileBlocks,
+)
 from tokenlake.etl.sources.arrow_stream import open_stream
 from tokenlake.etl.sources.columnar import Piece
 from tokenlake.etl.sources.input_bytes import InputBytes
@@ -41,11 +52,12 @@ _IPC: Final[Any] = pyarrow.ipc
 def read_arrow(
     part: FileRange, data: InputBytes, want: Want, predicate: Predicate | None
 ) -> Iterator[Parsed]:
-    """Read the record batches of `part`; extension columns are read as their storage, dictionaries unfolded.
+    """Read the record batches of `part`; extension columns are read as their storage,
+    dictionaries unfolded.
 
     Raises:
-        DamagedFileError: The file is empty, cut or corrupt, a wanted column is missing, the text does not consist of
-            strings, or a batch would take too much memory.
+        DamagedFileError: The file is empty, cut or corrupt, a wanted column is missing,
+            the text does not consist of strings, or a batch would take too much memory.
     """
     open_batches = _open_file if arrow_messages.is_file(data) else open_stream
     columns, batches = open_batches(part, data, want)
@@ -62,14 +74,19 @@ def read_arrow(
                 continue
             weight = _counted_once(batch.size)
             if columns.is_sliceable(message):
-                records = columnar.numbered(columns.slices(batch), first_row, weight, limit)
+                records = columnar.numbered(
+                    columns.slices(batch), first_row, weight, limit
+                )
             else:
                 columns.check(message, batch.read)
                 if columns.nothing:
                     records = columnar.counted_records(first_row, message.rows, weight)
                 else:
-                    records = columnar.numbered(_decode(batch, columns), first_row, weight, limit)
-            # Only the consumer of the records keeps the batch alive that they are read from.
+                    records = columnar.numbered(
+                        _decode(batch, columns), first_row, weight, limit
+                    )
+            # Only the consumer of the records keeps the batch alive that they are read
+            # from.
             del batch
             yield from records
             del records
@@ -77,40 +94,57 @@ def read_arrow(
 
 
 def _counted_once(size: int) -> Callable[[int], int]:
-    """Return a weight of pieces: the first call returns the bytes of all of them, each later one 0."""
+    """Return a weight of pieces: the first call returns the bytes of all of them,
+    each later one 0.
+    """
     sizes = chain([size], repeat(0))
     return lambda _: next(sizes)
 
 
 def _decode(stored: StoredBatch, columns: WantedColumns) -> Iterator[Piece]:
-    """Return a batch as pyarrow decodes it, in pieces, after its offsets were checked."""
+    """Return a batch as pyarrow decodes it, in pieces, after its offsets were
+    checked.
+    """
     batch = stored.decode()
     if batch.num_rows != stored.message.rows:
-        raise ValueError(f"it holds {batch.num_rows} rows, its metadata counts {stored.message.rows}")
+        raise ValueError(
+            f"it holds {batch.num_rows} rows, its metadata counts {stored.message.rows}"
+        )
     batch.validate()
     for column in batch.columns:
         check_offsets(column)
     return columns.rows(batch)
 
 
-def _open_file(part: FileRange, data: InputBytes, want: Want) -> tuple[WantedColumns, Iterator[StoredBatch]]:
-    """Return the wanted columns of a file, and its batches up to the last one of `part`."""
+def _open_file(
+    part: FileRange, data: InputBytes, want: Want
+) -> tuple[WantedColumns, Iterator[StoredBatch]]:
+    """Return the wanted columns of a file, and its batches up to the last one of
+    `part`.
+    """
     blocks = arrow_messages.read_footer(data)
     with columnar.reading(part.file, "its schema"):
         schema = _first_schema(data)
         with _as_arrow_file(data) as source:
             if not schema.equals(_IPC.open_file(source).schema):
-                raise ValueError("the schema at the beginning of the file differs from the one in its footer")
+                raise ValueError(
+                    "the schema at the beginning of the file differs from the one in its footer"
+                )
         columns = WantedColumns(part.file, schema, want)
     return columns, _batches_of_file(part, data, blocks, columns)
 
 
 def _first_schema(data: InputBytes) -> pa.Schema:
     """Return the schema at the beginning of a file, which its footer repeats."""
-    length_size, size = arrow_messages.metadata_size(data.pread(8, FILE_START).ljust(8, b"\0"))
+    length_size, size = arrow_messages.metadata_size(
+        data.pread(8, FILE_START).ljust(8, b"\0")
+    )
     metadata = data.pread(length_size + size, FILE_START)
     is_whole = size > 0 and len(metadata) == length_size + size
-    if not is_whole or arrow_messages.parse_message(metadata[length_size:]).kind != SCHEMA:
+    if (
+        not is_whole
+        or arrow_messages.parse_message(metadata[length_size:]).kind != SCHEMA
+    ):
         raise ValueError("the file has no schema after its first bytes")
     return _IPC.read_schema(pa.py_buffer(metadata))
 
@@ -137,11 +171,15 @@ def _batches_of_file(
         for number, block in enumerate(blocks.batches[: part.stop]):
             message = arrow_messages.read_message(data.pread, block, BATCH)
             read_body = _body_reader(data, block.offset + block.metadata)
-            yield StoredBatch(message, block.size, read_body, partial(reader.get_batch, number))
+            yield StoredBatch(
+                message, block.size, read_body, partial(reader.get_batch, number)
+            )
 
 
 def _body_reader(data: InputBytes, start: int) -> Pread:
-    """Return a function that reads from the body of a message, which begins at byte `start` of a file."""
+    """Return a function that reads from the body of a message, which begins at byte
+    `start` of a file.
+    """
 
     def read(size: int, offset: int) -> bytes:
         return data.pread(size, start + offset).ljust(size, b"\0")

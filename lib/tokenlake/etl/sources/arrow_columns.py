@@ -1,7 +1,9 @@
-"""The wanted columns of Arrow batches: their buffers, their memory, and their rows in pieces.
+"""The wanted columns of Arrow batches: their buffers, their memory, and their rows in
+pieces.
 
-A batch can be much larger than a block. Of a large column of plain strings that is not compressed, the texts are read
-in slices, straight from the file (:func:`_sliced_texts`); any other batch is decoded by pyarrow as a whole, after its
+A batch can be much larger than a block. Of a large column of plain strings that is not
+compressed, the texts are read in slices, straight from the file
+(:func:`_sliced_texts`); any other batch is decoded by pyarrow as a whole, after its
 size in memory was checked.
 """
 
@@ -66,7 +68,8 @@ class WantedColumns:
         """Choose the columns.
 
         Raises:
-            DamagedFileError: A wanted column is missing or there twice, or the text does not consist of strings.
+            DamagedFileError: A wanted column is missing or there twice, or the text
+                does not consist of strings.
         """
         all_names: list[str] = schema.names
         self.names: tuple[str, ...] = want.names(all_names)
@@ -75,7 +78,8 @@ class WantedColumns:
         if want.text is not None:
             self.text = columnar.text_path(file, schema, want.text)
 
-        # Top-level columns to decode, by their indices in the schema, and their types as they are handed over.
+        # Top-level columns to decode, by their indices in the schema, and their types
+        # as they are handed over.
         self._schema = schema
         self._included: list[int] = []
         plain_fields: list[Any] = []
@@ -83,9 +87,13 @@ class WantedColumns:
             if name in self.names or name in self.text[:1]:
                 field: Any = schema.field(index)
                 self._included.append(index)
-                plain_fields.append(pa.field(name, plain_type(field.type), field.nullable))
+                plain_fields.append(
+                    pa.field(name, plain_type(field.type), field.nullable)
+                )
         self._plain_schema = pa.schema(plain_fields)
-        self.options = _IPC.IpcReadOptions(included_fields=self._included, use_threads=False)
+        self.options = _IPC.IpcReadOptions(
+            included_fields=self._included, use_threads=False
+        )
         self._stored = 0  # bytes of the wanted part of messages
         self._unfolded = 0  # bytes of the rows that they became
 
@@ -104,7 +112,9 @@ class WantedColumns:
         Raises:
             Bomb: The part takes too much.
         """
-        size = arrow_messages.decoded_bytes(message, self._wanted_buffers(message), read)
+        size = arrow_messages.decoded_bytes(
+            message, self._wanted_buffers(message), read
+        )
         if size > MAX_BATCH_BYTES:
             raise Bomb(
                 f"a batch takes {size} bytes in memory, more than {MAX_BATCH_BYTES}; "
@@ -114,11 +124,15 @@ class WantedColumns:
         self._stored += size
 
     def is_sliceable(self, message: Message) -> bool:
-        """Say whether only a large column of plain strings is wanted of a batch that is not compressed."""
+        """Say whether only a large column of plain strings is wanted of a batch that
+        is not compressed.
+        """
         if message.compressed or self.names or len(self.text) != 1:
             return False
         column_type: Any = self._schema.field(self.text[0]).type
-        is_string = pa.types.is_string(column_type) or pa.types.is_large_string(column_type)
+        is_string = pa.types.is_string(column_type) or pa.types.is_large_string(
+            column_type
+        )
         size = sum(length for _, length in self._wanted_buffers(message))
         return is_string and size > SLICED_BYTES
 
@@ -131,7 +145,9 @@ class WantedColumns:
         """
         buffers = self._wanted_buffers(batch.message)
         has_64_bits = pa.types.is_large_string(self._schema.field(self.text[0]).type)
-        texts = _sliced_texts(batch.read, buffers, batch.message.rows, has_64_bits=has_64_bits)
+        texts = _sliced_texts(
+            batch.read, buffers, batch.message.rows, has_64_bits=has_64_bits
+        )
         return ((None, text) for text in texts)
 
     def rows(self, batch: pa.RecordBatch) -> Iterator[Piece]:
@@ -152,7 +168,9 @@ class WantedColumns:
             yield columns, text
 
     def _wanted_buffers(self, message: Message) -> list[tuple[int, ...]]:
-        """Return (offset, size) of the buffers that are decoded: of a dictionary all."""
+        """Return (offset, size) of the buffers that are decoded: of a dictionary
+        all.
+        """
         if message.kind != BATCH:
             return message.buffers
         indices_of_columns = arrow_messages.column_buffers(self._schema, message)
@@ -178,24 +196,38 @@ def _sliced_texts(
         Bomb: One text has more than 1 GiB.
     """
     width = np.dtype("<i8" if has_64_bits else "<i4")
-    (validity_start, validity_size), (offsets_start, offsets_size), (data_start, data_size) = buffers
-    if offsets_size < width.itemsize * (rows + 1) or 0 < validity_size < (rows + 7) // 8:
+    (
+        (validity_start, validity_size),
+        (offsets_start, offsets_size),
+        (data_start, data_size),
+    ) = buffers
+    if (
+        offsets_size < width.itemsize * (rows + 1)
+        or 0 < validity_size < (rows + 7) // 8
+    ):
         raise ValueError(f"its buffers are too short for {rows} rows")
 
     row = 0
     while row < rows:
-        # 1. The offsets of the next rows. As many rows as fit into a slice are taken, at least one.
+        # 1. The offsets of the next rows. As many rows as fit into a slice are taken,
+        #    at least one.
         count = min(_SLICE_ROWS, rows - row)
-        raw_offsets = pread(width.itemsize * (count + 1), offsets_start + width.itemsize * row)
+        raw_offsets = pread(
+            width.itemsize * (count + 1), offsets_start + width.itemsize * row
+        )
         offsets = np.frombuffer(raw_offsets, width, count + 1).astype(np.int64)
         if (np.diff(offsets) < 0).any() or offsets[0] < 0 or offsets[-1] > data_size:
             raise ValueError("an offset decreases, or is outside the data")
-        count = int(np.searchsorted(offsets, offsets[0] + _SLICE_BYTES, side="right")) - 1
+        count = (
+            int(np.searchsorted(offsets, offsets[0] + _SLICE_BYTES, side="right")) - 1
+        )
         count = max(1, count)
         start = int(offsets[0])
         stop = int(offsets[count])
         if stop - start > _MAX_TEXT_BYTES:
-            raise Bomb(f"one text has {stop - start} bytes, more than {_MAX_TEXT_BYTES}")
+            raise Bomb(
+                f"one text has {stop - start} bytes, more than {_MAX_TEXT_BYTES}"
+            )
 
         # 2. Their texts, as an array whose offsets begin at 0.
         validity = None
@@ -209,7 +241,9 @@ def _sliced_texts(
 
 
 def _validity_of_rows(pread: Pread, validity_start: int, row: int, count: int) -> Any:
-    """Return the validity bits of some rows; they begin at a whole byte only by chance, and are packed anew."""
+    """Return the validity bits of some rows; they begin at a whole byte only by
+    chance, and are packed anew.
+    """
     bits_before = row % 8
     size = (bits_before + count + 7) // 8
     raw = np.frombuffer(pread(size, validity_start + row // 8), np.uint8)

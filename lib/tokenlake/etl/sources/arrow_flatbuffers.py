@@ -1,4 +1,6 @@
-"""Tables of FlatBuffers, as far as Arrow's messages use them; every access is checked."""
+"""Tables of FlatBuffers, as far as Arrow's messages use them; every access is
+checked.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from typing import final
 
 @final
 class FlatTable:
-    """One table: fields are found through a table of offsets that lies elsewhere in the same bytes.
+    """One table: fields are found through a table of offsets that lies elsewhere in the
+    same bytes.
 
     ============================== =========================================================
     at the table                   signed distance back to its table of offsets
@@ -16,7 +19,8 @@ class FlatTable:
     table of offsets, 4 + 2 field  distance from the table to the field; 0 for a missing one
     ============================== =========================================================
 
-    All methods raise ValueError if the bytes are not consistent. Fields are numbered from 0.
+    All methods raise ValueError if the bytes are not consistent. Fields are numbered
+    from 0.
     """
 
     def __init__(self, data: bytes, offset: int | None = None) -> None:
@@ -45,7 +49,9 @@ class FlatTable:
         return FlatTable(self._data, place + self._number("<I", place))
 
     def structs(self, field: int, layout: str) -> list[tuple[int, ...]]:
-        """Return the vector of structs, or of numbers, that a field refers to; [] if it is missing."""
+        """Return the vector of structs, or of numbers, that a field refers to; [] if
+        it is missing.
+        """
         place = self._place_of(field)
         if not place:
             return []
@@ -72,4 +78,6 @@ class FlatTable:
         try:
             return struct.unpack_from(layout, self._data, offset)[0]
         except struct.error as error:
-            raise ValueError(f"an offset of {offset} bytes is outside the metadata") from error
+            raise ValueError(
+                f"an offset of {offset} bytes is outside the metadata"
+            ) from error

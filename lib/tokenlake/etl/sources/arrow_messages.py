@@ -1,4 +1,5 @@
-"""The messages of Arrow IPC files and streams: their place and content, from their metadata alone.
+"""The messages of Arrow IPC files and streams: their place and content, from their
+metadata alone.
 
 A message has a length, metadata (FlatBuffers) of that length, and a body of buffers::
 
@@ -32,7 +33,9 @@ STREAM_MARK: Final = b"\xff\xff\xff\xff"
 FEATHER_V1: Final = b"FEA1"
 CONTINUATION: Final = b"\xff\xff\xff\xff"
 FILE_START: Final = 8
-"""Size in bytes of the magic and two bytes of padding, behind which the first message begins."""
+"""Size in bytes of the magic and two bytes of padding, behind which the first
+message begins.
+"""
 SCHEMA: Final = 1
 DICTIONARY: Final = 2
 BATCH: Final = 3
@@ -49,10 +52,13 @@ _BATCH_VARIADIC_COUNTS: Final = 4
 _FOOTER_DICTIONARIES: Final = 2
 _FOOTER_BATCHES: Final = 3
 
-_BYTES_TYPES: Final = frozenset({pa.string(), pa.large_string(), pa.binary(), pa.large_binary()})
+_BYTES_TYPES: Final = frozenset(
+    {pa.string(), pa.large_string(), pa.binary(), pa.large_binary()}
+)
 _MAX_METADATA: Final = 256 << 20
 _TAIL_BYTES: Final = 10  # the footer's length and the magic
-_PADDING: Final = 128  # alignment and an end mark may stand between messages; no message is as small
+# Alignment and an end mark may stand between messages; no message is as small.
+_PADDING: Final = 128
 _PREFIX: Final = 8  # of a compressed buffer: its size once it is decompressed
 
 
@@ -84,7 +90,8 @@ class Message:
         rows: Number of rows of a batch.
         body: Size in bytes of the body, which follows the metadata.
         buffers: (offset, size) of each buffer in the body.
-        compressed: Whether every buffer begins with the size it has once it is decompressed.
+        compressed: Whether every buffer begins with the size it has once it is
+            decompressed.
         variadic: Number of data buffers of each column of views.
     """
 
@@ -110,7 +117,9 @@ class FileBlocks:
 
 
 def parse_message(metadata: bytes) -> Message:
-    """Return the content of metadata without the length in front of it; ValueError if it is not consistent."""
+    """Return the content of metadata without the length in front of it; ValueError
+    if it is not consistent.
+    """
     # The header of a batch is the batch; that of a dictionary holds it.
     root = FlatTable(metadata)
     kind = root.scalar(_MESSAGE_KIND, "<B")
@@ -131,7 +140,9 @@ def parse_message(metadata: bytes) -> Message:
         buffers = batch.structs(_BATCH_BUFFERS, "<qq")
         is_compressed = batch.table(_BATCH_COMPRESSION) is not None
         variadic = [count for (count,) in batch.structs(_BATCH_VARIADIC_COUNTS, "<q")]
-    is_outside = any(offset < 0 or size < 0 or offset + size > body for offset, size in buffers)
+    is_outside = any(
+        offset < 0 or size < 0 or offset + size > body for offset, size in buffers
+    )
     if body < 0 or rows < 0 or is_outside:
         raise ValueError(
             f"a message records {rows} rows and {body} bytes, but its buffers are outside of them"
@@ -147,9 +158,11 @@ def parse_message(metadata: bytes) -> Message:
 
 
 def metadata_size(prefix: bytes) -> tuple[int, int]:
-    """Return the size of the length field, and of the metadata behind it, both in bytes.
+    """Return the size of the length field, and of the metadata behind it, both in
+    bytes.
 
-    The size 0 of metadata marks the end of a stream. Streams before Arrow 0.15 have no continuation marker.
+    The size 0 of metadata marks the end of a stream. Streams before Arrow 0.15 have no
+    continuation marker.
 
     Args:
         prefix: First 8 bytes of a message.
@@ -177,7 +190,9 @@ def file_blocks(pread: Pread, size: int) -> FileBlocks:
     # 1. The footer's place.
     tail = pread(_TAIL_BYTES, max(size - _TAIL_BYTES, 0))
     if len(tail) < _TAIL_BYTES or tail[4:] != MAGIC:
-        raise ValueError("it does not end with the bytes ARROW1; the file is truncated or was never finished")
+        raise ValueError(
+            "it does not end with the bytes ARROW1; the file is truncated or was never finished"
+        )
     footer_size = int(struct.unpack_from("<i", tail)[0])
     footer_stop = size - _TAIL_BYTES
     if not 0 < footer_size <= footer_stop - FILE_START:
@@ -190,9 +205,13 @@ def file_blocks(pread: Pread, size: int) -> FileBlocks:
     batches = _listed_blocks(footer, _FOOTER_BATCHES)
     blocks = dictionaries + batches
     for block in blocks:
-        is_inside = block.offset >= FILE_START and block.offset + block.size <= footer_stop
+        is_inside = (
+            block.offset >= FILE_START and block.offset + block.size <= footer_stop
+        )
         if not is_inside or min(block.metadata, block.body) < 0:
-            raise ValueError(f"it lists a block at byte {block.offset} that is outside the file")
+            raise ValueError(
+                f"it lists a block at byte {block.offset} that is outside the file"
+            )
     _check_complete(pread, blocks, footer_start)
     return FileBlocks(dictionaries=dictionaries, batches=batches)
 
@@ -206,7 +225,8 @@ def _listed_blocks(footer: FlatTable, field: int) -> list[Block]:
 def _check_complete(pread: Pread, blocks: list[Block], footer_start: int) -> None:
     """Raise ValueError unless the blocks fill the file from its schema to its footer.
 
-    A footer has no checksum: a flipped bit in it can leave batches out, whose bytes then belong to no block.
+    A footer has no checksum: a flipped bit in it can leave batches out, whose bytes
+    then belong to no block.
     """
     length_size, size = metadata_size(pread(8, FILE_START).ljust(8, b"\0"))
     expected = FILE_START + length_size + size
@@ -231,27 +251,39 @@ def read_message(pread: Pread, block: Block, kind: int) -> Message:
     data = pread(block.metadata, block.offset)
     length_size, size = metadata_size(data[:8].ljust(8, b"\0"))
     if length_size + size > len(data):
-        raise ValueError(f"the message at byte {block.offset} is longer than the footer records")
+        raise ValueError(
+            f"the message at byte {block.offset} is longer than the footer records"
+        )
     message = parse_message(data[length_size : length_size + size])
     if message.kind != kind or message.body > block.body:
         noun = "batch" if kind == BATCH else "dictionary"
-        raise ValueError(f"at byte {block.offset} there is no {noun} of {block.body} bytes")
+        raise ValueError(
+            f"at byte {block.offset} there is no {noun} of {block.body} bytes"
+        )
     return message
 
 
 def column_buffers(schema: pa.Schema, message: Message) -> list[list[int]]:
-    """Return the indices of each top-level column's buffers; ValueError if their number is not the schema's."""
+    """Return the indices of each top-level column's buffers; ValueError if their
+    number is not the schema's.
+    """
     variadic = iter(message.variadic)
     counts = [_count_buffers(field.type, variadic) for field in schema]
     if sum(counts) != len(message.buffers):
-        raise ValueError(f"a batch has {len(message.buffers)} buffers, its schema needs {sum(counts)}")
+        raise ValueError(
+            f"a batch has {len(message.buffers)} buffers, its schema needs {sum(counts)}"
+        )
     starts = accumulate(counts, initial=0)
-    return [list(range(start, start + count)) for start, count in zip(starts, counts, strict=False)]
+    return [
+        list(range(start, start + count))
+        for start, count in zip(starts, counts, strict=False)
+    ]
 
 
 def _count_buffers(column_type: Any, variadic: Iterator[int]) -> int:
     """Return the number of buffers of a column, those of its children included."""
-    # Buffers of the column itself: validity, and for most types data; strings and views of lists have one more.
+    # Buffers of the column itself: validity, and for most types data; strings and views
+    # of lists have one more.
     types = pa.types
     if isinstance(column_type, pa.BaseExtensionType):
         return _count_buffers(column_type.storage_type, variadic)
@@ -279,8 +311,11 @@ def _count_buffers(column_type: Any, variadic: Iterator[int]) -> int:
     return total
 
 
-def decoded_bytes(message: Message, buffers: Iterable[tuple[int, ...]], pread: Pread) -> int:
-    """Return the number of bytes that some buffers of a message take in memory, compressed and decompressed.
+def decoded_bytes(
+    message: Message, buffers: Iterable[tuple[int, ...]], pread: Pread
+) -> int:
+    """Return the number of bytes that some buffers of a message take in memory,
+    compressed and decompressed.
 
     Args:
         message: The message.
@@ -298,19 +333,24 @@ def decoded_bytes(message: Message, buffers: Iterable[tuple[int, ...]], pread: P
 
 
 def is_file(data: InputBytes) -> bool:
-    """Say whether an input has the file format, not the stream format; its first bytes tell them apart.
+    """Say whether an input has the file format, not the stream format; its first bytes
+    tell them apart.
 
     Raises:
         DamagedFileError: The input is empty, an old Feather file, or no Arrow at all.
     """
     if not data.file.size:
-        raise damaged(data.file, "it is empty; even an Arrow file without rows has some bytes")
+        raise damaged(
+            data.file, "it is empty; even an Arrow file without rows has some bytes"
+        )
     if data.file.compression:
         return False
     head = data.pread(len(MAGIC), 0)
     if head.startswith(FEATHER_V1):
         raise unsuitable(
-            data.file, "it is a Feather file of version 1", "write it again with pyarrow.feather"
+            data.file,
+            "it is a Feather file of version 1",
+            "write it again with pyarrow.feather",
         )
     if head == MAGIC:
         return True
@@ -320,8 +360,12 @@ def is_file(data: InputBytes) -> bool:
     return False
 
 
-def batch_sizes(file: InputFile, storage_options: Mapping[str, Any] | None = None) -> list[int] | None:
-    """Return the size in bytes of every record batch of an Arrow file; None for a stream. Only the footer is read."""
+def batch_sizes(
+    file: InputFile, storage_options: Mapping[str, Any] | None = None
+) -> list[int] | None:
+    """Return the size in bytes of every record batch of an Arrow file; None for a
+    stream. Only the footer is read.
+    """
     with opened(file, storage_options) as data:
         if not is_file(data):
             return None
@@ -329,13 +373,16 @@ def batch_sizes(file: InputFile, storage_options: Mapping[str, Any] | None = Non
 
 
 def read_footer(data: InputBytes) -> FileBlocks:
-    """Return the messages that the footer of an Arrow file lists; DamagedFileError if it cannot be read."""
+    """Return the messages that the footer of an Arrow file lists; DamagedFileError
+    if it cannot be read.
+    """
     with reading(data.file, "its footer"):
         return file_blocks(data.pread, data.file.size)
 
 
 def batch_starts(data: InputBytes) -> list[int]:
-    """Return the row index of the first row of every record batch of an Arrow file, followed by the number of rows.
+    """Return the row index of the first row of every record batch of an Arrow file,
+    followed by the number of rows.
 
     Raises:
         DamagedFileError: The file is cut or corrupt.

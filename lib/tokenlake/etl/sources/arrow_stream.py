@@ -1,7 +1,9 @@
-"""Messages of Arrow streams, and of files that are compressed as a whole, read from the beginning.
+"""Messages of Arrow streams, and of files that are compressed as a whole, read from the
+beginning.
 
-pyarrow decodes them, but takes a stream that was cut between two batches for a whole one. The messages are therefore
-read here, up to the marker of the stream's end, and handed to pyarrow one by one.
+pyarrow decodes them, but takes a stream that was cut between two batches for a whole
+one. The messages are therefore read here, up to the marker of the stream's end, and
+handed to pyarrow one by one.
 """
 
 from __future__ import annotations
@@ -15,15 +17,27 @@ import pyarrow as pa
 import pyarrow.ipc
 
 from tokenlake.etl.sources import arrow_messages, columnar
-from tokenlake.etl.sources.arrow_columns import MAX_BATCH_BYTES, StoredBatch, WantedColumns
-from tokenlake.etl.sources.arrow_messages import BATCH, DICTIONARY, MAGIC, SCHEMA, Message
+from tokenlake.etl.sources.arrow_columns import (
+    MAX_BATCH_BYTES,
+    StoredBatch,
+    WantedColumns,
+)
+from tokenlake.etl.sources.arrow_messages import (
+    BATCH,
+    DICTIONARY,
+    MAGIC,
+    SCHEMA,
+    Message,
+)
 from tokenlake.etl.sources.byte_stream import ByteStream
 from tokenlake.etl.sources.input_bytes import InputBytes
 from tokenlake.etl.sources.inputs import FileRange
 from tokenlake.etl.sources.parsed import Want
 
 _PREFIX_BYTES: Final = 8
-"""Size of the beginning of a message, marker and length of its metadata; the magic of a file has as many bytes."""
+"""Size of the beginning of a message, marker and length of its metadata; the magic
+of a file has as many bytes.
+"""
 _DRAIN_BYTES: Final = 1 << 20
 _OLD_END: Final = bytes(4)  # end of a stream before Arrow 0.15
 _IPC: Final[Any] = pyarrow.ipc
@@ -49,8 +63,11 @@ class StreamMessage(NamedTuple):
         return self.body[offset : offset + size]
 
 
-def open_stream(part: FileRange, data: InputBytes, want: Want) -> tuple[WantedColumns, Iterator[StoredBatch]]:
-    """Return the wanted columns of a stream, or of a file that is compressed as a whole, and its batches.
+def open_stream(
+    part: FileRange, data: InputBytes, want: Want
+) -> tuple[WantedColumns, Iterator[StoredBatch]]:
+    """Return the wanted columns of a stream, or of a file that is compressed as a
+    whole, and its batches.
 
     Raises:
         DamagedFileError: The schema cannot be read, or a wanted column is missing.
@@ -58,14 +75,18 @@ def open_stream(part: FileRange, data: InputBytes, want: Want) -> tuple[WantedCo
     messages = _read_messages(data)
     with columnar.reading(part.file, "its schema"):
         schema = next(messages)
-        columns = WantedColumns(part.file, _IPC.read_schema(pa.py_buffer(schema.metadata)), want)
+        columns = WantedColumns(
+            part.file, _IPC.read_schema(pa.py_buffer(schema.metadata)), want
+        )
     return columns, _batches(schema, messages, columns)
 
 
 def _batches(
     schema: StreamMessage, messages: Iterator[StreamMessage], columns: WantedColumns
 ) -> Iterator[StoredBatch]:
-    """Yield the batches behind a schema; dictionaries are handed to pyarrow as they come."""
+    """Yield the batches behind a schema; dictionaries are handed to pyarrow as they
+    come.
+    """
     feed = _Feed()
     feed.put(schema.metadata)
     reader = _IPC.open_stream(pa.PythonFile(feed, mode="r"), options=columns.options)
@@ -106,11 +127,17 @@ def _read_messages(data: InputBytes) -> Iterator[StreamMessage]:
         metadata = prefix + reader.read(size + length_size - _PREFIX_BYTES)
         message = arrow_messages.parse_message(metadata[length_size:])
         if message.body > MAX_BATCH_BYTES:
-            raise ValueError(f"a message has {message.body} bytes, more than {MAX_BATCH_BYTES}")
+            raise ValueError(
+                f"a message has {message.body} bytes, more than {MAX_BATCH_BYTES}"
+            )
         if message.kind not in expected_kinds:
             if expected_kinds == (SCHEMA,):
-                raise ValueError("it does not begin with a schema; expected an Arrow file or stream")
-            raise ValueError("there is another schema, or an unknown message, between the batches")
+                raise ValueError(
+                    "it does not begin with a schema; expected an Arrow file or stream"
+                )
+            raise ValueError(
+                "there is another schema, or an unknown message, between the batches"
+            )
         expected_kinds = (BATCH, DICTIONARY)
         body = reader.read(message.body)
         bytes_read = reader.consumed() if message.kind == BATCH else 0
@@ -139,14 +166,16 @@ class _StreamReader:
 
         Args:
             size: Number of bytes.
-            may_end: Whether a stream of old Arrow releases may end here, with four zero bytes.
+            may_end: Whether a stream of old Arrow releases may end here, with four zero
+                bytes.
 
         Raises:
             ValueError: The stream is cut.
         """
         bytes_left = self._file.size - self._offset
         if size > bytes_left and not self._file.compression and not may_end:
-            # Checked before the bytes are read: a damaged length may ask for any number of them.
+            # Checked before the bytes are read: a damaged length may ask for any number
+            # of them.
             raise ValueError(
                 f"{size} bytes are expected at byte {self._offset}, {bytes_left} exist: it is truncated"
             )
@@ -165,7 +194,9 @@ class _StreamReader:
         return self._stream.consumed()
 
     def check_end(self, *, is_file: bool) -> None:
-        """Read to the end of the stream; ValueError if something follows, or a file has no magic at its end."""
+        """Read to the end of the stream; ValueError if something follows, or a file
+        has no magic at its end.
+        """
         tail = b""
         while data := self._stream.read(_DRAIN_BYTES):
             if not is_file:
@@ -179,14 +210,18 @@ class _StreamReader:
 
 @final
 class _Feed(io.RawIOBase):
-    """A stream of messages that are put in one by one, and handed to pyarrow without a copy."""
+    """A stream of messages that are put in one by one, and handed to pyarrow without
+    a copy.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._parts: deque[memoryview] = deque()
 
     def put(self, *parts: bytes) -> None:
-        """Append the parts of a message; empty ones would look like the end of the stream."""
+        """Append the parts of a message; empty ones would look like the end of the
+        stream.
+        """
         self._parts.extend(memoryview(part) for part in parts if part)
 
     def readable(self) -> bool:

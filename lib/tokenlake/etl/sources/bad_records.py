@@ -1,4 +1,6 @@
-"""Faults of records, the bad records made of them, and the error that ends a build on the first."""
+"""Faults of records, the bad records made of them, and the error that ends a build
+on the first.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ class Fault:
     Attributes:
         reason: Stable code, such as ``null_text``.
         detail: Sentence for people.
-        column: Name of the column or field that the fault is about; "" where it is about no single one.
+        column: Name of the column or field that the fault is about; "" where it is
+            about no single one.
     """
 
     reason: str
@@ -26,7 +29,10 @@ class Fault:
 
 def too_long(size: int, max_record_bytes: int) -> Fault:
     """Return the fault of a line of `size` bytes, which is longer than the limit."""
-    return Fault("line_too_long", f"the line has {size} bytes, max_record_bytes is {max_record_bytes}")
+    return Fault(
+        "line_too_long",
+        f"the line has {size} bytes, max_record_bytes is {max_record_bytes}",
+    )
 
 
 RAW_LIMIT: Final = 64 << 10
@@ -40,13 +46,15 @@ class BadRecord:
     Attributes:
         file: Path of the input relative to its listing's root.
         file_id: Identity of the input, see :func:`tokenlake.base.fingerprint.file_id`.
-        position: Byte offset of the line's start in the decompressed file, from 0, for JSON Lines and lines of text;
-            index of the first id, from 0, in a stream of ids; row index, from 0, in other formats; 0 for a whole text
-            file.
-        line: Line number in the file, from 1; None for formats without lines, and if it was not counted.
+        position: Byte offset of the line's start in the decompressed file, from 0, for
+            JSON Lines and lines of text; index of the first id, from 0, in a stream of
+            ids; row index, from 0, in other formats; 0 for a whole text file.
+        line: Line number in the file, from 1; None for formats without lines, and if it
+            was not counted.
         reason: Stable code such as ``null_text`` or ``invalid_json``.
         detail: One sentence for people.
-        raw: First 64 KiB of the record as it stands in the input, empty for a record without bytes of its own.
+        raw: First 64 KiB of the record as it stands in the input, empty for a record
+            without bytes of its own.
     """
 
     file: str
@@ -89,8 +97,8 @@ class BadLine(NamedTuple):
 
     Attributes:
         position: As in :class:`BadRecord`.
-        line_index: Index of its line in the block, from 0; None where there are no lines. :class:`BadRecord` has the
-            line number in the file, from 1.
+        line_index: Index of its line in the block, from 0; None where there are no
+            lines. :class:`BadRecord` has the line number in the file, from 1.
         fault: Reason for which it cannot be used.
         raw: Its first 64 KiB.
     """

@@ -12,7 +12,11 @@ import pyarrow as pa
 
 from tokenlake.etl.sources.contents import HEAD_BYTES, check_records
 from tokenlake.etl.sources.decompress import StreamReader
-from tokenlake.etl.sources.file_signatures import SIGNATURE_BYTES, check_compressed, kind_of
+from tokenlake.etl.sources.file_signatures import (
+    SIGNATURE_BYTES,
+    check_compressed,
+    kind_of,
+)
 from tokenlake.etl.sources.input_bytes import InputBytes
 from tokenlake.etl.sources.input_errors import damaged, unsuitable
 
@@ -24,10 +28,11 @@ FREE_BYTES: Final = 256 << 20
 class ByteStream:
     """The bytes of a file, plain or compressed, read once from the beginning.
 
-    All members of gzip are read, all frames of zstd and lz4, all streams of bzip2 and xz. The decompressors raise if a
-    member is cut, if its checksum differs, and if anything but another member follows; zstandard's own reader would end
-    early in silence. The size of the decompressed data is bounded by the input's `max_expansion` times the stored bytes
-    that were read for it.
+    All members of gzip are read, all frames of zstd and lz4, all streams of bzip2 and
+    xz. The decompressors raise if a member is cut, if its checksum differs, and if
+    anything but another member follows; zstandard's own reader would end early in
+    silence. The size of the decompressed data is bounded by the input's `max_expansion`
+    times the stored bytes that were read for it.
     """
 
     def __init__(self, data: InputBytes) -> None:
@@ -37,7 +42,8 @@ class ByteStream:
             data: The open file.
 
         Raises:
-            DamagedFileError: A compressed file is not compressed, or otherwise than its extension says, or is empty.
+            DamagedFileError: A compressed file is not compressed, or otherwise than its
+                extension says, or is empty.
         """
         self._file = data.file
         self._data = data
@@ -45,7 +51,8 @@ class ByteStream:
         self._counted = 0  # stored bytes that `consumed` has returned
         self._raw = data.as_file()
         self._stream: Any = None  # decompressor, None for a plain file
-        # First decompressed bytes, which are checked and not returned yet; None: not read yet.
+        # First decompressed bytes, which are checked and not returned yet; None: not
+        # read yet.
         self._head: bytes | None = None
         compression = data.file.compression
         if compression:
@@ -54,14 +61,17 @@ class ByteStream:
             if compression in ("bzip2", "xz"):
                 self._stream = StreamReader(buffered, compression)
             else:
-                self._stream = pa.CompressedInputStream(pa.PythonFile(buffered, mode="r"), compression)
+                self._stream = pa.CompressedInputStream(
+                    pa.PythonFile(buffered, mode="r"), compression
+                )
 
     def read(self, size: int) -> bytes:
         """Return `size` bytes, fewer only at the end.
 
         Raises:
             DamagedFileError: The stream is broken.
-            UnsuitableFileError: Its first bytes are those of another format than the name says.
+            UnsuitableFileError: Its first bytes are those of another format than the
+                name says.
         """
         if self._stream is None:
             data = self._data.pread(size, self._offset)
@@ -76,7 +86,9 @@ class ByteStream:
         return data
 
     def read_into(self, view: memoryview) -> int:
-        """Fill `view` and return the number of bytes read, fewer only at the end; errors as in :meth:`read`."""
+        """Fill `view` and return the number of bytes read, fewer only at the end;
+        errors as in :meth:`read`.
+        """
         if self._stream is None:
             count = self._data.read_into(view, self._offset)
             self._offset += count
@@ -108,7 +120,9 @@ class ByteStream:
         return self._decompress(size)
 
     def _read_head(self) -> bytes:
-        """Return the first decompressed bytes; UnsuitableFileError if they begin another format than the name says."""
+        """Return the first decompressed bytes; UnsuitableFileError if they begin
+        another format than the name says.
+        """
         file = self._file
         head = b""
         while len(head) < HEAD_BYTES:
@@ -119,15 +133,15 @@ class ByteStream:
         if file.facts.textual:
             kind = kind_of(head)
             if kind is not None:
-                problem = (
-                    f"its {file.compression} stream contains {kind}, but its name indicates {file.format}"
-                )
+                problem = f"its {file.compression} stream contains {kind}, but its name indicates {file.format}"
                 raise unsuitable(file, problem, "decompress it")
             check_records(file, head)
         return head
 
     def _decompress(self, size: int) -> bytes:
-        """Return up to `size` bytes of the decompressor, none at the end; DamagedFileError if it is broken."""
+        """Return up to `size` bytes of the decompressor, none at the end;
+        DamagedFileError if it is broken.
+        """
         file = self._file
         try:
             data: bytes = self._stream.read(size)

@@ -1,4 +1,6 @@
-"""Subsets and splits that a dataset card declares: ``configs:`` in the front matter of ``README.md``."""
+"""Subsets and splits that a dataset card declares: ``configs:`` in the front matter
+of ``README.md``.
+"""
 
 from __future__ import annotations
 
@@ -8,44 +10,66 @@ from typing import Any, Final, cast
 
 from tokenlake.base.yaml_file import parse_yaml
 from tokenlake.errors import ConfigError
-from tokenlake.etl.sources.layout import CARD, DEFAULT, TRAIN, FolderLayout, Splits, matches
+from tokenlake.etl.sources.layout import (
+    CARD,
+    DEFAULT,
+    TRAIN,
+    FolderLayout,
+    Splits,
+    matches,
+)
 from tokenlake.etl.sources.split_names import SPLIT_NAME, splits_by_name
 
 _FENCE: Final = "---"
 _SHOWN_CHARACTERS: Final = 200
 
 
-def card_configs(card: str, repo: str, pattern: str | None = None) -> list[dict[str, Any]]:
-    """Return the entries of ``configs:`` in a card's front matter; none if there are none.
+def card_configs(
+    card: str, repo: str, pattern: str | None = None
+) -> list[dict[str, Any]]:
+    """Return the entries of ``configs:`` in a card's front matter; none if there are
+    none.
 
     Args:
         card: Text of README.md.
         repo: Id of the dataset on the Hub or name of the folder, for messages.
-        pattern: Pattern that could be written for `data_files` instead, for messages; None for files of the repository.
+        pattern: Pattern that could be written for `data_files` instead, for messages;
+            None for files of the repository.
 
     Raises:
-        ConfigError: The front matter is no YAML, or the entries do not have the Hub's form.
+        ConfigError: The front matter is no YAML, or the entries do not have the Hub's
+            form.
     """
     try:
         meta: object = parse_yaml(front_matter(card), CARD).data
     except ConfigError as error:
         reason = " ".join(str(error).split())[:_SHOWN_CHARACTERS]
-        raise _bad_card(repo, f"its front matter is not YAML ({reason})", pattern) from error
+        raise _bad_card(
+            repo, f"its front matter is not YAML ({reason})", pattern
+        ) from error
     if not isinstance(meta, dict):
         return []
     entries: object = cast("dict[str, Any]", meta).get("configs")
     if not entries:
         return []
     if not isinstance(entries, list):
-        raise _bad_card(repo, f"`configs` is a {type(entries).__name__}, expected a list", pattern)
+        raise _bad_card(
+            repo, f"`configs` is a {type(entries).__name__}, expected a list", pattern
+        )
     for entry in cast("list[object]", entries):
         if not isinstance(entry, dict) or not isinstance(entry.get("config_name"), str):
-            raise _bad_card(repo, f"an entry of `configs` has no config_name: {entry!r:.200}", pattern)
+            raise _bad_card(
+                repo,
+                f"an entry of `configs` has no config_name: {entry!r:.200}",
+                pattern,
+            )
     return cast("list[dict[str, Any]]", entries)
 
 
 def front_matter(card: str) -> str:
-    """Return the YAML between the two ``---`` lines that a card begins with; "" if there are none."""
+    """Return the YAML between the two ``---`` lines that a card begins with; "" if
+    there are none.
+    """
     lines = card.removeprefix("\ufeff").splitlines()
     if not lines or lines[0].rstrip() != _FENCE:
         return ""
@@ -56,7 +80,10 @@ def front_matter(card: str) -> str:
 
 
 def layout_by_card(
-    configs: Sequence[Mapping[str, Any]], paths: Sequence[str], repo: str, pattern: str | None = None
+    configs: Sequence[Mapping[str, Any]],
+    paths: Sequence[str],
+    repo: str,
+    pattern: str | None = None,
 ) -> FolderLayout:
     """Return the layout that the entries of a card's ``configs:`` describe.
 
@@ -64,7 +91,8 @@ def layout_by_card(
         configs: Entries as :func:`card_configs` returns them.
         paths: Paths of all data below the card's folder.
         repo: Id of the dataset on the Hub or name of the folder, for messages.
-        pattern: Pattern that could be written for `data_files` instead, as for :func:`card_configs`.
+        pattern: Pattern that could be written for `data_files` instead, as for
+            :func:`card_configs`.
 
     Raises:
         ConfigError: An entry cannot be used.
@@ -75,14 +103,21 @@ def layout_by_card(
         name = str(entry["config_name"])
         folder = str(entry.get("data_dir") or "").removeprefix("./").strip("/")
         prefix = f"{folder}/" if folder else ""
-        paths_inside = [path.removeprefix(prefix) for path in paths if path.startswith(prefix)]
+        paths_inside = [
+            path.removeprefix(prefix) for path in paths if path.startswith(prefix)
+        ]
         splits = _splits_of_entry(entry.get("data_files"), paths_inside, repo, pattern)
-        subsets[name] = {split: [prefix + path for path in files] for split, files in splits.items()}
+        subsets[name] = {
+            split: [prefix + path for path in files] for split, files in splits.items()
+        }
         if name == DEFAULT or entry.get("default") or len(configs) == 1:
             defaults.append(name)
-    # A subset is the default one by its name, by ``default: true``, or because it is the only one.
+    # A subset is the default one by its name, by ``default: true``, or because it is
+    # the only one.
     if len(defaults) > 1:
-        raise _bad_card(repo, f"it has several default subsets: {', '.join(defaults)}", pattern)
+        raise _bad_card(
+            repo, f"it has several default subsets: {', '.join(defaults)}", pattern
+        )
     default = defaults[0] if defaults else None
     return FolderLayout(subsets, default, "card")
 
@@ -90,7 +125,9 @@ def layout_by_card(
 def _splits_of_entry(
     data_files: object, paths: Sequence[str], repo: str, pattern: str | None
 ) -> dict[str, list[str]]:
-    """Return the splits of a subset: by its ``data_files``, or by the names of its files if it has none."""
+    """Return the splits of a subset: by its ``data_files``, or by the names of its
+    files if it has none.
+    """
     if data_files is None:
         return splits_by_name(matches("**", paths))
     splits: dict[str, list[str]] = {}
@@ -107,11 +144,15 @@ def _all_matches(patterns: Iterable[str], paths: Sequence[str]) -> list[str]:
     return sorted(matching)
 
 
-def _patterns_of_splits(data_files: object, repo: str, pattern: str | None) -> dict[str, list[str]]:
-    """Read ``data_files`` of a card: a pattern, a list of patterns, or a list of {split, path}.
+def _patterns_of_splits(
+    data_files: object, repo: str, pattern: str | None
+) -> dict[str, list[str]]:
+    """Read ``data_files`` of a card: a pattern, a list of patterns, or a list of
+    {split, path}.
 
     Raises:
-        ConfigError: The value has another form, names a split twice, or points outside of the repository.
+        ConfigError: The value has another form, names a split twice, or points outside
+            of the repository.
     """
     # Patterns without a split are those of train.
     items: list[object] = [data_files]
@@ -127,10 +168,20 @@ def _patterns_of_splits(data_files: object, repo: str, pattern: str | None) -> d
             mapping = cast("dict[str, object]", item)
         split = mapping.get("split")
         patterns = _texts_of(mapping.get("path"))
-        if not isinstance(split, str) or not SPLIT_NAME.fullmatch(split) or patterns is None:
-            raise _bad_card(repo, f"an entry of data_files is not {{split, path}}: {item!r:.200}", pattern)
+        if (
+            not isinstance(split, str)
+            or not SPLIT_NAME.fullmatch(split)
+            or patterns is None
+        ):
+            raise _bad_card(
+                repo,
+                f"an entry of data_files is not {{split, path}}: {item!r:.200}",
+                pattern,
+            )
         if split in patterns_of_split:
-            raise _bad_card(repo, f"split {split!r} occurs twice in data_files of a subset", pattern)
+            raise _bad_card(
+                repo, f"split {split!r} occurs twice in data_files of a subset", pattern
+            )
         for path in patterns:
             if "://" in path or ".." in PurePosixPath(path).parts:
                 problem = f"it points outside the repository: {path!r}; name those files in data_files"

@@ -1,15 +1,16 @@
 """Statistics of a column, and the predicates that they rule out.
 
-From the statistics of a stretch of records it may follow that a predicate holds for none of them. An example: with
-``x`` between 10 and 20, ``x > 30`` holds nowhere, and neither does ``x > 30 AND y = 1``.
+From the statistics of a stretch of records it may follow that a predicate holds for
+none of them. An example: with ``x`` between 10 and 20, ``x > 30`` holds nowhere, and
+neither does ``x > 30 AND y = 1``.
 
-Only comparisons of a column with constants are judged, and only where Python compares the values exactly as DuckDB
-does:
+Only comparisons of a column with constants are judged, and only where Python compares
+the values exactly as DuckDB does:
 
-- DuckDB counts NaN as the greatest number, and statistics leave it out. The upper bound of a float is therefore
-  unknown.
-- A float may have 32 bits, and DuckDB then rounds the constant to 32 bits. Only constants that are exact in 32 bits
-  count.
+- DuckDB counts NaN as the greatest number, and statistics leave it out. The upper bound
+  of a float is therefore unknown.
+- A float may have 32 bits, and DuckDB then rounds the constant to 32 bits. Only
+  constants that are exact in 32 bits count.
 - Strings compare by their UTF-8 bytes, which is the order of Python's code points.
 """
 
@@ -40,8 +41,10 @@ class ColumnRange:
     """Statistics of one column in a stretch of records.
 
     Attributes:
-        low: Lower bound of the values that are not null, None if unknown; it need not be tight.
-        high: Upper bound of the values that are not null, None if unknown; it need not be tight.
+        low: Lower bound of the values that are not null, None if unknown; it need not
+            be tight.
+        high: Upper bound of the values that are not null, None if unknown; it need not
+            be tight.
         nulls: Number of nulls, None if unknown.
         rows: Number of records.
     """
@@ -79,14 +82,17 @@ def holds_nowhere(node: Node, ranges: Ranges) -> bool:
                 return False
             left = node["left"]
             right = node["right"]
-            return _comparison_holds_nowhere(operator, left, right, ranges) or _comparison_holds_nowhere(
-                _FLIPPED[operator], right, left, ranges
-            )
+            return _comparison_holds_nowhere(
+                operator, left, right, ranges
+            ) or _comparison_holds_nowhere(_FLIPPED[operator], right, left, ranges)
         case "BETWEEN", _:
             return _between_holds_nowhere(node, ranges)
         case "OPERATOR", "COMPARE_IN":
             column, *values = node["children"]
-            return all(_comparison_holds_nowhere("EQUAL", column, value, ranges) for value in values)
+            return all(
+                _comparison_holds_nowhere("EQUAL", column, value, ranges)
+                for value in values
+            )
         case "OPERATOR", "OPERATOR_IS_NULL":
             column_range = _range_of(node["children"][0], ranges)
             return column_range is not None and column_range.nulls == 0
@@ -97,8 +103,12 @@ def holds_nowhere(node: Node, ranges: Ranges) -> bool:
             return False
 
 
-def _comparison_holds_nowhere(operator: str, column: Node, constant: Node, ranges: Ranges) -> bool:
-    """Say whether ``column operator constant`` is surely false or null; False if the sides are something else."""
+def _comparison_holds_nowhere(
+    operator: str, column: Node, constant: Node, ranges: Ranges
+) -> bool:
+    """Say whether ``column operator constant`` is surely false or null; False if the
+    sides are something else.
+    """
     column_range = _range_of(column, ranges)
     value = _constant_value(constant)
     if column_range is None or value is None:
@@ -106,7 +116,8 @@ def _comparison_holds_nowhere(operator: str, column: Node, constant: Node, range
     if column_range.is_all_null:
         return True
 
-    # A bound that is unknown, or that Python compares differently, says nothing. The other bound still may.
+    # A bound that is unknown, or that Python compares differently, says nothing. The
+    # other bound still may.
     low = column_range.low
     if not _is_comparable(low, value):
         low = None
@@ -115,7 +126,9 @@ def _comparison_holds_nowhere(operator: str, column: Node, constant: Node, range
         high = None
     match operator:
         case "EQUAL":
-            return (low is not None and value < low) or (high is not None and value > high)
+            return (low is not None and value < low) or (
+                high is not None and value > high
+            )
         case "LESSTHAN":
             return low is not None and low >= value
         case "LESSTHANOREQUALTO":
@@ -140,19 +153,25 @@ def _between_holds_nowhere(node: Node, ranges: Ranges) -> bool:
     low = column_range.low
     high = column_range.high
     is_above = _is_comparable(low, upper) and low > upper  # NaN is above `upper`, too
-    is_below = _is_comparable(high, lower) and high < lower and _is_comparable(high, upper)
+    is_below = (
+        _is_comparable(high, lower) and high < lower and _is_comparable(high, upper)
+    )
     return is_above or is_below
 
 
 def _range_of(node: Node, ranges: Ranges) -> ColumnRange | None:
-    """Return the statistics of a node that is a top-level column; None for any other node."""
+    """Return the statistics of a node that is a top-level column; None for any other
+    node.
+    """
     if node["class"] != "COLUMN_REF" or len(node["column_names"]) != 1:
         return None
     return ranges.get(node["column_names"][0])
 
 
 def _constant_value(node: Node) -> Any:
-    """Return the Python value of a constant that compares exactly; None for any other node."""
+    """Return the Python value of a constant that compares exactly; None for any
+    other node.
+    """
     if node["class"] != "CONSTANT":
         return None
     text = node["literal"]["text"]
@@ -181,8 +200,12 @@ def _is_float32(number: float) -> bool:
 
 
 def _is_comparable(bound: Any, value: Any) -> bool:
-    """Say whether Python compares a bound with a constant as DuckDB compares the column with it."""
+    """Say whether Python compares a bound with a constant as DuckDB compares the
+    column with it.
+    """
     if type(bound) is float:
-        is_exact = type(value) is float or (type(value) is int and abs(value) <= _MAX_FLOAT32_INTEGER)
+        is_exact = type(value) is float or (
+            type(value) is int and abs(value) <= _MAX_FLOAT32_INTEGER
+        )
         return is_exact and not math.isnan(bound)
     return type(bound) is type(value)

@@ -1,7 +1,8 @@
 """Texts and records out of columns, as Parquet and Arrow IPC share them.
 
-The position of a record is its row index in the file, from 0. A row with a string that is not UTF-8 is a bad record; a
-row whose text cannot be used is doubtful, because a predicate may still leave it out on purpose.
+The position of a record is its row index in the file, from 0. A row with a string that
+is not UTF-8 is a bad record; a row whose text cannot be used is doubtful, because a
+predicate may still leave it out on purpose.
 """
 
 from __future__ import annotations
@@ -40,8 +41,12 @@ _EXTENSION_NAME: Final = b"ARROW:extension:name"
 _COUNTED_ROWS: Final = 1 << 20
 
 
-def check_names(file: InputFile, names: Sequence[str], wanted: Sequence[str] = ()) -> None:
-    """Raise DamagedFileError unless all columns have different names, and the wanted ones are there."""
+def check_names(
+    file: InputFile, names: Sequence[str], wanted: Sequence[str] = ()
+) -> None:
+    """Raise DamagedFileError unless all columns have different names, and the wanted
+    ones are there.
+    """
     repeated = sorted(name for name, count in Counter(names).items() if count > 1)
     if repeated:
         message = f"it has several columns of the same name: {', '.join(repeated)}"
@@ -53,9 +58,11 @@ def check_names(file: InputFile, names: Sequence[str], wanted: Sequence[str] = (
 
 
 def text_path(file: InputFile, schema: pa.Schema, field: str) -> tuple[str, ...]:
-    """Return the place of a text: the name of a column, or of a column and of fields of structs inside it.
+    """Return the place of a text: the name of a column, or of a column and of fields of
+    structs inside it.
 
-    A name that is the whole rest of `field` comes first: ``a.b`` is the column "a.b", otherwise field "b" of "a".
+    A name that is the whole rest of `field` comes first: ``a.b`` is the column "a.b",
+    otherwise field "b" of "a".
 
     Args:
         file: The file, for messages.
@@ -80,16 +87,26 @@ def text_path(file: InputFile, schema: pa.Schema, field: str) -> tuple[str, ...]
         shown = str(column_type)
         if extension:
             shown = f"the extension type {extension.decode(errors='replace')}"
-        message = f"column {field!r} holds {shown}, expected strings, or bytes that are UTF-8"
-        raise unsuitable(file, message, "name a column of strings as content_field", column=field)
+        message = (
+            f"column {field!r} holds {shown}, expected strings, or bytes that are UTF-8"
+        )
+        raise unsuitable(
+            file, message, "name a column of strings as content_field", column=field
+        )
     return tuple(part.name for part in fields)
 
 
 def _may_be_text(value_type: Any) -> bool:
-    """Say whether values are strings, or bytes that may be text: Parquet's strings without annotation."""
+    """Say whether values are strings, or bytes that may be text: Parquet's strings
+    without annotation.
+    """
     types = pa.types
     is_binary = types.is_binary(value_type) or types.is_large_binary(value_type)
-    is_binary = is_binary or types.is_binary_view(value_type) or types.is_fixed_size_binary(value_type)
+    is_binary = (
+        is_binary
+        or types.is_binary_view(value_type)
+        or types.is_fixed_size_binary(value_type)
+    )
     return value_type in STRINGS or is_binary
 
 
@@ -102,7 +119,9 @@ def _fields_at(fields: list[Any], path: str) -> list[Any]:
     for field in fields:
         prefix = f"{field.name}."
         if path.startswith(prefix) and pa.types.is_struct(field.type):
-            members = [field.type.field(index) for index in range(field.type.num_fields)]
+            members = [
+                field.type.field(index) for index in range(field.type.num_fields)
+            ]
             rest = _fields_at(members, path[len(prefix) :])
             if rest:
                 return [field, *rest]
@@ -118,7 +137,9 @@ def pick(batch: pa.RecordBatch, path: tuple[str, ...]) -> Any:
 
 
 def as_text(column: Any) -> pa.LargeStringArray:
-    """Return strings or bytes of any kind as large_string with offset 0 over their own bytes alone; not validated."""
+    """Return strings or bytes of any kind as large_string with offset 0 over their
+    own bytes alone; not validated.
+    """
     if pa.types.is_fixed_size_binary(column.type):
         column = column.cast(pa.large_binary())
     text = column.cast(pa.large_string(), safe=False)
@@ -133,15 +154,19 @@ def as_text(column: Any) -> pa.LargeStringArray:
         data = pa.py_buffer(b"")
     if data.size != offsets[-1]:
         data = data.slice(0, int(offsets[-1]))
-        return _ARROW.LargeStringArray.from_buffers(len(text), offsets_buffer, data, validity)
+        return _ARROW.LargeStringArray.from_buffers(
+            len(text), offsets_buffer, data, validity
+        )
     return text
 
 
 def all_utf8(text: pa.LargeStringArray) -> bool:
-    """Say whether all texts are valid UTF-8; like `is_utf8`, but twice as fast on short ones.
+    """Say whether all texts are valid UTF-8; like `is_utf8`, but twice as fast on short
+    ones.
 
-    They are if their bytes as a whole are valid and none begins in the middle of a character. The array's offset must
-    be 0, and its offsets in order and within its data.
+    They are if their bytes as a whole are valid and none begins in the middle of a
+    character. The array's offset must be 0, and its offsets in order and within its
+    data.
     """
     if not len(text):
         return True
@@ -154,13 +179,16 @@ def all_utf8(text: pa.LargeStringArray) -> bool:
     return not (first_bytes & 0xC0 == 0x80).any()
 
 
-def counted_records(first_row: int, count: int, weight: Callable[[int], int]) -> Iterator[Parsed]:
+def counted_records(
+    first_row: int, count: int, weight: Callable[[int], int]
+) -> Iterator[Parsed]:
     """Yield records of which nothing but their number is wanted.
 
     Args:
         first_row: Row index of the first record in the file.
         count: Number of records.
-        weight: Function of the rows so far that returns the input bytes read since the last call.
+        weight: Function of the rows so far that returns the input bytes read since the
+            last call.
     """
     for start in range(0, count, _COUNTED_ROWS):
         stop = min(start + _COUNTED_ROWS, count)
@@ -179,7 +207,8 @@ def numbered(
     Args:
         pieces: The pieces.
         first_row: Row index of the first record in the file.
-        weight: Function of the rows so far that returns the input bytes read since the last call.
+        weight: Function of the rows so far that returns the input bytes read since the
+            last call.
         limit: Largest size of a text in bytes.
     """
     rows_done = 0
@@ -211,7 +240,8 @@ def column_records(
 ) -> Parsed:
     """Return consecutive rows as records.
 
-    A row with a string that is not UTF-8 is a bad record; one without a usable text is doubtful.
+    A row with a string that is not UTF-8 is a bad record; one without a usable text is
+    doubtful.
 
     Args:
         rows: Wanted columns, None if nothing but the text is wanted.
@@ -257,9 +287,14 @@ def column_records(
     )
 
 
-def _unusable_texts(text: pa.LargeStringArray, limit: int) -> Iterator[tuple[int, Fault, bytes]]:
-    """Yield the index of each text that cannot be used, its fault and its first bytes."""
-    # Nearly always all texts are usable, which is seen at once. Otherwise suspects are judged one by one.
+def _unusable_texts(
+    text: pa.LargeStringArray, limit: int
+) -> Iterator[tuple[int, Fault, bytes]]:
+    """Yield the index of each text that cannot be used, its fault and its first
+    bytes.
+    """
+    # Nearly always all texts are usable, which is seen at once. Otherwise suspects are
+    # judged one by one.
     is_all_utf8 = all_utf8(text)
     sizes = np.diff(string_buffers(text)[0])
     if is_all_utf8 and not text.null_count and sizes.max(initial=0) <= limit:
@@ -275,17 +310,25 @@ def _unusable_texts(text: pa.LargeStringArray, limit: int) -> Iterator[tuple[int
             detail = f"the text has {sizes[row]} bytes, max_record_bytes is {limit}"
             yield row, Fault("text_too_long", detail), _first_bytes(text, row)
         elif not is_utf8(text[row : row + 1]):
-            yield row, Fault("invalid_utf8", "the text is not valid UTF-8"), _first_bytes(text, row)
+            yield (
+                row,
+                Fault("invalid_utf8", "the text is not valid UTF-8"),
+                _first_bytes(text, row),
+            )
 
 
 def _first_bytes(text: pa.LargeStringArray, row: int) -> bytes:
     """Return the first 64 KiB of a text."""
     offsets, data = string_buffers(text)
-    return data[offsets[row] : min(offsets[row + 1], offsets[row] + RAW_LIMIT)].tobytes()
+    return data[
+        offsets[row] : min(offsets[row + 1], offsets[row] + RAW_LIMIT)
+    ].tobytes()
 
 
 def _undecodable_rows(rows: pa.RecordBatch) -> dict[int, str]:
-    """Return the index of each row that holds a string that is not UTF-8, with the name of its column."""
+    """Return the index of each row that holds a string that is not UTF-8, with the
+    name of its column.
+    """
     column_of_row: dict[int, str] = {}
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         if is_utf8(column):
@@ -298,7 +341,8 @@ def _undecodable_rows(rows: pa.RecordBatch) -> dict[int, str]:
 
 @contextmanager
 def reading(file: InputFile, where: str) -> Generator[None]:
-    """Turn errors of Arrow, and every ValueError, raised inside the block into DamagedFileError.
+    """Turn errors of Arrow, and every ValueError, raised inside the block into
+    DamagedFileError.
 
     Args:
         file: The file that is read.

@@ -1,8 +1,10 @@
-"""Files that belong to data files: an index of records, borders of documents, a description of a folder.
+"""Files that belong to data files: an index of records, borders of documents, a
+description of a folder.
 
-``a.idx`` belongs to ``a.bin`` of Megatron, ``index.json`` to all chunks of litdata in its folder. Such a file is an
-input like any other: it is listed, hashed and recorded. It has no records of its own, and every data file that it
-belongs to has it as a companion, whose content is a part of the identity of its units.
+``a.idx`` belongs to ``a.bin`` of Megatron, ``index.json`` to all chunks of litdata in
+its folder. Such a file is an input like any other: it is listed, hashed and recorded.
+It has no records of its own, and every data file that it belongs to has it as a
+companion, whose content is a part of the identity of its units.
 """
 
 from __future__ import annotations
@@ -22,11 +24,13 @@ if TYPE_CHECKING:
 
 
 def companions_beside(paths: Iterable[str], source_type: SourceType | None) -> set[str]:
-    """Return the companions of local files that exist, so that a data file may be named alone.
+    """Return the companions of local files that exist, so that a data file may be named
+    alone.
 
     Args:
         paths: Absolute paths of the files.
-        source_type: Type that the source sets; other types than those of ids have no companions.
+        source_type: Type that the source sets; other types than those of ids have no
+            companions.
     """
     facts = _facts_of(source_type)
     existing: set[str] = set()
@@ -44,9 +48,11 @@ def companions_beside(paths: Iterable[str], source_type: SourceType | None) -> s
 
 
 def choosing_with_companions(select: Select, source_type: SourceType | None) -> Select:
-    """Return a function that chooses files as `select` does, and their companions with them.
+    """Return a function that chooses files as `select` does, and their companions with
+    them.
 
-    The names of companions say no split: ``index.json`` belongs to all chosen files of its folder.
+    The names of companions say no split: ``index.json`` belongs to all chosen files of
+    its folder.
 
     Args:
         select: Function that chooses the files of an entry.
@@ -73,7 +79,9 @@ def choosing_with_companions(select: Select, source_type: SourceType | None) -> 
     return choose
 
 
-def with_companions(files: Iterable[InputFile], source_type: SourceType | None) -> Iterator[InputFile]:
+def with_companions(
+    files: Iterable[InputFile], source_type: SourceType | None
+) -> Iterator[InputFile]:
     """Yield files in their order, each data file with its companions.
 
     Args:
@@ -81,7 +89,8 @@ def with_companions(files: Iterable[InputFile], source_type: SourceType | None) 
         source_type: Type that the source sets.
 
     Raises:
-        SourceNotFoundError: A file lacks a companion without which its records cannot be read.
+        SourceNotFoundError: A file lacks a companion without which its records cannot
+            be read.
     """
     facts = _facts_of(source_type)
     if facts is None:
@@ -109,8 +118,14 @@ def with_companions(files: Iterable[InputFile], source_type: SourceType | None) 
 
 
 def _facts_of(source_type: SourceType | None) -> FormatFacts | None:
-    """Return the facts of a format whose files have companions; None for other types."""
-    if source_type is None or source_type == "hub" or not FORMATS[source_type].companions:
+    """Return the facts of a format whose files have companions; None for other
+    types.
+    """
+    if (
+        source_type is None
+        or source_type == "hub"
+        or not FORMATS[source_type].companions
+    ):
         return None
     return FORMATS[source_type]
 

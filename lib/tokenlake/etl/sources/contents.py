@@ -1,7 +1,9 @@
-"""Files that are whole, but hold something else than their names say: their content, and the remedy.
+"""Files that are whole, but hold something else than their names say: their content,
+and the remedy.
 
-A download that failed leaves an HTML page under the name of the data. A repository that was cloned without its large
-files leaves pointers. Spreadsheets write UTF-16. None of these is damage, and each has its own remedy.
+A download that failed leaves an HTML page under the name of the data. A repository that
+was cloned without its large files leaves pointers. Spreadsheets write UTF-16. None of
+these is damage, and each has its own remedy.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ _MARKS: Final = (
     (b"\xff\xfe", "UTF-16"),
     (b"\xfe\xff", "UTF-16"),
 )
-# Encodings without a mark: name, bytes of a character, and the place of the byte of ASCII in it.
+# Encodings without a mark: name, bytes of a character, and the place of the byte of
+# ASCII in it.
 _UNMARKED_ENCODINGS: Final = (
     ("UTF-32LE", 4, 0),
     ("UTF-32BE", 4, 3),
@@ -55,9 +58,11 @@ class Content(NamedTuple):
 
 
 def encoding_of(head: bytes) -> str | None:
-    """Return the name of the encoding of 16 or 32 bits in which a file is written, None for another encoding.
+    """Return the name of the encoding of 16 or 32 bits in which a file is written, None
+    for another encoding.
 
-    Without a byte order mark it is recognized by the zero bytes beside characters of ASCII.
+    Without a byte order mark it is recognized by the zero bytes beside characters of
+    ASCII.
 
     Args:
         head: First bytes of the file.
@@ -72,7 +77,9 @@ def encoding_of(head: bytes) -> str | None:
 
 
 def _is_encoded(head: bytes, width: int, place: int) -> bool:
-    """Return whether the first characters, of `width` bytes each, are ASCII with zeros beside the byte at `place`."""
+    """Return whether the first characters, of `width` bytes each, are ASCII with
+    zeros beside the byte at `place`.
+    """
     count = min(len(head) // width, _CHECKED_CHARACTERS)
     if count < _MIN_CHARACTERS:
         return False
@@ -85,10 +92,14 @@ def _is_encoded(head: bytes, width: int, place: int) -> bool:
 
 
 def content_of(head: bytes) -> Content | None:
-    """Return the content of a file that begins with `head`, if it is one of the known mistakes; otherwise None."""
+    """Return the content of a file that begins with `head`, if it is one of the
+    known mistakes; otherwise None.
+    """
     encoding = encoding_of(head)
     if encoding is not None:
-        remedy = f"convert it, for example with `iconv -f {encoding} -t UTF-8 OLD > NEW`"
+        remedy = (
+            f"convert it, for example with `iconv -f {encoding} -t UTF-8 OLD > NEW`"
+        )
         return Content(f"it is encoded in {encoding}, expected UTF-8", remedy)
     text = head.removeprefix(_UTF8_MARK).lstrip(_SPACE)
     if text.startswith(_LFS):
@@ -96,11 +107,14 @@ def content_of(head: bytes) -> Content | None:
         return Content("it is a pointer file of Git LFS, not the file itself", remedy)
     if _ANNEX.match(text):
         return Content(
-            "it is a pointer file of git-annex, not the file itself", "fetch it with `git annex get`"
+            "it is a pointer file of git-annex, not the file itself",
+            "fetch it with `git annex get`",
         )
     if _HTML.match(text):
         remedy = "open it to read the server's message, and download the file again"
-        return Content("it is an HTML page, which a website sends instead of a file", remedy)
+        return Content(
+            "it is an HTML page, which a website sends instead of a file", remedy
+        )
     if _XML.match(text):
         remedy = "open it to read the message: a failed download from a storage service is XML"
         return Content("it is an XML document", remedy)
@@ -108,7 +122,8 @@ def content_of(head: bytes) -> Content | None:
 
 
 def check_records(file: InputFile, head: bytes) -> None:
-    """Raise UnsuitableFileError if a file of records in text begins like one of the known mistakes.
+    """Raise UnsuitableFileError if a file of records in text begins like one of the
+    known mistakes.
 
     Args:
         file: The file.
@@ -121,8 +136,11 @@ def check_records(file: InputFile, head: bytes) -> None:
         raise unsuitable(file, content.problem, content.remedy)
 
 
-def wrong_magic(data: InputBytes, magic: bytes, name: str) -> UnsuitableFileError | None:
-    """Return the error for a file that does not begin with the magic bytes of its format; None if it does.
+def wrong_magic(
+    data: InputBytes, magic: bytes, name: str
+) -> UnsuitableFileError | None:
+    """Return the error for a file that does not begin with the magic bytes of its
+    format; None if it does.
 
     Args:
         data: The open file.
@@ -139,7 +157,9 @@ def wrong_magic(data: InputBytes, magic: bytes, name: str) -> UnsuitableFileErro
     if _is_text(head):
         begin = head[:_SHOWN_BYTES].decode("utf-8", "replace")
         problem = f"it is text and no {name}: it begins with {begin!r}"
-        return unsuitable(file, problem, "give it the extension of its format, such as .jsonl or .csv")
+        return unsuitable(
+            file, problem, "give it the extension of its format, such as .jsonl or .csv"
+        )
     return None
 
 

@@ -1,16 +1,19 @@
-"""CSV and TSV as RFC 4180 describes them: a header, cells of text, quotes where they are needed.
+"""CSV and TSV as RFC 4180 describes them: a header, cells of text, quotes where they
+are needed.
 
-Every cell stays the text it is: nothing is taken for a number, a date or a null, and an empty cell is the empty string.
-Rows have as many cells as the header. Blank lines are skipped, also in a file of one column (writers quote an empty
-cell there). A row in which a quote or carriage return stands where none may is a bad record, even if other readers
-would repair it: they differ. Where tabs separate cells, a quote inside of a cell that does not begin with one is a
-character like any other.
+Every cell stays the text it is: nothing is taken for a number, a date or a null, and an
+empty cell is the empty string. Rows have as many cells as the header. Blank lines are
+skipped, also in a file of one column (writers quote an empty cell there). A row in
+which a quote or carriage return stands where none may is a bad record, even if other
+readers would repair it: they differ. Where tabs separate cells, a quote inside of a
+cell that does not begin with one is a character like any other.
 
-The position of a record is its row index: records are numbered from 0 behind the header, bad ones included.
+The position of a record is its row index: records are numbered from 0 behind the
+header, bad ones included.
 
-A file is read as blocks of whole records (:mod:`tokenlake.etl.sources.csv_stream`), in bounded memory, wherever
-newlines stand in quotes. The cells of nearly every block are read at once. Only a block with a bad record is checked
-record by record.
+A file is read as blocks of whole records (:mod:`tokenlake.etl.sources.csv_stream`), in
+bounded memory, wherever newlines stand in quotes. The cells of nearly every block are
+read at once. Only a block with a bad record is checked record by record.
 """
 
 from __future__ import annotations
@@ -37,17 +40,21 @@ from tokenlake.etl.sources.parsed import Parsed, Want
 from tokenlake.etl.sources.rows import Rows
 from tokenlake.etl.sources.where import Predicate
 
-_BLOCK_BYTES: Final = 1 << 22  # the arrays that are made of it stay in the processor's cache
+# The arrays that are made of it stay in the processor's cache.
+_BLOCK_BYTES: Final = 1 << 22
 _MIN_BLOCK_BYTES: Final = 64 << 10
 _ARROW: Final[Any] = pa
 
 
-def read_csv(part: FileRange, data: InputBytes, want: Want, predicate: Predicate | None) -> Iterator[Parsed]:
+def read_csv(
+    part: FileRange, data: InputBytes, want: Want, predicate: Predicate | None
+) -> Iterator[Parsed]:
     """Read the records of a file.
 
     Raises:
-        DamagedFileError: The file has no header, or one that names a column twice or lacks a wanted one; a quote is not
-            closed, the file is UTF-16, or its compressed stream is broken.
+        DamagedFileError: The file has no header, or one that names a column twice or
+            lacks a wanted one; a quote is not closed, the file is UTF-16, or its
+            compressed stream is broken.
         ConfigError: The delimiter is not one character of ASCII.
     """
     file = part.file
@@ -70,7 +77,9 @@ def read_csv(part: FileRange, data: InputBytes, want: Want, predicate: Predicate
         if header:
             break
     else:
-        raise unsuitable(file, "it is empty, expected at least a header", "write it again")
+        raise unsuitable(
+            file, "it is empty, expected at least a header", "write it again"
+        )
 
     # The header's block has no records, but blank lines and bytes that count.
     table = _Table(header, want, stream)
@@ -95,7 +104,8 @@ class _Table:
         self._stream = stream
         self._column_count = len(header)
         self._text = want.text
-        self._names: tuple[str, ...] | None = None  # of the columns that are wanted as rows
+        # Of the columns that are wanted as rows.
+        self._names: tuple[str, ...] | None = None
         columns_to_read: list[str] = []
         if want.columns != ():
             self._names = want.names(header)
@@ -114,14 +124,17 @@ class _Table:
         split = block.split
         faults: dict[int, Fault] = {}
 
-        # Nearly always all cells of the block are read at once. Otherwise bad records are taken out first.
+        # Nearly always all cells of the block are read at once. Otherwise bad records
+        # are taken out first.
         columns = None
         if split.records is None:
             columns = self._read_columns(pa.py_buffer(block.data).slice(0, split.size))
         if columns is None:
             faults, good_records = self._judge_records(block)
             columns = self._read_columns(good_records)
-            assert columns is not None, "each of these records has as many cells as the header"
+            assert columns is not None, (
+                "each of these records has as many cells as the header"
+            )
 
         count = len(columns[self._columns_to_read[0]]) + len(faults)
         self._next_row += count
@@ -135,20 +148,28 @@ class _Table:
             rows=rows,
             positions=np.delete(np.arange(first_row, first_row + count), list(faults)),
             bad=self._bad_lines(block, faults, first_row),
-            normalized={"bom": int(block.has_bom), "crlf": split.crlf, "blank_line": split.blank},
+            normalized={
+                "bom": int(block.has_bom),
+                "crlf": split.crlf,
+                "blank_line": split.blank,
+            },
             bytes_read=block.bytes_read,
-            as_bad=lambda position, fault: self._bad_lines(block, {position - first_row: fault}, first_row)[
-                0
-            ],
+            as_bad=lambda position, fault: self._bad_lines(
+                block, {position - first_row: fault}, first_row
+            )[0],
         )
 
     def _judge_records(self, block: CsvBlock) -> tuple[dict[int, Fault], pa.Buffer]:
-        """Return the faults of the bad records by their index in the block, and the bytes of the good ones."""
+        """Return the faults of the bad records by their index in the block, and the
+        bytes of the good ones.
+        """
         faults: dict[int, Fault] = {}
         good_records: list[bytearray] = []
         records = self._stream.records_of(block)
         for index, record in enumerate(records):
-            fault = fault_of_record(block.data, record, self._column_count, self._stream.limit)
+            fault = fault_of_record(
+                block.data, record, self._column_count, self._stream.limit
+            )
             if fault is None:
                 good_records.append(block.data[record.start : record.stop])
             else:
@@ -158,7 +179,9 @@ class _Table:
         return faults, pa.py_buffer(b"\n".join([*good_records, b""]))
 
     def _read_columns(self, data: pa.Buffer) -> dict[str, pa.LargeStringArray] | None:
-        """Return the wanted cells of records whose quotes are right; None if a record has too many or too few."""
+        """Return the wanted cells of records whose quotes are right; None if a
+        record has too many or too few.
+        """
         if not data.size:
             return {name: no_text() for name in self._columns_to_read}
         delimiter = chr(self._stream.delimiter)
@@ -167,7 +190,9 @@ class _Table:
             return None
         return dict(zip(self._columns_to_read, columns, strict=True))
 
-    def _bad_lines(self, block: CsvBlock, faults: Mapping[int, Fault], first_row: int) -> tuple[BadLine, ...]:
+    def _bad_lines(
+        self, block: CsvBlock, faults: Mapping[int, Fault], first_row: int
+    ) -> tuple[BadLine, ...]:
         """Return the records of a block that have a fault.
 
         Args:
@@ -185,7 +210,9 @@ class _Table:
             record = records[index]
             line += block.data.count(b"\n", counted, record.start)
             counted = record.start
-            raw = bytes(block.data[record.start : min(record.stop, record.start + RAW_LIMIT)])
+            raw = bytes(
+                block.data[record.start : min(record.stop, record.start + RAW_LIMIT)]
+            )
             fault_with_line = replace(fault, detail=f"{fault.detail} (line {line})")
             bad.append(BadLine(first_row + index, None, fault_with_line, raw))
         return tuple(bad)

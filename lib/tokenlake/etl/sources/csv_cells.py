@@ -1,7 +1,9 @@
-"""Cells of CSV records as Arrow columns, and the checks that a record must pass before its cells are read.
+"""Cells of CSV records as Arrow columns, and the checks that a record must pass before
+its cells are read.
 
-pyarrow reads the cells, but silently accepts CSV that the standard forbids. It is therefore given only records whose
-quotes and carriage returns were checked before (:mod:`tokenlake.etl.sources.csv_stream`).
+pyarrow reads the cells, but silently accepts CSV that the standard forbids. It is
+therefore given only records whose quotes and carriage returns were checked before
+(:mod:`tokenlake.etl.sources.csv_stream`).
 """
 
 from __future__ import annotations
@@ -34,13 +36,15 @@ def read_cells(
         wanted: Indices of the columns to return, from 0.
 
     Returns:
-        One large_string array per wanted column; None if a record has another number of cells than the file has
-        columns.
+        One large_string array per wanted column; None if a record has another number of
+        cells than the file has columns.
     """
     # Names of columns may be anything; pyarrow is given their indices as names.
     names = [str(index) for index in range(column_count)]
     wanted_names = [str(index) for index in wanted]
-    read_options = _CSV.ReadOptions(column_names=names, use_threads=False, block_size=data.size + 1)
+    read_options = _CSV.ReadOptions(
+        column_names=names, use_threads=False, block_size=data.size + 1
+    )
     parse_options = _CSV.ParseOptions(delimiter=delimiter, newlines_in_values=True)
     convert_options = _CSV.ConvertOptions(
         check_utf8=False,
@@ -48,24 +52,31 @@ def read_cells(
         column_types=dict.fromkeys(wanted_names, pa.large_string()),
     )
     try:
-        table = _CSV.read_csv(_ARROW.BufferReader(data), read_options, parse_options, convert_options)
+        table = _CSV.read_csv(
+            _ARROW.BufferReader(data), read_options, parse_options, convert_options
+        )
     except pa.ArrowInvalid:
         return None
     return [concat(column.chunks or [no_text()]) for column in table.columns]
 
 
-def fault_of_record(data: bytearray, record: CsvRecord, column_count: int, limit: int) -> Fault | None:
+def fault_of_record(
+    data: bytearray, record: CsvRecord, column_count: int, limit: int
+) -> Fault | None:
     """Return the reason for which a record cannot be used, None for a good one.
 
     Args:
         data: Block that the record lies in.
-        record: Place of the record, its number of cells and what is wrong with its quotes.
+        record: Place of the record, its number of cells and what is wrong with its
+            quotes.
         column_count: Number of columns of the file.
         limit: Largest size of a record in bytes.
     """
     size = record.stop - record.start
     if size > limit:
-        return Fault("record_too_long", f"the row has {size} bytes, max_record_bytes is {limit}")
+        return Fault(
+            "record_too_long", f"the row has {size} bytes, max_record_bytes is {limit}"
+        )
     raw = memoryview(data)[record.start : record.stop]
     if not is_utf8_bytes(raw, size):
         return Fault("invalid_utf8", "the row is not valid UTF-8")
@@ -74,7 +85,10 @@ def fault_of_record(data: bytearray, record: CsvRecord, column_count: int, limit
     if record.fault is not None:
         return record.fault
     if record.cells != column_count:
-        return Fault("ragged_row", f"the row has {record.cells} cells, the header has {column_count}")
+        return Fault(
+            "ragged_row",
+            f"the row has {record.cells} cells, the header has {column_count}",
+        )
     return None
 
 

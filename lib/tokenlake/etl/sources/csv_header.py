@@ -1,4 +1,6 @@
-"""The header of a CSV file: the names of its columns, and the mistakes that are recognized in it."""
+"""The header of a CSV file: the names of its columns, and the mistakes that are
+recognized in it.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,16 @@ from tokenlake.etl.sources.inputs import InputFile
 from tokenlake.etl.sources.parsed import Want
 
 MAX_COLUMNS: Final = 1 << 17
-"""Largest number of columns of a file; each costs some kilobytes of memory for every block that is read."""
+"""Largest number of columns of a file; each costs some kilobytes of memory for every
+block that is read.
+"""
 
 _COMMON_DELIMITERS: Final = (";", "\t", ",", "|")
 
 
-def read_header(file: InputFile, block: CsvBlock, want: Want, delimiter: str) -> tuple[str, ...]:
+def read_header(
+    file: InputFile, block: CsvBlock, want: Want, delimiter: str
+) -> tuple[str, ...]:
     """Return the names of the columns; () for a block of blank lines.
 
     Args:
@@ -32,8 +38,8 @@ def read_header(file: InputFile, block: CsvBlock, want: Want, delimiter: str) ->
         delimiter: Character between cells.
 
     Raises:
-        UnsuitableFileError: The header has too many columns, cannot be read, names a column twice or lacks a wanted
-            one, or another delimiter seems to be meant.
+        UnsuitableFileError: The header has too many columns, cannot be read, names a
+            column twice or lacks a wanted one, or another delimiter seems to be meant.
     """
     if not block.split.records:
         return ()
@@ -65,8 +71,11 @@ def read_header(file: InputFile, block: CsvBlock, want: Want, delimiter: str) ->
     return names
 
 
-def _check_delimiter(file: InputFile, names: Sequence[str], want: Want, delimiter: str, line: int) -> None:
-    """Raise UnsuitableFileError if a header of one column seems to be several, between another delimiter.
+def _check_delimiter(
+    file: InputFile, names: Sequence[str], want: Want, delimiter: str, line: int
+) -> None:
+    """Raise UnsuitableFileError if a header of one column seems to be several, between
+    another delimiter.
 
     A delimiter that the configuration declares is taken for right.
     """
@@ -77,7 +86,9 @@ def _check_delimiter(file: InputFile, names: Sequence[str], want: Want, delimite
     likely: str | None = None
     for candidate in _COMMON_DELIMITERS:
         is_in_header = candidate != delimiter and candidate in header
-        if is_in_header and (likely is None or header.count(candidate) > header.count(likely)):
+        if is_in_header and (
+            likely is None or header.count(candidate) > header.count(likely)
+        ):
             likely = candidate
     if likely is not None:
         raise unsuitable(
@@ -102,21 +113,36 @@ def _check_wanted_columns(
 
 
 def _missing_column(
-    file: InputFile, name: str, names: Sequence[str], want: Want, delimiter: str, line: int
+    file: InputFile,
+    name: str,
+    names: Sequence[str],
+    want: Want,
+    delimiter: str,
+    line: int,
 ) -> UnsuitableFileError:
-    """Return the error for a column that is missing, or that another delimiter would separate from its neighbours."""
+    """Return the error for a column that is missing, or that another delimiter would
+    separate from its neighbours.
+    """
     likely = _delimiter_beside(name, names, delimiter)
     if likely is not None:
         message = f"it has no column {name!r}; {likely!r} seems to separate its cells, not {delimiter!r}"
-        return unsuitable(file, message, f"set delimiter: {json.dumps(likely)}", line=line)
+        return unsuitable(
+            file, message, f"set delimiter: {json.dumps(likely)}", line=line
+        )
     option = " (content_field)" if name == want.text else ""
     return no_column(file, name, [repr(column) for column in names], option)
 
 
 def _delimiter_beside(name: str, names: Sequence[str], delimiter: str) -> str | None:
-    """Return a delimiter that would split one of the names of a header so that `name` is a column; None for none."""
+    """Return a delimiter that would split one of the names of a header so that
+    `name` is a column; None for none.
+    """
     for cell in names:
         for candidate in _COMMON_DELIMITERS:
-            if candidate != delimiter and candidate in cell and name in cell.split(candidate):
+            if (
+                candidate != delimiter
+                and candidate in cell
+                and name in cell.split(candidate)
+            ):
                 return candidate
     return None

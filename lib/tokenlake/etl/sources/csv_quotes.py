@@ -1,17 +1,20 @@
-"""Blocks of CSV in which every quote and carriage return is right, found with numpy at the speed of memory.
+"""Blocks of CSV in which every quote and carriage return is right, found with numpy at
+the speed of memory.
 
 Nearly every block passes this check, and is then read without being split into records.
 
-The law behind it: if all quotes are right, every other quote opens a cell, and the next one closes it or is followed by
-its double. Numbered from 0, even quotes open and odd quotes close. For ``"a""b",c`` the quotes stand at bytes 0, 2, 3
-and 5: quote 0 opens, 1 closes, 2 opens directly behind 1 (they are the escaped quote ``""``), 3 closes before the
-delimiter.
+The law behind it: if all quotes are right, every other quote opens a cell, and the next
+one closes it or is followed by its double. Numbered from 0, even quotes open and odd
+quotes close. For ``"a""b",c`` the quotes stand at bytes 0, 2, 3 and 5: quote 0 opens, 1
+closes, 2 opens directly behind 1 (they are the escaped quote ``""``), 3 closes before
+the delimiter.
 
 So these conditions are enough:
 
 1. The number of quotes is even.
 2. An opening quote is the first byte, or follows a delimiter, a newline or a quote.
-3. A closing quote is the last byte, or a delimiter, a newline, a quote or a carriage return follows it.
+3. A closing quote is the last byte, or a delimiter, a newline, a quote or a carriage
+   return follows it.
 4. A carriage return outside of quotes is followed by a newline.
 5. The bytes are UTF-8 without NUL.
 """
@@ -27,12 +30,16 @@ import pyarrow as pa
 from tokenlake.base.arrays import Int64s, is_utf8, text_over
 from tokenlake.etl.sources.csv_records import NEWLINE, QUOTE, RETURN, CsvSplit
 
-_CHUNK_BYTES: Final = 1 << 17  # searched at a time: fresh memory costs more than the search
+# Searched at a time: fresh memory costs more than the search.
+_CHUNK_BYTES: Final = 1 << 17
 _ARROW: Final[Any] = pa
 
 
-def counts_if_strict(data: bytearray, size: int, delimiter: int, *, is_final: bool) -> CsvSplit | None:
-    """Return the counts of the whole records in a block; None unless every quote and carriage return is right.
+def counts_if_strict(
+    data: bytearray, size: int, delimiter: int, *, is_final: bool
+) -> CsvSplit | None:
+    """Return the counts of the whole records in a block; None unless every quote and
+    carriage return is right.
 
     Args:
         data: Buffer that begins with the block.
@@ -62,15 +69,19 @@ def counts_if_strict(data: bytearray, size: int, delimiter: int, *, is_final: bo
     if not may_stand_beside[view[np.minimum(closing + 1, last)]].all():
         return None
 
-    # Carriage returns. Nearly no file has any, and `find` sees that at the speed of memory.
+    # Carriage returns. Nearly no file has any, and `find` sees that at the speed of
+    # memory.
     returns = quotes[:0]
     if data.find(b"\r", 0, size) >= 0:
         returns = _outside_quotes(_places_of(view, RETURN), quotes)
     if not (view[np.minimum(returns + 1, last)] == NEWLINE).all():
         return None
 
-    # A blank line is an end of line ("\n" or "\r\n") at the beginning of the block, or right behind a newline.
-    double_newlines = _outside_quotes(_places_of_pair(view[:-1], view[1:], NEWLINE), quotes)
+    # A blank line is an end of line ("\n" or "\r\n") at the beginning of the block, or
+    # right behind a newline.
+    double_newlines = _outside_quotes(
+        _places_of_pair(view[:-1], view[1:], NEWLINE), quotes
+    )
     blank = len(double_newlines) + int(data.startswith(b"\n"))
     blank += int(np.count_nonzero((view[returns - 1] == NEWLINE) | (returns == 0)))
     return CsvSplit(size, _count_newlines(view), len(returns), blank)
@@ -79,8 +90,9 @@ def counts_if_strict(data: bytearray, size: int, delimiter: int, *, is_final: bo
 def _end_of_last_record(data: bytearray, size: int, quotes: Int64s) -> int:
     """Return the end of the last whole record, 0 if there is none.
 
-    An even number of quotes stands before the end of a record. If the number is odd, that newline lies in a cell in
-    quotes: no newline of this cell ends a record, nor one before a double quote in it.
+    An even number of quotes stands before the end of a record. If the number is odd,
+    that newline lies in a cell in quotes: no newline of this cell ends a record, nor
+    one before a double quote in it.
     """
     end = data.rfind(b"\n", 0, size) + 1
     quotes_before = int(np.searchsorted(quotes, end))
@@ -110,7 +122,9 @@ def _places_of(view: npt.NDArray[np.uint8], byte: int) -> Int64s:
 def _places_of_pair(
     view: npt.NDArray[np.uint8], following: npt.NDArray[np.uint8] | None, byte: int
 ) -> Int64s:
-    """Return int64[n], the offsets at which a byte is in `view`, and in `following` as well if that is given."""
+    """Return int64[n], the offsets at which a byte is in `view`, and in `following`
+    as well if that is given.
+    """
     scratch = np.empty((2, min(_CHUNK_BYTES, len(view))), np.bool_)
     places: list[Int64s] = []
     for start in range(0, len(view), _CHUNK_BYTES):

@@ -1,11 +1,13 @@
 """Places of CSV records in a block, and how blocks count lines.
 
-Lines are counted by newlines, those in quotes included. `lines_before` of a block is the number of newlines in the file
-before it, so that the line of its first byte is ``lines_before + 1``: messages count lines from 1, fields from 0.
+Lines are counted by newlines, those in quotes included. `lines_before` of a block is
+the number of newlines in the file before it, so that the line of its first byte is
+``lines_before + 1``: messages count lines from 1, fields from 0.
 
-Blank lines belong to the block that they are counted in (`CsvSplit.blank`): those before the header to the header's
-block, those behind the header to the next block, and those right behind the records of a block to that block, unless
-its buffer ends before them.
+Blank lines belong to the block that they are counted in (`CsvSplit.blank`): those
+before the header to the header's block, those behind the header to the next block, and
+those right behind the records of a block to that block, unless its buffer ends before
+them.
 """
 
 from __future__ import annotations
@@ -41,10 +43,11 @@ class CsvSplit(NamedTuple):
     Attributes:
         size: Number of bytes, blank lines and ends of lines included.
         newlines: Number of newlines.
-        crlf: Number of records and blank lines that end in a carriage return and newline.
+        crlf: Number of records and blank lines that end in a carriage return and
+            newline.
         blank: Number of blank lines.
-        records: Places of the records; None if all quotes and carriage returns were found to be right at once, and the
-            block was not split.
+        records: Places of the records; None if all quotes and carriage returns were
+            found to be right at once, and the block was not split.
     """
 
     size: int
@@ -60,7 +63,8 @@ class CsvBlock(NamedTuple):
     A record over the limit is a block by itself, and only its first 64 KiB are there.
 
     Attributes:
-        data: Buffer that begins with the records; what follows `split.size` bytes is to be ignored.
+        data: Buffer that begins with the records; what follows `split.size` bytes is to
+            be ignored.
         lines_before: Number of newlines in the file before the block.
         bytes_read: Number of input bytes read since the last block.
         has_bom: Whether a byte order mark was left out before it.

@@ -1,6 +1,8 @@
-"""The bytes of ``.bz2`` and ``.xz`` files, by the decompressors of the standard library.
+"""The bytes of ``.bz2`` and ``.xz`` files, by the decompressors of the standard
+library.
 
-Arrow has none for xz, and its own for bzip2 fails at a stream of no bytes that another stream follows.
+Arrow has none for xz, and its own for bzip2 fails at a stream of no bytes that another
+stream follows.
 """
 
 from __future__ import annotations
@@ -10,8 +12,10 @@ import lzma
 from typing import Final, Literal, Protocol, final
 
 _READ_BYTES: Final = 1 << 16  # compressed bytes that are read at a time
-_XZ_MEMORY_BYTES: Final = 512 << 20  # of a decompressor: ``xz -9`` needs 65 MiB, the largest dictionary 4 GiB
-_XZ_PADDING_UNIT: Final = 4  # the zero bytes behind a stream are a multiple of this number
+# Of a decompressor: ``xz -9`` needs 65 MiB, the largest dictionary 4 GiB.
+_XZ_MEMORY_BYTES: Final = 512 << 20
+# The zero bytes behind a stream are a multiple of this number.
+_XZ_PADDING_UNIT: Final = 4
 
 
 class Readable(Protocol):
@@ -27,7 +31,8 @@ class StreamReader:
     """Reads all streams of a file, one after the other, in bounded memory.
 
     Attributes:
-        errors: Exceptions that :meth:`read` raises if a file is cut, corrupt, or followed by something else.
+        errors: Exceptions that :meth:`read` raises if a file is cut, corrupt, or
+            followed by something else.
     """
 
     errors: Final = (OSError, EOFError, lzma.LZMAError)
@@ -42,7 +47,8 @@ class StreamReader:
         self._compressed = compressed
         self._kind = kind
         self._stream: bz2.BZ2Decompressor | lzma.LZMADecompressor | None = None
-        self._rest = b""  # compressed bytes that were read, and are not decompressed yet
+        # Compressed bytes that were read, and are not decompressed yet.
+        self._rest = b""
 
     def read(self, size: int) -> bytes:
         """Return up to `size` bytes, at least one before the end, none there."""
@@ -62,7 +68,9 @@ class StreamReader:
         if not self._rest:
             return False
         if self._kind == "xz":
-            self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES)
+            self._stream = lzma.LZMADecompressor(
+                lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES
+            )
         else:
             self._stream = bz2.BZ2Decompressor()
         return True

@@ -9,8 +9,11 @@ from tokenlake.etl.sources.layout import CARD, DESCRIPTIONS
 from tokenlake.etl.sources.saved_layout import STATE, ReadText, is_saved, saved_files
 
 
-def without_descriptions(paths: Sequence[str], every: Iterable[str], read: ReadText) -> list[str]:
-    """Return the paths that are data: not those of files that describe a dataset, nor of files beside saved rows.
+def without_descriptions(
+    paths: Sequence[str], every: Iterable[str], read: ReadText
+) -> list[str]:
+    """Return the paths that are data: not those of files that describe a dataset, nor
+    of files beside saved rows.
 
     Args:
         paths: Paths of files whose names say that they are data.

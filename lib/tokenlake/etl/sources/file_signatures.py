@@ -1,4 +1,6 @@
-"""Binary formats, recognized by the first bytes of a file, and checked against its name."""
+"""Binary formats, recognized by the first bytes of a file, and checked against its
+name.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +18,26 @@ SIGNATURE_BYTES: Final = 16
 _SIGNATURES: Final[dict[str, re.Pattern[bytes]]] = {
     "gzip": re.compile(rb"\x1f\x8b\x08"),
     "zstd": re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"),
-    "bzip2": re.compile(rb"BZh[1-9](?:\x31\x41\x59\x26\x53\x59|\x17\x72\x45\x38\x50\x90)"),
+    "bzip2": re.compile(
+        rb"BZh[1-9](?:\x31\x41\x59\x26\x53\x59|\x17\x72\x45\x38\x50\x90)"
+    ),
     "xz": re.compile(rb"\xfd7zXZ\x00"),
     "zip": re.compile(rb"PK(?:\x03\x04|\x05\x06)"),
     "lz4": re.compile(rb"\x04\x22\x4d\x18"),
     "Parquet": re.compile(rb"PAR1\x15"),
     "Arrow IPC": re.compile(rb"ARROW1\x00\x00|\xff\xff\xff\xff[\x00-\xff]{2}\x00\x00"),
 }
-_ENDINGS: Final[dict[str, str]] = {**COMPRESSION_ENDINGS, "Parquet": ".parquet", "Arrow IPC": ".arrow"}
+_ENDINGS: Final[dict[str, str]] = {
+    **COMPRESSION_ENDINGS,
+    "Parquet": ".parquet",
+    "Arrow IPC": ".arrow",
+}
 
 
 def kind_of(head: bytes) -> str | None:
-    """Return the binary format that begins with `head` (16 bytes), None for any other."""
+    """Return the binary format that begins with `head` (16 bytes), None for any
+    other.
+    """
     for name, signature in _SIGNATURES.items():
         if signature.match(head):
             return name
@@ -35,7 +45,9 @@ def kind_of(head: bytes) -> str | None:
 
 
 def check_plain(data: InputBytes) -> None:
-    """Raise UnsuitableFileError if a file that is named as uncompressed text is something else."""
+    """Raise UnsuitableFileError if a file that is named as uncompressed text is
+    something else.
+    """
     file = data.file
     if file.compression is not None or not file.facts.textual:
         return
@@ -47,7 +59,9 @@ def check_plain(data: InputBytes) -> None:
 
 
 def check_compressed(file: InputFile, head: bytes) -> None:
-    """Raise DamagedFileError unless `head` begins a stream of the compression that the extension says."""
+    """Raise DamagedFileError unless `head` begins a stream of the compression that
+    the extension says.
+    """
     kind = kind_of(head)
     named = str(file.compression)
     if not head:
@@ -70,4 +84,6 @@ def _misnamed(file: InputFile, kind: str, named: str) -> Exception:
     advice = f"decompress it, or compress it with gzip, zstd, lz4, bzip2 or xz: {kind} is not read"
     if kind in _ENDINGS:
         advice = f"name it with {_ENDINGS[kind]} at the end"
-    return unsuitable(file, f"its first bytes are those of {kind}, its name says {named}", advice)
+    return unsuitable(
+        file, f"its first bytes are those of {kind}, its name says {named}", advice
+    )

@@ -1,4 +1,6 @@
-"""The state of a local file, by which a change of it is noticed: (inode, mtime_ns, ctime_ns)."""
+"""The state of a local file, by which a change of it is noticed: (inode, mtime_ns,
+ctime_ns).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from typing import NamedTuple, Self, TypeAlias, final
 
 @final
 class FileStat(NamedTuple):
-    """Fields of :func:`os.stat` that differ between two states of a local file, under their names there.
+    """Fields of :func:`os.stat` that differ between two states of a local file, under
+    their names there.
 
     Attributes:
         st_dev: Device that the file is on.
@@ -28,14 +31,18 @@ class FileStat(NamedTuple):
     def of(cls, path: str) -> Self:
         """Return the present state of a file; OSError if there is no file."""
         stat = os.stat(path)  # noqa: PTH116 - no Path per file
-        return cls(stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+        return cls(
+            stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+        )
 
 
 Stat: TypeAlias = os.stat_result | FileStat
 
 
 def state(stat: Stat) -> tuple[int, int, int]:
-    """Return (inode, mtime_ns, ctime_ns), which differ between two states of a local file."""
+    """Return (inode, mtime_ns, ctime_ns), which differ between two states of a local
+    file.
+    """
     return stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns
 
 

@@ -1,4 +1,6 @@
-"""The first records of a source, and the columns of its files, read before a plan is made."""
+"""The first records of a source, and the columns of its files, read before a plan is
+made.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,11 @@ _BLOCKS: Final = 2  # of a file
 _THREADS: Final = 4  # that open files
 
 
-def first_rows(source: ResolvedSource, files: Sequence[InputFile], count: int = 16) -> Rows:
-    """Return up to `count` of the first records that can be read, of the first files; maybe none.
+def first_rows(
+    source: ResolvedSource, files: Sequence[InputFile], count: int = 16
+) -> Rows:
+    """Return up to `count` of the first records that can be read, of the first files;
+    maybe none.
 
     Raises:
         SourceError: A file cannot be read.
@@ -52,8 +57,11 @@ def _first_rows_of_file(source: ResolvedSource, file: InputFile, count: int) -> 
     return Rows(objects=[])
 
 
-def columns_of_files(source: ResolvedSource, files: Sequence[InputFile]) -> list[frozenset[str]]:
-    """Return the names of the columns of each of the files that have columns (Parquet, Arrow).
+def columns_of_files(
+    source: ResolvedSource, files: Sequence[InputFile]
+) -> list[frozenset[str]]:
+    """Return the names of the columns of each of the files that have columns (Parquet,
+    Arrow).
 
     Raises:
         SourceError: A file cannot be read.
@@ -63,7 +71,10 @@ def columns_of_files(source: ResolvedSource, files: Sequence[InputFile]) -> list
     def names(file: InputFile) -> frozenset[str]:
         if file.format == "arrow":
             return frozenset(_first_rows_of_file(source, file, 1).columns.schema.names)
-        with opened(file, source.storage_options) as data, open_parquet(data) as parquet:
+        with (
+            opened(file, source.storage_options) as data,
+            open_parquet(data) as parquet,
+        ):
             schema: pa.Schema = parquet.schema_arrow
             return frozenset(schema.names)
 

@@ -1,4 +1,6 @@
-"""Format and compression of a file by its name, and the globs and ranges in which names are given."""
+"""Format and compression of a file by its name, and the globs and ranges in which
+names are given.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,16 @@ COMPRESSION_ENDINGS: Final[dict[Compression, str]] = {
 }
 """Compression to the extension that is written for it."""
 
-KNOWN_EXTENSIONS: Final = (*_FORMAT_OF_EXTENSION, ".jsonl.gz", ".txt.gz", ".jsonl.zst", ".txt.zst")
-_TYPES: Final = tuple(name for name, source_type in TYPES.items() if source_type != "hub")
+KNOWN_EXTENSIONS: Final = (
+    *_FORMAT_OF_EXTENSION,
+    ".jsonl.gz",
+    ".txt.gz",
+    ".jsonl.zst",
+    ".txt.zst",
+)
+_TYPES: Final = tuple(
+    name for name, source_type in TYPES.items() if source_type != "hub"
+)
 _WILDCARD: Final = re.compile(r"[*?\[]")
 _BRACES: Final = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")
 _MAX_NAMES: Final = 1_000_000  # that one entry may stand for
@@ -50,7 +60,9 @@ def compression_of(name: str) -> Compression | None:
 
 
 def inner_extension(name: str) -> str:
-    """Return the extension before a compression's: ``.jsonl`` for ``a.jsonl.gz``; lower case, "" if there is none."""
+    """Return the extension before a compression's: ``.jsonl`` for ``a.jsonl.gz``;
+    lower case, "" if there is none.
+    """
     _, extension = _parse_ending(_ending(name))
     return extension
 
@@ -68,7 +80,9 @@ def _ending(name: str) -> str:
 
 @lru_cache(1024)  # a listing may have a hundred thousand names, of few endings
 def _parse_ending(ending: str) -> tuple[Compression | None, str]:
-    """Return the compression that an ending names, and the extension before it, in lower case."""
+    """Return the compression that an ending names, and the extension before it, in
+    lower case.
+    """
     path = PurePath(f"_{ending}")
     compression = _COMPRESSION_OF_EXTENSION.get(path.suffix.lower())
     if compression is not None:
@@ -89,7 +103,11 @@ def belongs(name: str, wanted: SourceType | None) -> bool:
     if wanted not in FORMATS:
         return False
     facts = FORMATS[wanted]
-    return named_format == wanted or inner_extension(name) in facts.prose or bool(facts.companion(name))
+    return (
+        named_format == wanted
+        or inner_extension(name) in facts.prose
+        or bool(facts.companion(name))
+    )
 
 
 def format_for(name: str, shown: str, wanted: SourceType | None) -> Format:
@@ -101,9 +119,11 @@ def format_for(name: str, shown: str, wanted: SourceType | None) -> Format:
         wanted: Type that the source sets, None for the extension's.
 
     Raises:
-        ConfigError: The extension is unknown and no type is set, or the file is Parquet, compressed as a whole.
+        ConfigError: The extension is unknown and no type is set, or the file is
+            Parquet, compressed as a whole.
     """
-    # The type of the source counts more than the extension, except that a file of type csv may be TSV by its name.
+    # The type of the source counts more than the extension, except that a file of type
+    # csv may be TSV by its name.
     compression, extension = _parse_ending(_ending(name))
     named_format = _FORMAT_OF_EXTENSION.get(extension)
     file_format = named_format
@@ -124,7 +144,11 @@ def format_for(name: str, shown: str, wanted: SourceType | None) -> Format:
             file=shown,
         )
     is_of_ids = FORMATS[file_format].tokens and not FORMATS[file_format].companion(name)
-    if is_of_ids and compression and not (file_format == "mds" and compression == "zstd"):
+    if (
+        is_of_ids
+        and compression
+        and not (file_format == "mds" and compression == "zstd")
+    ):
         raise ConfigError(
             f"{shown}: compressed as a whole ({compression}); files of {file_format} are read at any place. Decompress "
             "it first.",
@@ -188,19 +212,24 @@ def not_found(
         if len(known_names) > _SHOWN_NAMES:
             shown += ", ..."
         hint = f"{folder!r} holds: {shown or 'nothing'}."
-    return SourceNotFoundError(f"data_files: nothing matches {entry!r}. {hint}{more}", got=entry, near=near)
+    return SourceNotFoundError(
+        f"data_files: nothing matches {entry!r}. {hint}{more}", got=entry, near=near
+    )
 
 
 def expand_braces(entry: str) -> list[str]:
-    """Return the names that an entry stands for: ``data-{0..3}.parquet`` four, ``{train,test}.jsonl`` two.
+    """Return the names that an entry stands for: ``data-{0..3}.parquet`` four,
+    ``{train,test}.jsonl`` two.
 
-    Both ends of a range belong to it. If one is written with a leading zero, all numbers have as many digits. Unlike a
-    glob this lists nothing, so that it also names the files of a web server.
+    Both ends of a range belong to it. If one is written with a leading zero, all
+    numbers have as many digits. Unlike a glob this lists nothing, so that it also names
+    the files of a web server.
 
     Raises:
         ConfigError: A range falls, or the entry expands to more than a million names.
     """
-    # The first braces of all names are alike: they are replaced in all names at once, until no braces are left.
+    # The first braces of all names are alike: they are replaced in all names at once,
+    # until no braces are left.
     names = [entry]
     braces = _BRACES.search(entry)
     while braces is not None:
@@ -248,7 +277,9 @@ def has_wildcard(path: str) -> bool:
 
 
 def static_folder(pattern: str) -> str:
-    """Return the folder that all matches are in, without a slash at its end; "" for the top."""
+    """Return the folder that all matches are in, without a slash at its end; "" for
+    the top.
+    """
     folders = pattern.split("/")[:-1]
     return "/".join(takewhile(lambda folder: not has_wildcard(folder), folders))
 
@@ -267,13 +298,14 @@ def is_flat(pattern: str) -> bool:
 def compile_glob(pattern: str) -> Callable[[str], bool]:
     """Return a function that says whether a whole path matches.
 
-    ``*`` and ``?`` stop at slashes, ``**`` as a whole component stands for any number of folders, also none, and no
-    wildcard stands for a dot at the beginning of a name.
+    ``*`` and ``?`` stop at slashes, ``**`` as a whole component stands for any number
+    of folders, also none, and no wildcard stands for a dot at the beginning of a name.
 
     Raises:
         ValueError: The text is not a valid pattern.
     """
-    from fsspec.utils import glob_translate  # which imports asyncio and half a dozen compressions
+    # Which imports asyncio and half a dozen compressions.
+    from fsspec.utils import glob_translate
 
     try:
         regex = re.compile(glob_translate(pattern), re.DOTALL)
@@ -291,4 +323,6 @@ def hidden_parts(path: str) -> int:
     """Return the number of hidden folders and files in a path."""
     if "/." not in path and not path.startswith("."):
         return 0
-    return sum(part.startswith(".") and part not in (".", "..") for part in path.split("/"))
+    return sum(
+        part.startswith(".") and part not in (".", "..") for part in path.split("/")
+    )

@@ -1,7 +1,9 @@
-"""Remembered sha256 hashes of local files, so that a second run need not read the files to list them.
+"""Remembered sha256 hashes of local files, so that a second run need not read the files
+to list them.
 
-The key consists of everything that the file system changes when a file's bytes change: device, inode, size, mtime and
-ctime. The cache is a convenience: one that is missing, locked or corrupt is never an error.
+The key consists of everything that the file system changes when a file's bytes change:
+device, inode, size, mtime and ctime. The cache is a convenience: one that is missing,
+locked or corrupt is never an error.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from tokenlake.etl.sources.file_stat import Stat
 _Key: TypeAlias = tuple[int, int, int, int, int]
 """Device, inode, size, mtime and ctime, the times in nanoseconds."""
 
-_FRESH_NS: Final = 2_000_000_000  # a file this fresh may change again within one clock tick
+# A file this fresh may change again within one clock tick.
+_FRESH_NS: Final = 2_000_000_000
 _SIGN: Final = 1 << 63
 _SCHEMA: Final = (
     "CREATE TABLE IF NOT EXISTS sha256 (dev INTEGER, inode INTEGER, size INTEGER, mtime_ns INTEGER, "
@@ -31,7 +34,9 @@ _SCHEMA: Final = (
     "PRIMARY KEY (dev, inode, size, mtime_ns, ctime_ns)) WITHOUT ROWID"
 )
 _SHA256: Final = re.compile("[0-9a-f]{64}")
-_SELECT: Final = "SELECT * FROM sha256 WHERE dev=? AND inode IN (SELECT value FROM json_each(?))"
+_SELECT: Final = (
+    "SELECT * FROM sha256 WHERE dev=? AND inode IN (SELECT value FROM json_each(?))"
+)
 _INSERT: Final = "INSERT OR REPLACE INTO sha256 VALUES (?, ?, ?, ?, ?, ?)"
 
 
@@ -42,7 +47,9 @@ def default_path() -> Path:
 
 @final
 class HashCache:
-    """A table (device, inode, size, mtime, ctime) -> sha256 in one SQLite file; usable from threads."""
+    """A table (device, inode, size, mtime, ctime) -> sha256 in one SQLite file;
+    usable from threads.
+    """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         """Open or create the cache; never raises.
@@ -51,12 +58,15 @@ class HashCache:
             path: File of the cache; None for :func:`default_path`.
         """
         self._lock = threading.Lock()
-        self._connection: sqlite3.Connection | None = None  # None: the cache cannot be used
+        # None: the cache cannot be used.
+        self._connection: sqlite3.Connection | None = None
         with suppress(sqlite3.Error, OSError, RuntimeError):
             file = default_path() if path is None else Path(path)
             file.parent.mkdir(parents=True, exist_ok=True)
             # Any number of processes and threads may use the file.
-            connection = sqlite3.connect(file, timeout=0.2, isolation_level=None, check_same_thread=False)
+            connection = sqlite3.connect(
+                file, timeout=0.2, isolation_level=None, check_same_thread=False
+            )
             try:
                 # A lost entry only costs that its file is hashed again.
                 connection.execute("PRAGMA synchronous=OFF")
@@ -83,7 +93,9 @@ class HashCache:
             for device, inodes in inodes_of_device.items():
                 if self._connection is None:
                     break
-                rows: list[Any] = self._connection.execute(_SELECT, (device, json.dumps(inodes))).fetchall()
+                rows: list[Any] = self._connection.execute(
+                    _SELECT, (device, json.dumps(inodes))
+                ).fetchall()
                 for row in rows:
                     remembered[row[:5]] = row[5]
 
@@ -96,7 +108,8 @@ class HashCache:
         return hashes
 
     def put_many(self, hashes: Iterable[tuple[Stat, str]]) -> None:
-        """Remember hashes in one transaction, except those of files that changed within the last two seconds.
+        """Remember hashes in one transaction, except those of files that changed within
+        the last two seconds.
 
         Args:
             hashes: State of each file and its sha256 in hexadecimal digits.
@@ -113,7 +126,9 @@ class HashCache:
                     transaction.executemany(_INSERT, rows)
 
     def close(self) -> None:
-        """Close the file; afterwards the cache returns nothing and remembers nothing."""
+        """Close the file; afterwards the cache returns nothing and remembers
+        nothing.
+        """
         with self._lock, suppress(sqlite3.Error):
             if self._connection is not None:
                 self._connection.close()
@@ -127,7 +142,9 @@ class HashCache:
 
 
 def _key(stat: Stat) -> _Key:
-    """Return the key of a file. SQLite's integers are signed; larger inode and device numbers wrap around."""
+    """Return the key of a file. SQLite's integers are signed; larger inode and
+    device numbers wrap around.
+    """
     device = stat.st_dev
     inode = stat.st_ino
     if device >= _SIGN or inode >= _SIGN:

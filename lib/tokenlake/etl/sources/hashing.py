@@ -1,4 +1,6 @@
-"""The sha256 of local files, by several threads, with remembered hashes where a cache has them."""
+"""The sha256 of local files, by several threads, with remembered hashes where a
+cache has them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from tokenlake.etl.sources.hash_cache import HashCache
 from tokenlake.etl.sources.listing_progress import OnProgress, ProgressMeter
 
 _READ_BYTES: Final = 1 << 20
-# Files of one batch, which a thread hashes: handing over a file costs as much as hashing a tiny one.
+# Files of one batch, which a thread hashes: handing over a file costs as much as
+# hashing a tiny one.
 _BATCH_FILES: Final = 256
 _BATCH_BYTES: Final = 64 << 20
 
@@ -37,9 +40,13 @@ class FoundFile:
 
 
 def hash_files(
-    files: Iterable[FoundFile], threads: int, cache: HashCache | None, on_progress: OnProgress | None
+    files: Iterable[FoundFile],
+    threads: int,
+    cache: HashCache | None,
+    on_progress: OnProgress | None,
 ) -> Iterator[tuple[FoundFile, str]]:
-    """Yield every file with its sha256 in hexadecimal digits, in order, once all files were found.
+    """Yield every file with its sha256 in hexadecimal digits, in order, once all files
+    were found.
 
     Args:
         files: The files.
@@ -84,7 +91,10 @@ def _batches(files: Iterable[FoundFile]) -> Iterator[list[FoundFile]]:
 
 
 def _hash_batch(
-    files: tuple[FoundFile, ...], cache: HashCache | None, meter: ProgressMeter, stop: Stop
+    files: tuple[FoundFile, ...],
+    cache: HashCache | None,
+    meter: ProgressMeter,
+    stop: Stop,
 ) -> list[tuple[FoundFile, str]]:
     """Return the files of a batch with their hashes; new hashes are remembered."""
     remembered: list[str | None] = [None] * len(files)
@@ -111,16 +121,21 @@ def _hash_batch(
 
 
 def _hash_file(file: FoundFile, meter: ProgressMeter, stop: Stop) -> str:
-    """Return the sha256 of a file; InputChangedError unless it stays as it was found."""
+    """Return the sha256 of a file; InputChangedError unless it stays as it was
+    found.
+    """
     digest = hashlib.sha256()
     stat_after: FileStat | None = None
     missing: FileNotFoundError | None = None
-    # One more byte than it had: whether it grew by more is seen from its state afterwards.
+    # One more byte than it had: whether it grew by more is seen from its state
+    # afterwards.
     bytes_left = file.stat.st_size + 1
     try:
         descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            while bytes_left > 1 and (data := os.read(descriptor, min(bytes_left, _READ_BYTES))):
+            while bytes_left > 1 and (
+                data := os.read(descriptor, min(bytes_left, _READ_BYTES))
+            ):
                 stop.check()
                 digest.update(data)
                 meter.add(0, len(data))

@@ -1,12 +1,13 @@
 """Datasets on the Hub: from an id, a subset and a split to files of one commit.
 
-A branch or tag is resolved to a commit once per listing, and everything after that names the commit, so that a branch
-that moves while a build runs changes nothing. The tokens are hashes of content: the same file at two commits is the
-same input.
+A branch or tag is resolved to a commit once per listing, and everything after that
+names the commit, so that a branch that moves while a build runs changes nothing. The
+tokens are hashes of content: the same file at two commits is the same input.
 
-A repository may hold any files. Its card (``configs:`` in the front matter of README.md) names their subsets and
-splits; without one the names of the files do, by the rules of the Hub's own viewer and the `datasets` library. Files
-that cannot be read here are taken from the branch to which the Hub converts a dataset, as Parquet.
+A repository may hold any files. Its card (``configs:`` in the front matter of
+README.md) names their subsets and splits; without one the names of the files do, by the
+rules of the Hub's own viewer and the `datasets` library. Files that cannot be read here
+are taken from the branch to which the Hub converts a dataset, as Parquet.
 """
 
 from __future__ import annotations
@@ -29,7 +30,13 @@ from tokenlake.etl.sources.hub_repo import HubFile, HubRepo
 from tokenlake.etl.sources.inputs import InputFile, planned
 from tokenlake.etl.sources.layout import CARD, DEFAULT, FolderLayout, foreign, matches
 from tokenlake.etl.sources.saved_layout import saved_layout
-from tokenlake.etl.sources.split_choice import Choice, FilesEntry, Select, choose, notes_of
+from tokenlake.etl.sources.split_choice import (
+    Choice,
+    FilesEntry,
+    Select,
+    choose,
+    notes_of,
+)
 
 if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource
@@ -44,7 +51,9 @@ _SHOWN_KINDS: Final = 6
 
 
 def converted_layout(paths: Sequence[str]) -> FolderLayout:
-    """Return the layout of the converted branch: ``SUBSET/SPLIT/0000.parquet``, big splits in ``SPLIT-part0``."""
+    """Return the layout of the converted branch: ``SUBSET/SPLIT/0000.parquet``, big
+    splits in ``SPLIT-part0``.
+    """
     subsets: dict[str, dict[str, list[str]]] = {}
     for path in paths:
         parts = PurePosixPath(path).parts
@@ -64,7 +73,9 @@ def converted_layout(paths: Sequence[str]) -> FolderLayout:
 
 
 def loader_script(paths: Sequence[str], name: str) -> str | None:
-    """Return the script that old releases of `datasets` ran to load the dataset, None if there is none."""
+    """Return the script that old releases of `datasets` ran to load the dataset,
+    None if there is none.
+    """
     script = f"{name}.py"
     return script if script in paths else None
 
@@ -77,7 +88,8 @@ class HubListing:
         repo: Repository at the commit of the files.
         files: Path to file.
         layout: Subsets and splits.
-        because: Reason for which the converted branch is read though nobody named it, "" for none.
+        because: Reason for which the converted branch is read though nobody named it,
+            "" for none.
     """
 
     repo: HubRepo
@@ -116,7 +128,9 @@ def list_repo(client: HubClient, dataset: HubId) -> HubListing:
         reason = "it holds no data files"
         if script:
             reason = f"its loader script {script} is never run"
-        return _converted_listing(HubListing(repo, files, FolderLayout({}, None)), reason)
+        return _converted_listing(
+            HubListing(repo, files, FolderLayout({}, None)), reason
+        )
     return HubListing(repo, files, layout)
 
 
@@ -135,7 +149,8 @@ class _Selection(NamedTuple):
 
 
 def _select_split(listing: HubListing, subset: str | None, split: str) -> _Selection:
-    """Return the files of a split; those of formats that are not read here are taken from the converted branch.
+    """Return the files of a split; those of formats that are not read here are taken
+    from the converted branch.
 
     Args:
         listing: Listing of the dataset.
@@ -145,7 +160,9 @@ def _select_split(listing: HubListing, subset: str | None, split: str) -> _Selec
     selection = _files_of_split(listing, subset, split)
     for path in selection.paths:
         if foreign(path):
-            converted = _converted_listing(listing, f"files such as {path} are not read by this release")
+            converted = _converted_listing(
+                listing, f"files such as {path} are not read by this release"
+            )
             return _files_of_split(converted, subset, split)
     return selection
 
@@ -168,9 +185,14 @@ def _converted_listing(listing: HubListing, reason: str) -> HubListing:
         if layout.subsets:
             return HubListing(branch, files, layout, because=reason)
 
-    # Nothing can be read: the message names the content of the repository, and a remedy.
-    kinds = Counter(PurePosixPath(path).suffix or PurePosixPath(path).name for path in listing.files)
-    content = ", ".join(f"{count} x {kind}" for kind, count in kinds.most_common(_SHOWN_KINDS))
+    # Nothing can be read: the message names the content of the repository, and a
+    # remedy.
+    kinds = Counter(
+        PurePosixPath(path).suffix or PurePosixPath(path).name for path in listing.files
+    )
+    content = ", ".join(
+        f"{count} x {kind}" for kind, count in kinds.most_common(_SHOWN_KINDS)
+    )
     if loader_script(list(listing.files), repo.name):
         remedy = (
             "If you trust the script, run it once with an older release of `datasets` and save the "
@@ -226,7 +248,9 @@ def _files_of_split(listing: HubListing, subset: str | None, split: str) -> _Sel
     return _Selection(listing, name, list(splits[split]))
 
 
-def _missing_split(repo: HubRepo, place: str, split: str, splits: Iterable[str], pattern: str) -> ConfigError:
+def _missing_split(
+    repo: HubRepo, place: str, split: str, splits: Iterable[str], pattern: str
+) -> ConfigError:
     """Return the error for a split that a subset does not have.
 
     Args:
@@ -274,19 +298,23 @@ class _RepoFiles(NamedTuple):
 
 
 def list_hub(source: ResolvedSource, select: Select = choose) -> list[InputFile]:
-    """List files of datasets on the Hub, sorted by path, at commits that their URLs name.
+    """List files of datasets on the Hub, sorted by path, at commits that their URLs
+    name.
 
-    Entries of `data_files` are ids (of the type ``hub``), or ``hf://datasets/org/name[@revision]/path`` URLs of files,
-    folders and globs. `path` is the path in the repository, with the dataset's id in front if there are several
+    Entries of `data_files` are ids (of the type ``hub``), or
+    ``hf://datasets/org/name[@revision]/path`` URLs of files, folders and globs. `path`
+    is the path in the repository, with the dataset's id in front if there are several
     datasets.
 
     Args:
         source: Source whose `data_files` are listed.
-        select: Function that chooses the files of a folder, glob or file; ids have a subset and a split anyway.
+        select: Function that chooses the files of a folder, glob or file; ids have a
+            subset and a split anyway.
 
     Raises:
         SourceNotFoundError: A dataset, revision or file does not exist.
-        ConfigError: The subset or split does not exist, or must be named; the message lists them.
+        ConfigError: The subset or split does not exist, or must be named; the message
+            lists them.
         SourceError: The dataset is gated, or the Hub cannot be reached.
         MissingExtraError: `huggingface_hub` is not installed.
     """
@@ -295,17 +323,22 @@ def list_hub(source: ResolvedSource, select: Select = choose) -> list[InputFile]
         chosen = list(_files_of_ids(source, client))
     else:
         chosen = list(_files_of_urls(source, client, select))
-    # Files of several datasets have the dataset's id in their paths; no file is read at two revisions.
+    # Files of several datasets have the dataset's id in their paths; no file is read at
+    # two revisions.
     has_several = len({files.repo.id.repo for files in chosen}) > 1
     inputs: dict[str, InputFile] = {}
     for repo, files, note in chosen:
         repo.require_access()
         prefix = f"{repo.id.repo}/" if has_several else ""
-        origin = f"{note}: {len(files)} files of commit {repo.commit} ({repo.id.revision})"
+        origin = (
+            f"{note}: {len(files)} files of commit {repo.commit} ({repo.id.revision})"
+        )
         for file in files:
             path = prefix + file.path
             url = repo.url(file.path)
-            input_file = planned(source, path, url, size=file.size, token=file.token, origin=origin)
+            input_file = planned(
+                source, path, url, size=file.size, token=file.token, origin=origin
+            )
             if inputs.setdefault(path, input_file).token != input_file.token:
                 raise _two_revisions(source, path)
     return [inputs[path] for path in sorted(inputs)]
@@ -319,7 +352,9 @@ def _two_revisions(source: ResolvedSource, name: str) -> ConfigError:
 
 
 def _files_of_ids(source: ResolvedSource, client: HubClient) -> Iterator[_RepoFiles]:
-    """Yield the files of each dataset that `data_files` name by id, of the source's subset and split."""
+    """Yield the files of each dataset that `data_files` name by id, of the source's
+    subset and split.
+    """
     for entry in source.data_files:
         if entry.startswith((".", "/", "~")) or Path(entry).exists():
             raise ConfigError(
@@ -335,14 +370,18 @@ def _files_of_ids(source: ResolvedSource, client: HubClient) -> Iterator[_RepoFi
         if count > 1:
             raise _two_revisions(source, name)
     for dataset in datasets:
-        selection = _select_split(list_repo(client, dataset), source.subset, source.split)
+        selection = _select_split(
+            list_repo(client, dataset), source.subset, source.split
+        )
         listing = selection.listing
         files = [listing.files[path] for path in selection.paths]
         note = f"{listing}, subset {selection.subset!r}, split {source.split!r}"
         yield _RepoFiles(listing.repo, files, note)
 
 
-def _files_of_urls(source: ResolvedSource, client: HubClient, select: Select) -> Iterator[_RepoFiles]:
+def _files_of_urls(
+    source: ResolvedSource, client: HubClient, select: Select
+) -> Iterator[_RepoFiles]:
     """Yield the files of each dataset that `data_files` name by URLs."""
     # Entries of one dataset at one revision are listed together.
     paths_of_dataset: dict[HubId, list[str]] = {}
@@ -376,7 +415,8 @@ def _files_of_urls(source: ResolvedSource, client: HubClient, select: Select) ->
 def _files_entry(
     repo: HubRepo, files: Mapping[str, HubFile], path: str, source: ResolvedSource
 ) -> tuple[FilesEntry, str]:
-    """Return the files of an entry, and the prefix of their paths: their folder, with a slash behind it.
+    """Return the files of an entry, and the prefix of their paths: their folder, with a
+    slash behind it.
 
     Args:
         repo: The repository.
@@ -405,7 +445,9 @@ def _files_entry(
     paths = [name.removeprefix(prefix) for name in matching if name.startswith(prefix)]
     names: frozenset[str] = frozenset()
     if is_folder:
-        names = frozenset(name.removeprefix(prefix) for name in files if name.startswith(prefix))
+        names = frozenset(
+            name.removeprefix(prefix) for name in files if name.startswith(prefix)
+        )
         paths = without_descriptions(paths, names, read)
     entry = FilesEntry(
         written=repo.id.url(path),

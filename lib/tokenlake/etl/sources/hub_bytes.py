@@ -21,15 +21,24 @@ _CODES_OF_GONE: Final = frozenset({"RevisionNotFound", "EntryNotFound"})
 
 @final
 class HubBytes(ReadAheadBytes):
-    """A file on the Hub. Its commit never changes; every answer is checked against the planned hash all the same."""
+    """A file on the Hub. Its commit never changes; every answer is checked against
+    the planned hash all the same.
+    """
 
-    def __init__(self, file: InputFile, storage_options: Mapping[str, Any] | None = None) -> None:
-        """Prepare reading, without a request; see :class:`HubClient` for the options and errors."""
+    def __init__(
+        self, file: InputFile, storage_options: Mapping[str, Any] | None = None
+    ) -> None:
+        """Prepare reading, without a request; see :class:`HubClient` for the options
+        and errors.
+        """
         self._client = HubClient(storage_options, retries=_READ_RETRIES)
         self._dataset, path = parse_url(file.url)
         self._path = resolve_path(self._dataset.repo, self._dataset.revision, path)
         self._threads = ThreadPoolExecutor(_PARALLEL_REQUESTS, thread_name_prefix="hub")
-        super().__init__(file, lambda start, size: self._threads.submit(self._fetch, start, start + size))
+        super().__init__(
+            file,
+            lambda start, size: self._threads.submit(self._fetch, start, start + size),
+        )
 
     def close(self) -> None:
         """Stop what is under way; connections are kept for the next file."""
@@ -60,14 +69,19 @@ class HubBytes(ReadAheadBytes):
         expected = f"bytes {start}-{stop - 1}/{file.size}"
         received = answer.headers.get("content-range", "")
         if received != expected or len(answer.body) != stop - start:
-            raise changed(file, f"asked for {expected}, the Hub sent {received!r} ({len(answer.body)} bytes)")
+            raise changed(
+                file,
+                f"asked for {expected}, the Hub sent {received!r} ({len(answer.body)} bytes)",
+            )
 
-        # The hash of the file. A tag that does not look like the planned hash is a storage host's own, and says
-        # nothing.
+        # The hash of the file. A tag that does not look like the planned hash is a
+        # storage host's own, and says nothing.
         planned_hash = file.token.partition(":")[2]
         etag = answer.headers.get("x-linked-etag") or answer.headers.get("etag", "")
         tag = etag.removeprefix("W/").strip('"')
-        is_hash = re.fullmatch(r"[0-9a-f]+", tag) is not None and len(tag) == len(planned_hash)
+        is_hash = re.fullmatch(r"[0-9a-f]+", tag) is not None and len(tag) == len(
+            planned_hash
+        )
         if is_hash and tag != planned_hash:
             raise changed(file, f"its hash is {tag}, planned was {planned_hash}")
         return answer.body

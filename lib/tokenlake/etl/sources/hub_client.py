@@ -1,8 +1,9 @@
 """Requests to the Hub, with its retries, its limits of rate, and its errors.
 
-`huggingface_hub` provides the connection, the proxy, the certificates and the chain of tokens (``HF_TOKEN``, then the
-saved login). Its own listing follows links with the token, to any host, and its own retries log URLs. The requests, the
-retries and the messages are therefore implemented here.
+`huggingface_hub` provides the connection, the proxy, the certificates and the chain of
+tokens (``HF_TOKEN``, then the saved login). Its own listing follows links with the
+token, to any host, and its own retries log URLs. The requests, the retries and the
+messages are therefore implemented here.
 """
 
 from __future__ import annotations
@@ -24,7 +25,12 @@ from urllib.request import getproxies
 
 from tokenlake.base.secrets import resolve_options, scrub
 from tokenlake.base.threads import start_thread
-from tokenlake.errors import ConfigError, MissingExtraError, SourceError, SourceNotFoundError
+from tokenlake.errors import (
+    ConfigError,
+    MissingExtraError,
+    SourceError,
+    SourceNotFoundError,
+)
 from tokenlake.etl.sources.hub_id import HubId
 from tokenlake.runtime.store import rates
 from tokenlake.runtime.store.rates import NoAnswerError, RateFloor
@@ -41,8 +47,10 @@ RETRIES: Final = 4
 
 _PASSING_STATUS: Final = frozenset({408, 429, 500, 502, 503, 504})
 _FIRST_WAIT: Final = 0.25  # seconds; each wait is twice the one before
-_LONGEST_WAIT: Final = 300.0  # seconds that an answer may ask for, the length of the Hub's own window
-_SPENT: Final = re.compile(r"\br=0;t=(\d+)")  # no request remaining, and the seconds until there is one again
+# Seconds that an answer may ask for, the length of the Hub's own window.
+_LONGEST_WAIT: Final = 300.0
+# No request remaining, and the seconds until there is one again.
+_SPENT: Final = re.compile(r"\br=0;t=(\d+)")
 _TIMEOUT: Final = 30.0  # seconds without a byte
 _SAFE_HEADERS: Final = (
     "accept",
@@ -69,11 +77,13 @@ class Answer:
 
 
 class Refused(Exception):
-    """The Hub refused a request. The caller knows the meaning; the exception never leaves the library.
+    """The Hub refused a request. The caller knows the meaning; the exception never
+    leaves the library.
 
     Attributes:
         status: HTTP status.
-        code: Code of the Hub, such as ``GatedRepo`` or ``RevisionNotFound``; "" for none.
+        code: Code of the Hub, such as ``GatedRepo`` or ``RevisionNotFound``; "" for
+            none.
         said: Message of the Hub.
     """
 
@@ -93,17 +103,22 @@ class HubClient:
         with_token: Whether requests carry a token.
     """
 
-    def __init__(self, options: Mapping[str, Any] | None = None, *, retries: int = RETRIES) -> None:
+    def __init__(
+        self, options: Mapping[str, Any] | None = None, *, retries: int = RETRIES
+    ) -> None:
         """Prepare requests, without making one.
 
         Args:
-            options: `storage_options`: ``token`` (a text, a reference to one, or false for none at all) and
-                ``endpoint``; without them ``HF_ENDPOINT`` and the chain of `huggingface_hub`.
-            retries: Number of times that a request is tried again after a passing fault.
+            options: `storage_options`: ``token`` (a text, a reference to one, or false
+                for none at all) and ``endpoint``; without them ``HF_ENDPOINT`` and the
+                chain of `huggingface_hub`.
+            retries: Number of times that a request is tried again after a passing
+                fault.
 
         Raises:
             MissingExtraError: `huggingface_hub` is not installed.
-            ConfigError: An option cannot be used, or its environment variable is not set.
+            ConfigError: An option cannot be used, or its environment variable is not
+                set.
         """
         try:
             from huggingface_hub import constants, get_session
@@ -132,17 +147,22 @@ class HubClient:
         self.with_token = any(name.lower() == "authorization" for name in self._headers)
         self._session: Callable[[], Any] = get_session
         self._offline: type[Exception] = OfflineModeIsEnabled
-        # Releases of huggingface_hub differ in their HTTP library; the root of its errors is a base of theirs.
+        # Releases of huggingface_hub differ in their HTTP library; the root of its
+        # errors is a base of theirs.
         self._faults = (cast("type[Exception]", HfHubHTTPError.__bases__[0]), OSError)
         self._retries = retries
 
-    def get(self, path: str, *, what: str, span: tuple[int, int] | None = None) -> Answer:
-        """Request `path`, below the endpoint; after passing faults again, with growing waits.
+    def get(
+        self, path: str, *, what: str, span: tuple[int, int] | None = None
+    ) -> Answer:
+        """Request `path`, below the endpoint; after passing faults again, with growing
+        waits.
 
         Args:
             path: Path below the endpoint.
             what: Subject of the request, with which a message begins.
-            span: First byte and end of the part that is wanted, which must not be empty; None for all.
+            span: First byte and end of the part that is wanted, which must not be
+                empty; None for all.
 
         Raises:
             Refused: The Hub refuses the request (4xx); not a passing fault.
@@ -182,7 +202,8 @@ class HubClient:
         Raises:
             RedirectRefusedError: A redirect leads to a place that is not allowed.
         """
-        # Ranges are those of the stored bytes, not of bytes that a server compresses on the way.
+        # Ranges are those of the stored bytes, not of bytes that a server compresses on
+        # the way.
         headers = {**self._headers, "accept-encoding": "identity"}
         if span:
             headers["range"] = f"bytes={span[0]}-{span[1] - 1}"
@@ -193,23 +214,32 @@ class HubClient:
                 "GET", url, headers=headers, timeout=_TIMEOUT, follow_redirects=False
             )
             with _answering(request) as response:
-                # The Hub describes a file in the headers of the redirect to its content.
+                # The Hub describes a file in the headers of the redirect to its
+                # content.
                 for name, value in response.headers.items():
                     answer_headers[name.lower()] = value
                 if not response.is_redirect:
-                    # A server that ignores ranges would send the whole file, however large it is.
+                    # A server that ignores ranges would send the whole file, however
+                    # large it is.
                     is_whole_file = span is not None and response.status_code == 200
                     body = b"" if is_whole_file else _body(response)
                     return Answer(response.status_code, answer_headers, body)
             target = urljoin(url, answer_headers.pop("location", ""))
             _require_redirect(url, target)
             if HttpOrigin.of(target) != HttpOrigin.of(url):
-                headers = {name: value for name, value in headers.items() if name.lower() in _SAFE_HEADERS}
+                headers = {
+                    name: value
+                    for name, value in headers.items()
+                    if name.lower() in _SAFE_HEADERS
+                }
             url = target
-        raise RedirectRefusedError(f"the server redirects more than {MOST_REDIRECTS} times")
+        raise RedirectRefusedError(
+            f"the server redirects more than {MOST_REDIRECTS} times"
+        )
 
     def download(self, dataset: HubId, path: str, cache_dir: str | Path | None) -> Path:
-        """Return a file of a dataset in the cache of `huggingface_hub`, downloaded if it is not in the cache yet.
+        """Return a file of a dataset in the cache of `huggingface_hub`, downloaded if
+        it is not in the cache yet.
 
         Args:
             dataset: The dataset.
@@ -244,10 +274,12 @@ class HubClient:
 
 @contextmanager
 def _answering(request: AbstractContextManager[Any]) -> Generator[Any]:
-    """Send a request and yield its response, whose headers must come within :data:`rates.ANSWER_SECONDS`.
+    """Send a request and yield its response, whose headers must come within
+    :data:`rates.ANSWER_SECONDS`.
 
-    The HTTP library bounds only the time without a byte. A thread therefore waits for the headers, and is left behind
-    with the connection of a server that sends them byte by byte.
+    The HTTP library bounds only the time without a byte. A thread therefore waits for
+    the headers, and is left behind with the connection of a server that sends them byte
+    by byte.
     """
     response: Future[Any] = Future()
     given_up = threading.Event()
@@ -275,12 +307,18 @@ def _answering(request: AbstractContextManager[Any]) -> Generator[Any]:
 
 
 def _require_success(answer: Answer, *, is_part: bool) -> None:
-    """Raise Refused unless the Hub sent the file, or the part of it that was requested."""
+    """Raise Refused unless the Hub sent the file, or the part of it that was
+    requested.
+    """
     if answer.status >= 400:
         code = answer.headers.get("x-error-code", "")
         raise Refused(answer.status, code, answer.headers.get("x-error-message", ""))
     if is_part and answer.status != 206:
-        raise Refused(answer.status, "NoRanges", "the server ignores requests for a part of a file")
+        raise Refused(
+            answer.status,
+            "NoRanges",
+            "the server ignores requests for a part of a file",
+        )
 
 
 def _body(response: Any) -> bytes:
@@ -297,14 +335,20 @@ def _body(response: Any) -> bytes:
 
 
 def _require_redirect(source: str, target: str) -> None:
-    """Refuse a redirect of a public Hub to an address that is not public; one of a private Hub may keep files anywhere.
+    """Refuse a redirect of a public Hub to an address that is not public; one of a
+    private Hub may keep files anywhere.
 
-    The hosts that hold the Hub's files are not in the list of allowed inputs, which names datasets.
+    The hosts that hold the Hub's files are not in the list of allowed inputs, which
+    names datasets.
     """
     before = HttpOrigin.of(source)
     after = HttpOrigin.of(target)
-    if after.scheme not in ("http", "https") or (before.scheme == "https" and after.scheme == "http"):
-        raise RedirectRefusedError(f"the server redirects from {before.scheme} to {after.scheme}")
+    if after.scheme not in ("http", "https") or (
+        before.scheme == "https" and after.scheme == "http"
+    ):
+        raise RedirectRefusedError(
+            f"the server redirects from {before.scheme} to {after.scheme}"
+        )
     if before.host == after.host or getproxies():
         return  # a proxy resolves names itself, and guards its network
     addresses_before = _addresses(before)
@@ -337,7 +381,8 @@ def _headers(token: str | bool | None) -> Mapping[str, str]:
     """Return the headers of every request.
 
     Args:
-        token: Token; None for the usual chain, False for no token, True for the saved login.
+        token: Token; None for the usual chain, False for no token, True for the saved
+            login.
 
     Raises:
         ConfigError: The token cannot be used, or no login is saved.
@@ -347,8 +392,12 @@ def _headers(token: str | bool | None) -> Mapping[str, str]:
     try:
         headers = build_hf_headers(token=token, library_name="tokenlake")
     except OSError as error:
-        raise ConfigError("storage_options.token: true requires a saved login, but there is none") from error
-    if any(not value.isascii() or not value.isprintable() for value in headers.values()):
+        raise ConfigError(
+            "storage_options.token: true requires a saved login, but there is none"
+        ) from error
+    if any(
+        not value.isascii() or not value.isprintable() for value in headers.values()
+    ):
         # The HTTP library would name the header's value in its own message.
         raise ConfigError(
             "the token for the Hub contains characters that tokens never have (perhaps a line end)"
@@ -373,7 +422,11 @@ def _wait(attempt: int, headers: Mapping[str, str]) -> float:
 
 
 def refusal(
-    error: Refused, dataset: HubId, *, with_token: bool, near: Callable[[], str] = lambda: ""
+    error: Refused,
+    dataset: HubId,
+    *,
+    with_token: bool,
+    near: Callable[[], str] = lambda: "",
 ) -> SourceError:
     """Return the error for a refused request.
 
@@ -383,7 +436,8 @@ def refusal(
         with_token: Whether the request carried a token.
         near: Function that returns a clause about the revisions that exist.
     """
-    # The codes are more exact than the status: the Hub answers 401 for a dataset that does not exist, too.
+    # The codes are more exact than the status: the Hub answers 401 for a dataset that
+    # does not exist, too.
     page = f"https://huggingface.co/datasets/{dataset.repo}"
     if error.code == "RevisionNotFound":
         return SourceNotFoundError(
@@ -403,7 +457,9 @@ def refusal(
             "auth login`, or correct HF_TOKEN or storage_options.token."
         )
     elif error.code == "RepoNotFound" or error.status in (401, 404):
-        whose = "the token may have no access to it" if with_token else "no token was given"
+        whose = (
+            "the token may have no access to it" if with_token else "no token was given"
+        )
         return SourceNotFoundError(
             f"the Hub has no {dataset}, or it is private and {whose}. Check the spelling at {page}; for a private "
             "dataset log in with `hf auth login` or set HF_TOKEN. (Local files are read without `type: "
@@ -412,5 +468,7 @@ def refusal(
         )
     else:
         said = f", {error.said!r}" if error.said else ""
-        message = f"{dataset}: the Hub refuses it (status {error.status} {error.code}{said})"
+        message = (
+            f"{dataset}: the Hub refuses it (status {error.status} {error.code}{said})"
+        )
     return SourceError(message, repo=dataset.repo)

@@ -1,4 +1,6 @@
-"""Names of datasets on the Hub: ids such as ``org/name@revision``, and ``hf://datasets/...`` URLs."""
+"""Names of datasets on the Hub: ids such as ``org/name@revision``, and
+``hf://datasets/...`` URLs.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,12 @@ CONVERTED: Final = "refs/convert/parquet"
 
 _SHORT: Final = {"~parquet": CONVERTED}
 _ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
-# A branch in a URL has its slashes escaped, but the Hub's own references may stand as they are. The oldest datasets
-# have a name alone; in a URL that is clear only if a revision follows.
+# A branch in a URL has its slashes escaped, but the Hub's own references may stand as
+# they are. The oldest datasets have a name alone; in a URL that is clear only if a
+# revision follows.
 _URL: Final = re.compile(
-    rf"{PREFIX}([^/@]+/[^/@]+|[^/@]+(?=@))(?:(@)(refs/(?:convert|pr)/[^/]+|[^/]+))?(?:/(.*))?", re.DOTALL
+    rf"{PREFIX}([^/@]+/[^/@]+|[^/@]+(?=@))(?:(@)(refs/(?:convert|pr)/[^/]+|[^/]+))?(?:/(.*))?",
+    re.DOTALL,
 )
 
 
@@ -51,7 +55,9 @@ def parse_id(entry: str) -> HubId:
     repo, at_sign, revision = entry.removeprefix(PREFIX).rstrip("/").partition("@")
     if entry.startswith(PREFIX):
         revision = unquote(revision)
-    is_revision = bool(revision.strip("/")) and ".." not in revision and revision.isprintable()
+    is_revision = (
+        bool(revision.strip("/")) and ".." not in revision and revision.isprintable()
+    )
     if not _ID.fullmatch(repo) or (at_sign and not is_revision):
         raise ConfigError(
             f"data_files: {entry!r} is not the id of a dataset on the Hub; expected org/name or "
@@ -62,7 +68,8 @@ def parse_id(entry: str) -> HubId:
 
 
 def parse_url(url: str) -> tuple[HubId, str]:
-    """Split ``hf://datasets/org/name@revision/path`` into the dataset and the path in it.
+    """Split ``hf://datasets/org/name@revision/path`` into the dataset and the path in
+    it.
 
     Raises:
         ConfigError: The URL has another form.
@@ -76,7 +83,10 @@ def parse_url(url: str) -> tuple[HubId, str]:
         )
     repo, at_sign, revision, path = match.groups()
     if path and any(part in (".", "..") for part in path.split("/")):
-        raise ConfigError(f"data_files: {url!r} has a part '.' or '..'; write the path without it", got=url)
+        raise ConfigError(
+            f"data_files: {url!r} has a part '.' or '..'; write the path without it",
+            got=url,
+        )
     entry = repo
     if at_sign:
         entry = f"{repo}@{unquote(revision)}"

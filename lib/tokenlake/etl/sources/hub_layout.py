@@ -1,4 +1,6 @@
-"""Subsets and splits of a repository on the Hub: by its card, else by the names of its files."""
+"""Subsets and splits of a repository on the Hub: by its card, else by the names of
+its files.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from tokenlake.etl.sources.split_names import splits_by_name
 
 
 def layout_of(paths: Sequence[str], card: str | None, repo: str) -> FolderLayout | None:
-    """Find the subsets and splits of a repository on the Hub; None where no file of it is data.
+    """Find the subsets and splits of a repository on the Hub; None where no file of it
+    is data.
 
     Args:
         paths: Paths of all files.
@@ -21,14 +24,17 @@ def layout_of(paths: Sequence[str], card: str | None, repo: str) -> FolderLayout
     Raises:
         ConfigError: The card cannot be used.
     """
-    data_paths = [path for path in paths if format_of(path) is not None or foreign(path)]
+    data_paths = [
+        path for path in paths if format_of(path) is not None or foreign(path)
+    ]
     configs = card_configs(card or "", repo)
     if configs:
         return layout_by_card(configs, data_paths, repo)
     splits = splits_by_name(matches("**", data_paths))
     if not splits:
         return None
-    # Beside tables a text file is a licence or a list of requirements; a card's own pattern may still name it.
+    # Beside tables a text file is a licence or a list of requirements; a card's own
+    # pattern may still name it.
     tables_of_split: dict[str, list[str]] = {}
     for split, files in splits.items():
         tables = [path for path in files if format_of(path) != "text"]

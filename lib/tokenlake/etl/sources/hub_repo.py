@@ -26,7 +26,8 @@ class HubFile:
     Attributes:
         path: Path in the repository.
         size: Number of bytes.
-        token: ``sha256:<hex>`` of a file that LFS or Xet hold, ``git:<object id>`` of a file that git itself holds.
+        token: ``sha256:<hex>`` of a file that LFS or Xet hold, ``git:<object id>`` of a
+            file that git itself holds.
     """
 
     path: str
@@ -35,7 +36,9 @@ class HubFile:
 
 
 def hub_commits(files: Iterable[InputFile]) -> dict[str, dict[str, str]]:
-    """Return source to dataset to the commit at which it is read, for the record of a run; no request is made."""
+    """Return source to dataset to the commit at which it is read, for the record of
+    a run; no request is made.
+    """
     commits: dict[str, dict[str, str]] = {}
     for file in files:
         if file.url.startswith(PREFIX):
@@ -46,7 +49,8 @@ def hub_commits(files: Iterable[InputFile]) -> dict[str, dict[str, str]]:
 
 @final
 class HubRepo:
-    """One dataset's repository at one commit, to which its branch or tag was resolved once.
+    """One dataset's repository at one commit, to which its branch or tag was resolved
+    once.
 
     Attributes:
         id: Dataset and revision, as they were requested.
@@ -66,7 +70,9 @@ class HubRepo:
         info = self._ask(f"/revision/{quote(dataset.revision, safe='')}")[0]
         self.commit = str(info.get("sha", ""))
         if not re.fullmatch(r"[0-9a-f]{40}", self.commit):
-            raise SourceError(f"{self}: the Hub returned no commit for it (got {self.commit!r})")
+            raise SourceError(
+                f"{self}: the Hub returned no commit for it (got {self.commit!r})"
+            )
         self.gated = bool(info.get("gated"))
 
     def __str__(self) -> str:
@@ -83,21 +89,29 @@ class HubRepo:
 
     def files(self) -> list[HubFile]:
         """List all files of the commit, sorted by path."""
-        files = [_hub_file(entry) for entry in self._tree() if entry.get("type") == "file"]
+        files = [
+            _hub_file(entry) for entry in self._tree() if entry.get("type") == "file"
+        ]
         return sorted(files, key=lambda file: file.path)
 
     def text(self, path: str) -> str:
         """Return a small text file of the commit."""
-        body = self._get(resolve_path(self.id.repo, self.commit, path), f": {path}").body
+        body = self._get(
+            resolve_path(self.id.repo, self.commit, path), f": {path}"
+        ).body
         return body[:_MAX_TEXT_BYTES].decode("utf-8", errors="replace")
 
     def require_access(self) -> None:
-        """Raise SourceError unless the files may be read; the list of a gated dataset's files is public."""
+        """Raise SourceError unless the files may be read; the list of a gated
+        dataset's files is public.
+        """
         if self.gated:
             self._get(f"/api/datasets/{quote(self.id.repo)}/auth-check")
 
     def at(self, revision: str) -> HubRepo | None:
-        """Return the same repository at another revision, None where there is no such revision."""
+        """Return the same repository at another revision, None where there is no
+        such revision.
+        """
         try:
             return HubRepo(self._client, HubId(self.id.repo, revision))
         except SourceNotFoundError:
@@ -112,11 +126,14 @@ class HubRepo:
             next_link = re.search(r'<([^>]+)>;\s*rel="next"', headers.get("link", ""))
             if not next_link:
                 return
-            # Only the cursor is taken from the link: a token is never sent to the place that a link names.
+            # Only the cursor is taken from the link: a token is never sent to the place
+            # that a link names.
             query = dict(parse_qsl(urlsplit(next_link.group(1)).query))
 
     def _near(self) -> str:
-        """Return a clause with the branches and tags, "" if the Hub does not list them."""
+        """Return a clause with the branches and tags, "" if the Hub does not list
+        them.
+        """
         try:
             refs = self._ask("/refs")[0]
         except SourceError:
@@ -149,14 +166,20 @@ class HubRepo:
         try:
             return self._client.get(path, what=f"{self}{subject}")
         except Refused as error:
-            raise refusal(error, self.id, with_token=self._client.with_token, near=self._near) from None
+            raise refusal(
+                error, self.id, with_token=self._client.with_token, near=self._near
+            ) from None
 
 
 def _hub_file(entry: Mapping[str, Any]) -> HubFile:
     """Return a file of a tree; git itself holds small files, LFS or Xet large ones."""
     lfs = entry.get("lfs")
     if lfs:
-        return HubFile(entry["path"], int(lfs["size"]), f"sha256:{lfs['oid'].removeprefix('sha256:')}")
+        return HubFile(
+            entry["path"],
+            int(lfs["size"]),
+            f"sha256:{lfs['oid'].removeprefix('sha256:')}",
+        )
     return HubFile(entry["path"], int(entry["size"]), f"git:{entry['oid']}")
 
 

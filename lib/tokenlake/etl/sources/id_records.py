@@ -1,8 +1,8 @@
 """Files of records of bytes with a head of offsets: MDS shards and litdata chunks.
 
-Both begin with the number of records (uint32) and the place of each record in the file (uint32), and the size of the
-file after the last one. A record begins with the size (uint32) of each of its values whose size is not fixed, and has
-all values after that.
+Both begin with the number of records (uint32) and the place of each record in the file
+(uint32), and the size of the file after the last one. A record begins with the size
+(uint32) of each of its values whose size is not fixed, and has all values after that.
 
 Example: a record of the value "a" of 4 bytes (not fixed) and the value "b" of 2 bytes (fixed) is::
 
@@ -30,13 +30,15 @@ class RecordFile:
 
     Args:
         data: The open file.
-        content: All bytes of the file, if it had to be decompressed; None to read them where they are needed.
+        content: All bytes of the file, if it had to be decompressed; None to read them
+            where they are needed.
 
     Attributes:
         count: Number of records.
 
     Raises:
-        DamagedFileError: The offsets do not ascend from behind the head to the size of the file.
+        DamagedFileError: The offsets do not ascend from behind the head to the size of
+            the file.
     """
 
     def __init__(self, data: InputBytes, content: bytes | None = None) -> None:
@@ -51,10 +53,14 @@ class RecordFile:
                 data.file,
                 f"it has {self._size} bytes, expected at least {self.head_size} for {self.count} records",
             )
-        offsets = np.frombuffer(self.bytes_at(_WORD, self.head_size), "<u4").astype(np.int64)
+        offsets = np.frombuffer(self.bytes_at(_WORD, self.head_size), "<u4").astype(
+            np.int64
+        )
         is_descending = np.diff(offsets) < 0
         if is_descending.any():
-            raise damaged(data.file, f"record {int(is_descending.argmax())} ends before it begins")
+            raise damaged(
+                data.file, f"record {int(is_descending.argmax())} ends before it begins"
+            )
         if offsets[0] < self.head_size or offsets[-1] != self._size:
             raise damaged(
                 data.file,
@@ -85,10 +91,12 @@ class RecordFile:
         Args:
             first: First record.
             last: Record after the last one.
-            fixed_sizes: Size in bytes of each value of a record; None for one whose size each record states.
+            fixed_sizes: Size in bytes of each value of a record; None for one whose
+                size each record states.
 
         Returns:
-            The bytes of these records; and where each value begins and ends in them, for each value int64[n] twice.
+            The bytes of these records; and where each value begins and ends in them,
+            for each value int64[n] twice.
 
         Raises:
             DamagedFileError: The values of a record do not fill it.
@@ -105,7 +113,12 @@ class RecordFile:
             raise self._not_filled(first + int(is_short.argmax()))
         all_bytes = np.frombuffer(block, np.uint8)
         head_places = begins[:, None] + np.arange(head_size)
-        stated_sizes = all_bytes[head_places].view("<u4").astype(np.int64).reshape(len(begins), stated)
+        stated_sizes = (
+            all_bytes[head_places]
+            .view("<u4")
+            .astype(np.int64)
+            .reshape(len(begins), stated)
+        )
         # 2. The values follow each other.
         places: list[tuple[Int64, Int64]] = []
         begin = begins + head_size
@@ -124,7 +137,10 @@ class RecordFile:
         return block, places
 
     def _not_filled(self, record: int) -> Exception:
-        return damaged(self._data.file, f"the values of record {record} do not have the sizes that it states")
+        return damaged(
+            self._data.file,
+            f"the values of record {record} do not have the sizes that it states",
+        )
 
 
 def joined_bytes(block: bytes, begins: Int64, ends: Int64) -> bytes:
@@ -139,4 +155,9 @@ def joined_bytes(block: bytes, begins: Int64, ends: Int64) -> bytes:
         return block[int(begins[0]) : int(ends[-1])]
     view = memoryview(block)
     # Copying stretches takes a tenth of the time of an index for each byte.
-    return b"".join([view[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)])
+    return b"".join(
+        [
+            view[begin:end]
+            for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)
+        ]
+    )

@@ -1,7 +1,8 @@
 """The bytes of an open input file, wherever it is stored.
 
-Formats read through :class:`InputBytes` alone: a local file and an object in a bucket look the same to them.
-:class:`LocalBytes` reads a file of this machine; :mod:`tokenlake.etl.sources.ranged_bytes` reads an object by ranges.
+Formats read through :class:`InputBytes` alone: a local file and an object in a bucket
+look the same to them. :class:`LocalBytes` reads a file of this machine;
+:mod:`tokenlake.etl.sources.ranged_bytes` reads an object by ranges.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ from tokenlake.etl.sources.inputs import InputFile
 
 
 class InputBytes(ABC):
-    """An open input. :func:`tokenlake.etl.sources.opening.opened` checks that it is, and stays, the planned one.
+    """An open input. :func:`tokenlake.etl.sources.opening.opened` checks that it is,
+    and stays, the planned one.
 
     Attributes:
         file: The planned file.
-        max_expansion: Largest size that a compressed input may unfold to, in multiples of its stored bytes.
-        read_ahead: Number of bytes of a compressed input that are read at once; its decompressor asks for 64 KiB, which
-            may be a request each.
+        max_expansion: Largest size that a compressed input may unfold to, in multiples
+            of its stored bytes.
+        read_ahead: Number of bytes of a compressed input that are read at once; its
+            decompressor asks for 64 KiB, which may be a request each.
     """
 
     file: InputFile
@@ -33,7 +36,8 @@ class InputBytes(ABC):
 
     @abstractmethod
     def read_into(self, view: memoryview, offset: int) -> int:
-        """Fill `view` from byte `offset` on and return the number of bytes read, fewer only at the end.
+        """Fill `view` from byte `offset` on and return the number of bytes read, fewer
+        only at the end.
 
         Raises:
             InputChangedError: The object is gone or another one.
@@ -45,7 +49,9 @@ class InputBytes(ABC):
         return RandomAccessFile(self.file.size, self.pread)
 
     def for_arrow(self) -> Any:
-        """Return an argument for Arrow's readers: a path, or a new random-access file of their own."""
+        """Return an argument for Arrow's readers: a path, or a new random-access
+        file of their own.
+        """
         return self.as_file()
 
     def expect(self, stretches: Iterable[tuple[int, int]], columns: int) -> None:  # noqa: B027
@@ -57,7 +63,9 @@ class InputBytes(ABC):
         """
 
     def check_unchanged(self) -> None:  # noqa: B027 - most inputs need no check
-        """Raise InputChangedError unless it is still the planned file; nothing to do if every read checks it."""
+        """Raise InputChangedError unless it is still the planned file; nothing to do
+        if every read checks it.
+        """
 
     def close(self) -> None:  # noqa: B027
         """Release the file and its connections."""
@@ -122,8 +130,12 @@ class LocalBytes(InputBytes):
     def _check(self, stat: os.stat_result) -> None:
         """Raise InputChangedError unless the file is in the planned state."""
         if stat.st_size != self.file.size:
-            raise changed(self.file, f"it has {stat.st_size} bytes, planned were {self.file.size}")
+            raise changed(
+                self.file, f"it has {stat.st_size} bytes, planned were {self.file.size}"
+            )
         planned_state = tuple(self.file.stat)
         if state(stat) != planned_state:
-            problem = f"(inode, mtime, ctime) is {state(stat)}, planned was {planned_state}"
+            problem = (
+                f"(inode, mtime, ctime) is {state(stat)}, planned was {planned_state}"
+            )
             raise changed(self.file, problem)

@@ -1,4 +1,6 @@
-"""Errors of one input file: it changed, it is damaged, or it does not hold what was expected."""
+"""Errors of one input file: it changed, it is damaged, or it does not hold what was
+expected.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ _SHOWN_NAMES: Final = 20  # columns of a file in a message
 
 
 def changed(file: InputFile, problem: str) -> InputChangedError:
-    """Return the error for a file that is not in the state in which the build was planned.
+    """Return the error for a file that is not in the state in which the build was
+    planned.
 
     Args:
         file: The file.
@@ -42,7 +45,9 @@ def damaged(file: InputFile, problem: str, **details: object) -> DamagedFileErro
     )
 
 
-def unsuitable(file: InputFile, problem: str, remedy: str, **details: object) -> UnsuitableFileError:
+def unsuitable(
+    file: InputFile, problem: str, remedy: str, **details: object
+) -> UnsuitableFileError:
     """Return the error for a file that is whole, but not as it is expected.
 
     Args:
@@ -59,7 +64,9 @@ def unsuitable(file: InputFile, problem: str, remedy: str, **details: object) ->
     )
 
 
-def no_column(file: InputFile, name: str, names: Sequence[str], option: str = "") -> UnsuitableFileError:
+def no_column(
+    file: InputFile, name: str, names: Sequence[str], option: str = ""
+) -> UnsuitableFileError:
     """Return the error for a file that has no column `name`.
 
     Args:

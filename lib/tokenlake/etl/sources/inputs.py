@@ -1,7 +1,7 @@
 """Input files and ranges of them, as a plan names them.
 
-A listing makes one :class:`InputFile` per file. A plan cuts it into :class:`FileRange` parts, which workers read on
-their own.
+A listing makes one :class:`InputFile` per file. A plan cuts it into :class:`FileRange`
+parts, which workers read on their own.
 """
 
 from __future__ import annotations
@@ -22,26 +22,33 @@ _MAX_FILE_BYTES: Final = 1 << 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputFile:
-    """One input file as it was when the build was planned; JSON-able by ``dataclasses.asdict``.
+    """One input file as it was when the build was planned; JSON-able by
+    ``dataclasses.asdict``.
 
     Attributes:
         source: Name of the source that it belongs to.
-        path: Path relative to the listing's root, with ``/``; identity, together with size and token.
-        url: Absolute local path, or a URL with its scheme and without credentials; not identity.
+        path: Path relative to the listing's root, with ``/``; identity, together with
+            size and token.
+        url: Absolute local path, or a URL with its scheme and without credentials; not
+            identity.
         size: Number of bytes as they are stored.
-        token: Version token: ``sha256:<hex>`` of a local file's bytes, otherwise the store's version, such as
-            ``etag:<value>`` or ``generation:<number>``.
-        stat: (inode, mtime_ns, ctime_ns) of a local file when it was hashed, checked again by every read; empty for a
-            URL, whose token is checked.
+        token: Version token: ``sha256:<hex>`` of a local file's bytes, otherwise the
+            store's version, such as ``etag:<value>`` or ``generation:<number>``.
+        stat: (inode, mtime_ns, ctime_ns) of a local file when it was hashed, checked
+            again by every read; empty for a URL, whose token is checked.
         format: Format of the content.
-        compression: Compression of the file as a whole, None for plain files and Parquet.
+        compression: Compression of the file as a whole, None for plain files and
+            Parquet.
         file_id: Signed 64-bit identity of (source, path), stored as provenance.
-        text_mode: Mode of the format ``text``: ``document`` (a file is a document) or ``lines``.
-        origin: Note for people on the file's origin, such as the Hub's commit, or ""; not identity.
-        kept_bytes: Size of the remote blocks that the reading machine keeps; None for the size that its environment
-            sets; not identity.
-        companions: Files that belong to this one and hold no records, such as its index, in the order of its format's
-            names for them (:class:`~tokenlake.config.formats.FormatFacts`).
+        text_mode: Mode of the format ``text``: ``document`` (a file is a document) or
+            ``lines``.
+        origin: Note for people on the file's origin, such as the Hub's commit, or "";
+            not identity.
+        kept_bytes: Size of the remote blocks that the reading machine keeps; None for
+            the size that its environment sets; not identity.
+        companions: Files that belong to this one and hold no records, such as its
+            index, in the order of its format's names for them
+            (:class:`~tokenlake.config.formats.FormatFacts`).
     """
 
     source: str
@@ -71,7 +78,9 @@ class InputFile:
     @property
     def is_lines(self) -> bool:
         """Whether its records are lines, whose positions are byte offsets."""
-        return self.facts.layout == "lines" and (self.format != "text" or self.text_mode == "lines")
+        return self.facts.layout == "lines" and (
+            self.format != "text" or self.text_mode == "lines"
+        )
 
     @property
     def has_records(self) -> bool:
@@ -80,12 +89,16 @@ class InputFile:
 
     @property
     def companion(self) -> str:
-        """The name that its format has for it, if it belongs to other files and holds no records; otherwise ""."""
+        """The name that its format has for it, if it belongs to other files and
+        holds no records; otherwise "".
+        """
         return self.facts.companion(self.path)
 
     @property
     def has_blocks(self) -> bool:
-        """Whether it has row groups or record batches (an Arrow stream has none that are listed)."""
+        """Whether it has row groups or record batches (an Arrow stream has none that
+        are listed).
+        """
         return self.facts.layout == "blocks"
 
 
@@ -100,7 +113,8 @@ def planned(
     compression: Compression | None = None,
     origin: str = "",
 ) -> InputFile:
-    """Return a file of `source` as a listing found it; see :class:`InputFile` for the arguments.
+    """Return a file of `source` as a listing found it; see :class:`InputFile` for the
+    arguments.
 
     Args:
         source: Source that it belongs to.
@@ -109,7 +123,8 @@ def planned(
         size: Number of bytes as they are stored.
         token: Version token.
         stat: State of a local file.
-        compression: Compression that the storage states, which counts if the name has no extension of a compression.
+        compression: Compression that the storage states, which counts if the name has
+            no extension of a compression.
         origin: Note for people on the file's origin.
 
     Raises:
@@ -141,7 +156,9 @@ def planned(
 
 
 def is_url(entry: str) -> bool:
-    """Say whether an entry names an object of another storage; ``file://`` is this machine's."""
+    """Say whether an entry names an object of another storage; ``file://`` is this
+    machine's.
+    """
     scheme, separator, _ = entry.partition("://")
     return bool(separator) and scheme.lower() != "file"
 
@@ -157,15 +174,18 @@ class FileRange:
 
     Attributes:
         file: The file.
-        start: First byte of a plain file of lines (the range owns the lines that START in ``[start, stop)``, with the
-            blank lines among them) and of a stream of ids; first row group of Parquet; first record batch of an Arrow
-            file (not a stream); first record of a file whose records are numbered; 0 for other files. All count from 0.
-        stop: End of the range, in the same unit: the first byte, row group, batch or record behind it, or the file's
-            size.
-        weight: Number of bytes to read: on disk, for Parquet uncompressed bytes of the row groups.
+        start: First byte of a plain file of lines (the range owns the lines that START
+            in ``[start, stop)``, with the blank lines among them) and of a stream of
+            ids; first row group of Parquet; first record batch of an Arrow file (not a
+            stream); first record of a file whose records are numbered; 0 for other
+            files. All count from 0.
+        stop: End of the range, in the same unit: the first byte, row group, batch or
+            record behind it, or the file's size.
+        weight: Number of bytes to read: on disk, for Parquet uncompressed bytes of the
+            row groups.
         rows: Largest number of records to read, good or bad; None for all.
-        records: Number of records, if the file states it; None if only reading tells. For planning only: no reader uses
-            it.
+        records: Number of records, if the file states it; None if only reading tells.
+            For planning only: no reader uses it.
     """
 
     file: InputFile

@@ -1,14 +1,18 @@
-"""JSON Lines: one object on every line. A block of lines becomes texts alone, or objects and columns.
+"""JSON Lines: one object on every line. A block of lines becomes texts alone, or
+objects and columns.
 
-The position of a record is the byte offset of its line in the decompressed file, from 0. Blank lines are no records;
-they belong to the records before them (:mod:`tokenlake.etl.sources.line_records`).
+The position of a record is the byte offset of its line in the decompressed file, from
+0. Blank lines are no records; they belong to the records before them
+(:mod:`tokenlake.etl.sources.line_records`).
 
-Every record is read as strictly as :mod:`tokenlake.etl.sources.json_record` requires, and most of them quickly:
+Every record is read as strictly as :mod:`tokenlake.etl.sources.json_record` requires,
+and most of them quickly:
 
-- Texts alone: the key is counted in the whole block. If it occurs once per record, each record is parsed without any
-  further search.
-- Rows: one pass over the block finds the records that are *odd*, such as those with a number beyond 64 bits. A record
-  that is not odd is parsed once, and is right if it has as many keys as there are ``":`` in its line.
+- Texts alone: the key is counted in the whole block. If it occurs once per record, each
+  record is parsed without any further search.
+- Rows: one pass over the block finds the records that are *odd*, such as those with a
+  number beyond 64 bits. A record that is not odd is parsed once, and is right if it has
+  as many keys as there are ``":`` in its line.
 """
 
 from __future__ import annotations
@@ -43,9 +47,13 @@ from tokenlake.etl.sources.rows import is_too_wide
 from tokenlake.etl.sources.where import Predicate
 
 PIECE_BYTES: Final = 2 << 20
-"""Size of records that become Python objects together: the objects can take 25 times as much memory."""
+"""Size of records that become Python objects together: the objects can take 25 times
+as much memory.
+"""
 TEXT_BYTES: Final = 8 << 20
-"""Size of records of which only the texts become objects: a text with one emoji takes four times as much memory."""
+"""Size of records of which only the texts become objects: a text with one emoji
+takes four times as much memory.
+"""
 _SHORT_RECORD: Final = 1024  # bytes, in the mean
 
 # The end of a key as nearly every writer has it.
@@ -60,7 +68,9 @@ _COMPUTE: Final[Any] = pc
 def read_jsonl(
     part: FileRange, data: InputBytes, want: Want, predicate: Predicate | None
 ) -> Iterator[Parsed]:
-    """Read the lines that `part` owns; errors as of :func:`tokenlake.etl.sources.lines.read_blocks`."""
+    """Read the lines that `part` owns; errors as of
+    :func:`tokenlake.etl.sources.lines.read_blocks`.
+    """
     return parsed_blocks(
         read_blocks(part, data, want.max_record_bytes, want.block_bytes),
         lambda line: parse_long(line, want),
@@ -69,12 +79,16 @@ def read_jsonl(
 
 
 def json_lines(block: LineBlock) -> RawRecords:
-    """Return the lines of a block that are not blank: lines of spaces and tabs alone are."""
+    """Return the lines of a block that are not blank: lines of spaces and tabs alone
+    are.
+    """
     return index_lines(block, blank=b" \t\r")
 
 
 def parse_records(records: RawRecords, want: Want) -> Iterator[Parsed]:
-    """Yield the texts of records alone, or objects and columns with the text beside them if it is wanted."""
+    """Yield the texts of records alone, or objects and columns with the text beside
+    them if it is wanted.
+    """
     if want.text is not None and want.columns == ():
         for piece in records.pieces(TEXT_BYTES):
             yield _texts_of(piece, want.text, want.max_record_bytes)
@@ -99,13 +113,19 @@ def _texts_of(records: RawRecords, name: str, limit: int) -> Parsed:
 
 
 def _hold_key_once(records: RawRecords, name: str, limit: int) -> bool:
-    """Return whether the key `name` occurs exactly as often as there are records, and in one spelling.
+    """Return whether the key `name` occurs exactly as often as there are records, and
+    in one spelling.
 
-    If every record then has the field, each has it once. For long records this is not worthwhile: it costs less to
-    search the short part of each record before its text.
+    If every record then has the field, each has it once. For long records this is not
+    worthwhile: it costs less to search the short part of each record before its text.
     """
     sizes = records.stops - records.starts
-    if not len(sizes) or sizes.mean() > _SHORT_RECORD or sizes.max() > limit or not is_plain_key(name):
+    if (
+        not len(sizes)
+        or sizes.mean() > _SHORT_RECORD
+        or sizes.max() > limit
+        or not is_plain_key(name)
+    ):
         return False
     first = int(records.starts[0])
     last = int(records.stops[-1])
@@ -115,13 +135,18 @@ def _hold_key_once(records: RawRecords, name: str, limit: int) -> bool:
 
 
 def _trusted_texts(records: RawRecords, name: str) -> pa.LargeStringArray | None:
-    """Return the texts of records whose keys were counted; None where any record has none."""
+    """Return the texts of records whose keys were counted; None where any record has
+    none.
+    """
     data = records.data
     loads = orjson.loads
     spans = zip(records.starts.tolist(), records.stops.tolist(), strict=True)
     try:
-        column = text_of_strings([loads(data[start:stop])[name] for start, stop in spans])
-    except (ValueError, LookupError, TypeError, pa.ArrowException):  # no JSON, field, object or text
+        column = text_of_strings(
+            [loads(data[start:stop])[name] for start, stop in spans]
+        )
+    # No JSON, field, object or text.
+    except (ValueError, LookupError, TypeError, pa.ArrowException):
         return None
     if column.null_count:
         return None
@@ -129,7 +154,9 @@ def _trusted_texts(records: RawRecords, name: str) -> pa.LargeStringArray | None
 
 
 def _checked_texts(records: RawRecords, name: str, limit: int) -> Parsed:
-    """Return the texts of records, each judged by itself: quickly, and strictly if that does not decide."""
+    """Return the texts of records, each judged by itself: quickly, and strictly if
+    that does not decide.
+    """
     texts: list[str] = []
     faults: dict[int, Fault] = {}
     key = orjson.dumps(name)
@@ -144,11 +171,14 @@ def _checked_texts(records: RawRecords, name: str, limit: int) -> Parsed:
         except (ValueError, LookupError, TypeError):
             text = None
         if type(text) is str and stop - start <= limit:
-            # Of a repeated key the last value counts, and the text takes at least `len(text)` bytes after its key. All
-            # occurrences of the key therefore begin before `end`: most of the text need not be searched.
+            # Of a repeated key the last value counts, and the text takes at least
+            # `len(text)` bytes after its key. All occurrences of the key therefore
+            # begin before `end`: most of the text need not be searched.
             end = stop - start - len(text)
             is_repeated = line.find(key, line.find(key) + 1, end) >= 0
-            if not is_repeated and (line.find(b"\\", 0, end) < 0 or not disguise.search(line, 0, end)):
+            if not is_repeated and (
+                line.find(b"\\", 0, end) < 0 or not disguise.search(line, 0, end)
+            ):
                 texts.append(text)
                 continue
         judged = judge_text(line, name, limit)
@@ -160,7 +190,9 @@ def _checked_texts(records: RawRecords, name: str, limit: int) -> Parsed:
 
 
 def _rows_of(records: RawRecords, want: Want) -> Iterator[Parsed]:
-    """Yield records as objects and columns; a batch with very many different keys is halved."""
+    """Yield records as objects and columns; a batch with very many different keys is
+    halved.
+    """
     # 1. Of each record: the number of places where a quote and a colon are side by side, and whether it is odd. An odd
     #    record may have a large number, a blank between quote and colon, or one of the two as an escape.
     end = records.stops[-1:] if len(records) else [0]
@@ -168,14 +200,17 @@ def _rows_of(records: RawRecords, want: Want) -> Iterator[Parsed]:
     lines = binary_over(edges, pa.py_buffer(records.data))
     key_ends = _COMPUTE.count_substring(lines, _KEY_END).to_pylist()
     is_odd = _COMPUTE.match_substring_regex(lines, _ODD).to_pylist()
-    # 2. The records that are not odd are read quickly; the others, and those that this cannot decide, strictly.
+    # 2. The records that are not odd are read quickly; the others, and those that this
+    #    cannot decide, strictly.
     judged: list[Judged | Fault] = []
     for index, line in enumerate(records):
         record = None if is_odd[index] else judge_quickly(line, key_ends[index], want)
         judged.append(record or judge_row(line, want))
     # 3. Objects that share no keys would make an enormous number of columns.
     usable = [record for record in judged if not isinstance(record, Fault)]
-    if len(usable) > 1 and is_too_wide([record.record for record in usable], want.columns):
+    if len(usable) > 1 and is_too_wide(
+        [record.record for record in usable], want.columns
+    ):
         del judged, usable  # before the halves are read again
         middle = len(records) // 2
         yield from _rows_of(records.part(0, middle), want)

@@ -1,14 +1,17 @@
-"""A file that is one JSON array of objects, or one object around it, streamed in blocks of whole elements.
+"""A file that is one JSON array of objects, or one object around it, streamed in blocks
+of whole elements.
 
-An element lies between two commas of the array. It is read as a line of JSON Lines is, and its position is its index,
-from 0. An error inside an element makes a bad record. If the array itself is broken, it is unknown which bytes belong
-to which element, and the file is damaged.
+An element lies between two commas of the array. It is read as a line of JSON Lines is,
+and its position is its index, from 0. An error inside an element makes a bad record. If
+the array itself is broken, it is unknown which bytes belong to which element, and the
+file is damaged.
 
-The reader holds a buffer of bytes that are not yielded yet, and the borders that are known in it
-(:mod:`tokenlake.etl.sources.json_borders`). In a loop:
+The reader holds a buffer of bytes that are not yielded yet, and the borders that are
+known in it (:mod:`tokenlake.etl.sources.json_borders`). In a loop:
 
 1. The whole elements in the buffer are yielded as one block, and dropped from it.
-2. If an element alone is larger than the limit, its bytes are dropped, and only counted.
+2. If an element alone is larger than the limit, its bytes are dropped, and only
+   counted.
 3. More bytes are read and scanned for borders.
 """
 
@@ -48,8 +51,8 @@ def read_json_array(
     """Read the elements of a file.
 
     Raises:
-        DamagedFileError: The file is no array, nor one object around an array of objects; it is cut, its brackets do
-            not match, or something follows it.
+        DamagedFileError: The file is no array, nor one object around an array of
+            objects; it is cut, its brackets do not match, or something follows it.
     """
     reader = ElementReader(data, want.max_record_bytes, want.block_bytes)
     blocks = parsed_blocks(
@@ -61,7 +64,9 @@ def read_json_array(
 
 
 def _as_elements(parsed: Parsed) -> Parsed:
-    """Return records that were parsed like lines as elements of an array, which stand on no line."""
+    """Return records that were parsed like lines as elements of an array, which
+    stand on no line.
+    """
     return replace(
         parsed,
         bad=tuple(_as_bad_element(line) for line in parsed.bad),
@@ -75,7 +80,9 @@ def _as_bad_element(line: BadLine) -> BadLine:
     """Return a bad line as a bad element."""
     fault = line.fault
     if fault.reason == "line_too_long":
-        fault = Fault("record_too_long", fault.detail.replace("the line", "the record", 1))
+        fault = Fault(
+            "record_too_long", fault.detail.replace("the line", "the record", 1)
+        )
     return line._replace(line_index=None, fault=fault)
 
 
@@ -97,10 +104,12 @@ class ElementReader:
         self._limit = limit
         self._block_bytes = block_bytes
         self._scanner = BorderScanner()
-        self._buffer = bytearray()  # bytes that are not yielded yet, from the beginning of an element on
+        # Bytes that are not yielded yet, from the beginning of an element on.
+        self._buffer = bytearray()
         self._offset = 0  # of the buffer in the file, dropped bytes not counted
         self._commas: list[int] = []  # offsets in the buffer
-        self._close: int | None = None  # offset in the buffer of the bracket that closes the array
+        # Offset in the buffer of the bracket that closes the array.
+        self._close: int | None = None
         self._index = 0  # of the element at the front of the buffer
         self._dropped = 0  # bytes dropped of that element, which is too long
         self._dropped_head = b""  # its first bytes
@@ -110,7 +119,8 @@ class ElementReader:
         """Yield the elements in order; the `offset` of a long one is its index.
 
         Raises:
-            DamagedFileError: The file is no array, is cut, has brackets that do not match, or continues behind it.
+            DamagedFileError: The file is no array, is cut, has brackets that do not
+                match, or continues behind it.
         """
         is_wrapped = self._begin()
         while self._close is None:
@@ -129,15 +139,21 @@ class ElementReader:
         yield from self._whole_elements()
         if closed_by != ord("]"):
             offset = self._offset - 1
-            raise damaged(self._file, f"byte {offset} is `}}`, which closes nothing", offset=offset)
+            raise damaged(
+                self._file,
+                f"byte {offset} is `}}`, which closes nothing",
+                offset=offset,
+            )
         if not is_wrapped:  # the object around an array was seen to be whole
             self._check_end()
 
     def _begin(self) -> bool:
-        """Read up to the array and scan its first bytes; return whether an object is around it.
+        """Read up to the array and scan its first bytes; return whether an object is
+        around it.
 
         Raises:
-            UnsuitableFileError: The file does not begin with an array, nor with an object around one.
+            UnsuitableFileError: The file does not begin with an array, nor with an
+                object around one.
         """
         data = self._stream.read(self._block_bytes)
         begin = 0
@@ -174,7 +190,9 @@ class ElementReader:
         return data[offset:]
 
     def _scan(self, data: bytes) -> None:
-        """Append bytes to the buffer, and the borders in them to those that are known."""
+        """Append bytes to the buffer, and the borders in them to those that are
+        known.
+        """
         base = len(self._buffer)
         self._buffer += data
         for start in range(0, len(data), WINDOW_BYTES):
@@ -185,10 +203,14 @@ class ElementReader:
                 return
 
     def _drop_if_too_long(self) -> None:
-        """Drop the buffer if it belongs to one element over the limit, whose end is not read yet."""
+        """Drop the buffer if it belongs to one element over the limit, whose end is
+        not read yet.
+        """
         if self._dropped or len(self._buffer) > self._limit + _SPACE_AROUND:
             if not self._dropped_head:
-                self._dropped_head = bytes(memoryview(self._buffer)[:RAW_LIMIT]).lstrip(_SPACE)
+                self._dropped_head = bytes(memoryview(self._buffer)[:RAW_LIMIT]).lstrip(
+                    _SPACE
+                )
             self._dropped += len(self._buffer)
             self._buffer = bytearray()
 
@@ -226,8 +248,12 @@ class ElementReader:
         right_stripped: list[bytes] = []
         for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
             right_stripped.append(data[begin:end].rstrip(_SPACE))
-        stops = begins + np.array([len(element) for element in right_stripped], np.int64)
-        starts = stops - np.array([len(element.lstrip(_SPACE)) for element in right_stripped], np.int64)
+        stops = begins + np.array(
+            [len(element) for element in right_stripped], np.int64
+        )
+        starts = stops - np.array(
+            [len(element.lstrip(_SPACE)) for element in right_stripped], np.int64
+        )
         is_only = self._index == 0 and len(ends) == 1 and self._close is not None
         if is_only and starts[0] == stops[0]:  # an empty array
             starts = starts[:0]
@@ -247,7 +273,9 @@ class ElementReader:
         )
 
     def _long_element(self, end: int) -> LongLine:
-        """Return the element that ends at byte `end` of the buffer like a long line; it may have been dropped."""
+        """Return the element that ends at byte `end` of the buffer like a long line;
+        it may have been dropped.
+        """
         data: bytearray | None = None
         if self._dropped:
             head = self._dropped_head
@@ -263,7 +291,9 @@ class ElementReader:
         index = self._index
         self._index += 1
         bytes_read = self._stream.consumed()
-        return LongLine(data=data, head=head, size=size, offset=index, bytes_read=bytes_read)
+        return LongLine(
+            data=data, head=head, size=size, offset=index, bytes_read=bytes_read
+        )
 
     def _cut(self) -> Exception:
         """Return the error for a file that ends inside the array."""
@@ -275,7 +305,9 @@ class ElementReader:
         )
 
     def _check_end(self) -> None:
-        """Read to the end of the file; DamagedFileError if anything but white space follows the array."""
+        """Read to the end of the file; DamagedFileError if anything but white space
+        follows the array.
+        """
         data = bytes(self._buffer)
         offset = self._offset
         while data:
@@ -304,5 +336,12 @@ def _no_array(file: InputFile, begin: bytes, offset: int) -> UnsuitableFileError
             "objects (`[`), one object that contains it, or one object per line"
         )
     else:
-        problem = f"it begins with {begin[:_SHOWN_BYTES]!r}, expected a JSON array (`[`)"
-    return unsuitable(file, problem, "write an array of objects, or one object per line", offset=offset)
+        problem = (
+            f"it begins with {begin[:_SHOWN_BYTES]!r}, expected a JSON array (`[`)"
+        )
+    return unsuitable(
+        file,
+        problem,
+        "write an array of objects, or one object per line",
+        offset=offset,
+    )

@@ -23,10 +23,12 @@ _HEAD_BYTES: Final = 4096
 
 
 def as_it_begins(file: InputFile, options: Mapping[str, Any]) -> InputFile:
-    """Return a file of the format ``json`` as ``jsonl`` if it holds lines; any other file as it is.
+    """Return a file of the format ``json`` as ``jsonl`` if it holds lines; any other
+    file as it is.
 
-    It holds lines if an object stands on the first one, as far as that is seen, unless this object is the whole file
-    and is around a list of records. A file that cannot be read is returned as it is: its reader raises the error.
+    It holds lines if an object stands on the first one, as far as that is seen, unless
+    this object is the whole file and is around a list of records. A file that cannot be
+    read is returned as it is: its reader raises the error.
 
     Args:
         file: The file.
@@ -37,14 +39,18 @@ def as_it_begins(file: InputFile, options: Mapping[str, Any]) -> InputFile:
     try:
         with opened(file, options) as data:
             head = _head(ByteStream(data))
-            is_lines = _begins_with_line(file, head) and not _is_around_records(head, data)
+            is_lines = _begins_with_line(file, head) and not _is_around_records(
+                head, data
+            )
     except TokenlakeError:
         return file
     return replace(file, format="jsonl") if is_lines else file
 
 
 def _head(stream: ByteStream) -> bytes:
-    """Return the first bytes of a file behind its white space, b"" if there are none."""
+    """Return the first bytes of a file behind its white space, b"" if there are
+    none.
+    """
     while data := stream.read(_HEAD_BYTES):
         head = data.lstrip(SPACE)
         if head:

@@ -1,6 +1,8 @@
-"""One line of JSON Lines that is longer than a block, read with about twice its own size in memory.
+"""One line of JSON Lines that is longer than a block, read with about twice its own
+size in memory.
 
-Decoded at once it would take up to five times as much (a Python string with one emoji has four bytes per character).
+Decoded at once it would take up to five times as much (a Python string with one emoji
+has four bytes per character).
 
 1. Long strings are lifted out of the line. A placeholder is put in the place of each.
 2. The rest, the *skeleton*, is small and goes through the strict reader.
@@ -33,9 +35,12 @@ from tokenlake.etl.sources.parsed import Parsed, Want
 
 _LONG_STRING: Final = 64 << 10  # bytes; longer strings are lifted out of a long line
 _PIECE: Final = 1 << 20
-_MAX_SKELETON: Final = 16 << 20  # bytes beside long strings; parsed, they can take 25 times as much
-_LONGEST_UNIT: Final = 12  # bytes of the longest unit that a piece must not be cut in: a surrogate pair
-_LAST_STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.?)*+("|\Z)', re.DOTALL)  # also one that is never closed
+# Bytes beside long strings; parsed, they can take 25 times as much.
+_MAX_SKELETON: Final = 16 << 20
+# Bytes of the longest unit that a piece must not be cut in: a surrogate pair.
+_LONGEST_UNIT: Final = 12
+# Also one that is never closed.
+_LAST_STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.?)*+("|\Z)', re.DOTALL)
 
 
 class _Lifted(NamedTuple):
@@ -43,7 +48,8 @@ class _Lifted(NamedTuple):
 
     Attributes:
         skeleton: Line with a placeholder for each long string.
-        strings: Offset of a placeholder in the skeleton to the start and stop of the string's inside in the line.
+        strings: Offset of a placeholder in the skeleton to the start and stop of the
+            string's inside in the line.
     """
 
     skeleton: bytes
@@ -51,7 +57,8 @@ class _Lifted(NamedTuple):
 
 
 def parse_long(line: LongLine, want: Want) -> Parsed:
-    """Parse one long line, with about twice its own size in memory, into a block of one record or none.
+    """Parse one long line, with about twice its own size in memory, into a block of one
+    record or none.
 
     Args:
         line: The line.
@@ -60,9 +67,12 @@ def parse_long(line: LongLine, want: Want) -> Parsed:
     record, start, stop = long_record(line)
     data = line.data
     if data is None or stop - start > want.max_record_bytes:
-        return parsed_rows(record, [too_long(stop - start, want.max_record_bytes)], want)
+        return parsed_rows(
+            record, [too_long(stop - start, want.max_record_bytes)], want
+        )
 
-    # A placeholder is longer than the field's name, so that a lifted key is never taken for it.
+    # A placeholder is longer than the field's name, so that a lifted key is never taken
+    # for it.
     placeholder_size = len(want.text or "") + 1
     lifted = _lift_long_strings(data, start, stop, placeholder_size)
     if lifted is None:
@@ -75,10 +85,14 @@ def parse_long(line: LongLine, want: Want) -> Parsed:
     text = _text_of_long_line(lifted, data, want.text)
     if isinstance(text, Fault):
         return parsed_rows(record, [text], want)
-    return record.parsed({}, text=text_over(np.array([0, len(text)]), pa.py_buffer(text)))
+    return record.parsed(
+        {}, text=text_over(np.array([0, len(text)]), pa.py_buffer(text))
+    )
 
 
-def _text_of_long_line(lifted: _Lifted, data: bytearray, name: str) -> bytes | bytearray | Fault:
+def _text_of_long_line(
+    lifted: _Lifted, data: bytearray, name: str
+) -> bytes | bytearray | Fault:
     """Return the text as UTF-8, or the record's fault.
 
     Args:
@@ -92,7 +106,9 @@ def _text_of_long_line(lifted: _Lifted, data: bytearray, name: str) -> bytes | b
         return record
     # Every long string must be valid; the one at the place of the text is the text.
     keys = list(keys_of(record, name))
-    places_of_text = [member.value for member in members_of(skeleton) if member.path == keys]
+    places_of_text = [
+        member.value for member in members_of(skeleton) if member.path == keys
+    ]
     long_text: bytearray | None = None
     for place, (start, stop) in lifted.strings.items():
         decoded = _decode_string(data, start, stop)
@@ -100,7 +116,8 @@ def _text_of_long_line(lifted: _Lifted, data: bytearray, name: str) -> bytes | b
             return decoded
         if place in places_of_text:
             long_text = decoded
-    # The strict reader judges the skeleton: the field may be missing, repeated or no string.
+    # The strict reader judges the skeleton: the field may be missing, repeated or no
+    # string.
     text = text_of(record, skeleton, name)
     if isinstance(text, Fault):
         return text
@@ -109,8 +126,11 @@ def _text_of_long_line(lifted: _Lifted, data: bytearray, name: str) -> bytes | b
     return text.encode()
 
 
-def _lift_long_strings(data: bytearray, start: int, stop: int, placeholder_size: int) -> _Lifted | None:
-    """Replace every long string by a placeholder; None if the rest of the line is too large.
+def _lift_long_strings(
+    data: bytearray, start: int, stop: int, placeholder_size: int
+) -> _Lifted | None:
+    """Replace every long string by a placeholder; None if the rest of the line is too
+    large.
 
     Args:
         data: The line.
@@ -140,8 +160,8 @@ def _lift_long_strings(data: bytearray, start: int, stop: int, placeholder_size:
 def _decode_string(data: bytearray, start: int, stop: int) -> bytearray | Fault:
     """Decode the inside of a JSON string to UTF-8, piece by piece.
 
-    A piece that ends inside a character or an escape is not a valid JSON string, and one that ends between them is: the
-    end moves back until the piece is valid.
+    A piece that ends inside a character or an escape is not a valid JSON string, and
+    one that ends between them is: the end moves back until the piece is valid.
     """
     text = bytearray()
     while start < stop:

@@ -1,4 +1,6 @@
-"""Blocks of judged JSON records: their texts, columns and faults as one :class:`Parsed`."""
+"""Blocks of judged JSON records: their texts, columns and faults as one
+:class:`Parsed`.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,13 @@ _ARROW: Final[Any] = pa
 _REASONS_OF_A_CUT: Final = frozenset({"invalid_json", "invalid_utf8", "lone_surrogate"})
 
 
-def parsed_block(records: RawRecords, faults: dict[int, Fault], **fields: Any) -> Parsed:
+def parsed_block(
+    records: RawRecords, faults: dict[int, Fault], **fields: Any
+) -> Parsed:
     """Return the records without a fault.
 
-    If the file ends with a bad record and without an end of line, the record was cut, and its fault says so.
+    If the file ends with a bad record and without an end of line, the record was cut,
+    and its fault says so.
 
     Args:
         records: Records of the block.
@@ -36,7 +41,9 @@ def parsed_block(records: RawRecords, faults: dict[int, Fault], **fields: Any) -
     return records.parsed(faults, **fields)
 
 
-def parsed_rows(records: RawRecords, judged: Sequence[Judged | Fault], want: Want) -> Parsed:
+def parsed_rows(
+    records: RawRecords, judged: Sequence[Judged | Fault], want: Want
+) -> Parsed:
     """Return judged records as columns and as objects.
 
     Args:

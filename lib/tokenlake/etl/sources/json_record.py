@@ -1,11 +1,13 @@
 """One record of JSON, read strictly.
 
-RFC 8259 as orjson reads it: valid UTF-8, no NaN, no lone surrogates, at most 1024 levels, one object and nothing else.
+RFC 8259 as orjson reads it: valid UTF-8, no NaN, no lone surrogates, at most 1024
+levels, one object and nothing else.
 
 - A text alone: the content field must be given exactly once and hold a string.
-- A row: each wanted field must be given at most once. Its numbers are those that Python's ``json.loads`` reads. An
-  integer has all its digits; a number with a point or an exponent is the nearest double, infinity if that is nearest.
-  orjson makes doubles of integers beyond 64 bits: a record with one is read a second time.
+- A row: each wanted field must be given at most once. Its numbers are those that
+  Python's ``json.loads`` reads. An integer has all its digits; a number with a point or
+  an exponent is the nearest double, infinity if that is nearest. orjson makes doubles
+  of integers beyond 64 bits: a record with one is read a second time.
 - Fields that are not wanted are only checked for being JSON.
 """
 
@@ -24,7 +26,9 @@ from tokenlake.etl.sources.parsed import Want
 from tokenlake.etl.sources.rows import Record
 
 LARGE_NUMBER: Final = "[0-9]{19}|[eE][+]?[0-9]{3}"
-"""Pattern of which every large number has a match: 2 ** 63 has 19 digits, 1e308 an exponent of three."""
+"""Pattern of which every large number has a match: 2 ** 63 has 19 digits, 1e308 an
+exponent of three.
+"""
 _LARGE_NUMBER_BYTES: Final = re.compile(LARGE_NUMBER.encode())
 
 _MAX_DEPTH: Final = 1024  # orjson's limit: a record that is nested deeper is a bad one
@@ -46,7 +50,9 @@ _STRING_OR_NUMBER: Final = re.compile(
     _STRING + rb"|-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?", re.DOTALL
 )
 KEY_END: Final = re.compile(rb'"[ \t\r\n]*:')
-"""Pattern that every member matches once; a string may match it, too, behind an escaped quote."""
+"""Pattern that every member matches once; a string may match it, too, behind an
+escaped quote.
+"""
 _INT64_MIN: Final = -(1 << 63)
 _UINT64_MAX: Final = (1 << 64) - 1
 _UINT64_DIGITS: Final = 20
@@ -58,8 +64,8 @@ class Member(NamedTuple):
     """One ``"key": value`` of a record.
 
     Attributes:
-        path: Keys from the record down to this one, None for every array on the way. It changes when the next member is
-            read.
+        path: Keys from the record down to this one, None for every array on the way. It
+            changes when the next member is read.
         repeats: Whether the same object has given the key before.
         value: Offset of the value in the line.
     """
@@ -98,19 +104,24 @@ def judge_text(line: bytes, name: str, limit: int) -> str | Fault:
 
 
 def judge_row(line: bytes, want: Want) -> Judged | Fault:
-    """Return the record on `line` and its text, or the fault that makes it unusable as a record."""
+    """Return the record on `line` and its text, or the fault that makes it unusable
+    as a record.
+    """
     if len(line) > want.max_record_bytes:
         return too_long(len(line), want.max_record_bytes)
     record = load_object(line)
     if isinstance(record, Fault):
         return record
 
-    # A key that is repeated is in the record once: then the line has more ends of keys than the record has members.
+    # A key that is repeated is in the record once: then the line has more ends of keys
+    # than the record has members.
     if len(KEY_END.findall(line)) != _count_members(record):
         for member in members_of(line):
             if member.repeats and _is_wanted(want, member.path[0]):
                 name = ".".join(key for key in member.path if key is not None)
-                return Fault("duplicate_key", f"the field {name!r} is given more than once")
+                return Fault(
+                    "duplicate_key", f"the field {name!r} is given more than once"
+                )
     if _LARGE_NUMBER_BYTES.search(line):
         exact_record = _read_exactly(line, record, want)
         if isinstance(exact_record, Fault):
@@ -123,13 +134,16 @@ def judge_row(line: bytes, want: Want) -> Judged | Fault:
 
 
 def judge_quickly(line: bytes, key_ends: int, want: Want) -> Judged | None:
-    """Return the record of a line that is not odd, if it surely holds every member of it; None to judge it strictly.
+    """Return the record of a line that is not odd, if it surely holds every member of
+    it; None to judge it strictly.
 
-    Written out again, a record that lost a repeated key has fewer ends of keys than its line.
+    Written out again, a record that lost a repeated key has fewer ends of keys than its
+    line.
 
     Args:
         line: The record as JSON.
-        key_ends: Number of places in the line where a quote and a colon are side by side.
+        key_ends: Number of places in the line where a quote and a colon are side by
+            side.
         want: Wanted text and columns.
     """
     if len(line) > want.max_record_bytes:
@@ -138,7 +152,8 @@ def judge_quickly(line: bytes, key_ends: int, want: Want) -> Judged | None:
         parsed = orjson.loads(line)
         if type(parsed) is not dict or key_ends != orjson.dumps(parsed).count(b'":'):
             return None
-    except (ValueError, TypeError):  # orjson's own: no JSON, or nested deeper than it writes
+    # Orjson's own: no JSON, or nested deeper than it writes.
+    except (ValueError, TypeError):
         return None
     record = cast("Record", parsed)
     text = None
@@ -154,15 +169,19 @@ def load_object(line: bytes) -> Record | Fault:
     except orjson.JSONDecodeError as error:
         if "infinity" not in str(error):
             return syntax_fault(line, error)
-        # A number beyond a double's range is valid JSON. With `0e0` in the place of each number the rest is parsed. It
-        # cannot be extended to another number by the bytes behind it, so that nothing malformed becomes valid.
+        # A number beyond a double's range is valid JSON. With `0e0` in the place of
+        # each number the rest is parsed. It cannot be extended to another number by the
+        # bytes behind it, so that nothing malformed becomes valid.
         try:
             record = orjson.loads(_STRING_OR_NUMBER.sub(_zero_for_number, line))
         except orjson.JSONDecodeError as other_error:
             return syntax_fault(line, other_error)
     if isinstance(record, dict):
         return cast("Record", record)
-    return Fault("not_an_object", f"the record is a JSON {_NOUNS[type(record)]}, expected an object")
+    return Fault(
+        "not_an_object",
+        f"the record is a JSON {_NOUNS[type(record)]}, expected an object",
+    )
 
 
 def _zero_for_number(token: re.Match[bytes]) -> bytes:
@@ -174,16 +193,23 @@ def _zero_for_number(token: re.Match[bytes]) -> bytes:
 
 def syntax_fault(line: bytes, error: orjson.JSONDecodeError) -> Fault:
     """Return the fault for which orjson refused `line`."""
-    # orjson has one exception for all reasons: they are recognized by the line and by its message.
+    # orjson has one exception for all reasons: they are recognized by the line and by
+    # its message.
     message = str(error)[:_SHOWN_CHARACTERS]
     try:
         str(line, "utf-8")
     except UnicodeDecodeError as unicode_error:
-        return Fault("invalid_utf8", f"byte {unicode_error.start} of the record is not UTF-8")
+        return Fault(
+            "invalid_utf8", f"byte {unicode_error.start} of the record is not UTF-8"
+        )
     if "depth limit" in message or "recursion limit" in message:
-        return Fault("too_deep", f"values are nested more than {_MAX_DEPTH} levels deep")
+        return Fault(
+            "too_deep", f"values are nested more than {_MAX_DEPTH} levels deep"
+        )
     if "surrogate" in message:
-        detail = f"it contains half of a surrogate pair, which is not a character: {message}"
+        detail = (
+            f"it contains half of a surrogate pair, which is not a character: {message}"
+        )
         return Fault("lone_surrogate", detail)
     return Fault("invalid_json", f"not a JSON object: {message}")
 
@@ -198,9 +224,11 @@ def text_of(record: Record, line: bytes, name: str) -> str | Fault:
     """
     keys = keys_of(record, name)
     if keys[0] in record and (
-        disguise_of(keys).search(line) or any(line.count(orjson.dumps(key)) != 1 for key in keys)
+        disguise_of(keys).search(line)
+        or any(line.count(orjson.dumps(key)) != 1 for key in keys)
     ):
-        # The member that `keys` lead to, or one on the way, may be given more than once.
+        # The member that `keys` lead to, or one on the way, may be given more than
+        # once.
         paths = [list(keys[: depth + 1]) for depth in range(len(keys))]
         if any(member.repeats and member.path in paths for member in members_of(line)):
             return Fault("duplicate_key", f"the field {name!r} is given more than once")
@@ -214,16 +242,25 @@ def text_of(record: Record, line: bytes, name: str) -> str | Fault:
     if isinstance(value, str):
         return value
     if value is _MISSING:
-        fields = ", ".join(map(repr, sorted(record)[:_SHOWN_FIELDS]))[:_SHOWN_CHARACTERS]
-        return Fault("missing_field", f"there is no field {name!r}; the record has {fields or 'no fields'}")
+        fields = ", ".join(map(repr, sorted(record)[:_SHOWN_FIELDS]))[
+            :_SHOWN_CHARACTERS
+        ]
+        return Fault(
+            "missing_field",
+            f"there is no field {name!r}; the record has {fields or 'no fields'}",
+        )
     if value is None:
         return Fault("null_text", f"the field {name!r} is null, expected a string")
     noun = _NOUNS[type(value)]
-    return Fault("not_a_string", f"the field {name!r} holds a JSON {noun}, expected a string")
+    return Fault(
+        "not_a_string", f"the field {name!r} holds a JSON {noun}, expected a string"
+    )
 
 
 def keys_of(record: Record, path: str) -> tuple[str, ...]:
-    """Return the keys that `path` stands for: ``a.b`` is the field "a.b" if it exists, otherwise "b" of "a"."""
+    """Return the keys that `path` stands for: ``a.b`` is the field "a.b" if it
+    exists, otherwise "b" of "a".
+    """
     if path in record:
         return (path,)
     return tuple(path.split("."))
@@ -232,7 +269,8 @@ def keys_of(record: Record, path: str) -> tuple[str, ...]:
 def disguise_of(keys: tuple[str, ...]) -> re.Pattern[bytes]:
     """Return a pattern that every other spelling of one of these keys matches.
 
-    Letters, digits and underscores can only be written as themselves or as ``\\u00`` and two digits.
+    Letters, digits and underscores can only be written as themselves or as ``\\u00``
+    and two digits.
     """
     if all(is_plain_key(key) for key in keys):
         return re.compile(rb"\\u00[2-7]")
@@ -245,9 +283,11 @@ def is_plain_key(key: str) -> bool:
 
 
 def members_of(line: bytes) -> Iterator[Member]:
-    """Yield every member of every object in the valid JSON `line`, repeated ones too."""
-    # One entry per open object or array: the key that is read in it, None in an array, and the keys of an object so
-    # far.
+    """Yield every member of every object in the valid JSON `line`, repeated ones
+    too.
+    """
+    # One entry per open object or array: the key that is read in it, None in an array,
+    # and the keys of an object so far.
     path: list[str | None] = []
     seen_keys: list[set[str]] = []
     latest_string = b""
@@ -262,17 +302,22 @@ def members_of(line: bytes) -> Iterator[Member]:
         elif first == b'"':
             latest_string = token[0]
         else:
-            # Bytes between strings and brackets: with a colon in front, the string before them was a key.
+            # Bytes between strings and brackets: with a colon in front, the string
+            # before them was a key.
             before, colon, value = token[0].partition(b":")
             if colon and not before.strip():
                 key: str = orjson.loads(latest_string)
                 path[-1] = key
-                yield Member(path, key in seen_keys[-1], token.end() - len(value.lstrip()))
+                yield Member(
+                    path, key in seen_keys[-1], token.end() - len(value.lstrip())
+                )
                 seen_keys[-1].add(key)
 
 
 def _count_members(record: Record) -> int:
-    """Return the number of members of a record, those of all objects inside it included."""
+    """Return the number of members of a record, those of all objects inside it
+    included.
+    """
     total = 0
     pending = cast("list[Any]", [record])
     while pending:
@@ -310,7 +355,8 @@ def _read_exactly(line: bytes, record: Record, want: Want) -> Record | Fault:
 
     Args:
         line: The record as valid JSON.
-        record: The record as orjson reads it, in which integers beyond 64 bits are doubles.
+        record: The record as orjson reads it, in which integers beyond 64 bits are
+            doubles.
         want: Wanted columns.
     """
     if not any(_is_altered(token) for token in _STRING_OR_NUMBER.finditer(line)):
@@ -319,7 +365,10 @@ def _read_exactly(line: bytes, record: Record, want: Want) -> Record | Fault:
     try:
         exact_record: Record = json.loads(line, parse_int=_integer)
     except RecursionError:
-        return Fault("too_deep", "values next to a number of more than 64 bits are nested too deeply")
+        return Fault(
+            "too_deep",
+            "values next to a number of more than 64 bits are nested too deeply",
+        )
     for name, value in exact_record.items():
         unread = _unread_integer(value) if _is_wanted(want, name) else None
         if unread is not None:

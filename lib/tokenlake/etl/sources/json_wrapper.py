@@ -1,8 +1,9 @@
-"""A file of JSON that is one object around the list of its records, as SQuAD has it: ``{"version": 1, "data": [...]}``.
+"""A file of JSON that is one object around the list of its records, as SQuAD has it:
+``{"version": 1, "data": [...]}``.
 
-The object is scanned once, at the speed of memory, for the beginnings of its members, and for those that are lists of
-objects. One such list is the records. If there are several, nobody knows which one is meant, and they are refused by
-name.
+The object is scanned once, at the speed of memory, for the beginnings of its members,
+and for those that are lists of objects. One such list is the records. If there are
+several, nobody knows which one is meant, and they are refused by name.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from tokenlake.etl.sources.inputs import InputFile
 from tokenlake.etl.sources.json_borders import WINDOW_BYTES, BorderScanner
 
 Read = Callable[[int], bytes]
-"""Function that returns that many of the next bytes of a file, decompressed; fewer only at the end."""
+"""Function that returns that many of the next bytes of a file, decompressed; fewer
+only at the end.
+"""
 
 _BOM: Final = b"\xef\xbb\xbf"
 _SPACE: Final = b" \t\r\n"
@@ -39,7 +42,8 @@ class Wrapper(NamedTuple):
 
     Attributes:
         keys: Keys of the members that are lists of objects, in the file's order.
-        starts: Offset of the opening bracket of each of these lists in the decompressed file.
+        starts: Offset of the opening bracket of each of these lists in the decompressed
+            file.
         fields: Keys of all members.
     """
 
@@ -97,7 +101,8 @@ def find_wrapper(read: Read) -> Wrapper | None:
 
 
 def start_of_records(file: InputFile, read: Read) -> int | None:
-    """Return the offset of the list of records in a file that is one object around them; None for any other file.
+    """Return the offset of the list of records in a file that is one object around
+    them; None for any other file.
 
     Args:
         file: The file, for messages.
@@ -120,7 +125,9 @@ def start_of_records(file: InputFile, read: Read) -> int | None:
 
 
 def _members(read: Read) -> Iterator[_Member]:
-    """Yield each member of the object that is the whole file; _NotOneObjectError if the file is something else."""
+    """Yield each member of the object that is the whole file; _NotOneObjectError if
+    the file is something else.
+    """
     scanner = BorderScanner()
     window = read(WINDOW_BYTES)
     text = window.removeprefix(_BOM).lstrip(_SPACE)
@@ -137,7 +144,9 @@ def _members(read: Read) -> Iterator[_Member]:
             ends.append(borders.close)
         position = 0  # in the window
         for end in ends:
-            yield _Member(start, head + window[position : min(end, position + _HEAD_BYTES)])
+            yield _Member(
+                start, head + window[position : min(end, position + _HEAD_BYTES)]
+            )
             position = end + 1
             head = b""
             start = offset + position
@@ -153,7 +162,9 @@ def _members(read: Read) -> Iterator[_Member]:
 
 
 def _is_only_space(read: Read, rest: bytes) -> bool:
-    """Say whether nothing but white space is left of a file, whose next bytes are `rest`."""
+    """Say whether nothing but white space is left of a file, whose next bytes are
+    `rest`.
+    """
     while rest:
         if rest.strip(_SPACE):
             return False

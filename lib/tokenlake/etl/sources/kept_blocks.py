@@ -10,7 +10,9 @@ from tokenlake.base.cache.disk import DiskCache
 from tokenlake.etl.sources.input_bytes import InputBytes
 
 VARIABLE: Final = "TOKENLAKE_REMOTE_CACHE"
-"""Environment variable with the size of all kept blocks, such as 20GB; not set: no block is kept."""
+"""Environment variable with the size of all kept blocks, such as 20GB; not set: no
+block is kept.
+"""
 
 _BLOCK_BYTES: Final = 4 << 20
 
@@ -59,7 +61,9 @@ class KeptBytes(InputBytes):
         self._data.close()
 
     def _read_block(self, index: int) -> bytes:
-        """Return the block with an index, from 0: from the cache, or from the input, and then kept."""
+        """Return the block with an index, from 0: from the cache, or from the input,
+        and then kept.
+        """
         file = self.file
         start = index * _BLOCK_BYTES
         size = min(_BLOCK_BYTES, file.size - start)

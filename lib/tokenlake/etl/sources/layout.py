@@ -1,20 +1,24 @@
-"""Subsets and splits of a folder of files, by the rules of the `datasets` library and of the Hub's viewer.
+"""Subsets and splits of a folder of files, by the rules of the `datasets` library and
+of the Hub's viewer.
 
-The same rules read a repository on the Hub, a folder of this machine and a folder in a bucket. In this order:
+The same rules read a repository on the Hub, a folder of this machine and a folder in a
+bucket. In this order:
 
-1. The dataset card: ``configs:`` in the front matter of ``README.md`` names subsets, splits and files
-   (:mod:`tokenlake.etl.sources.card_layout`).
-2. A folder that ``DatasetDict.save_to_disk`` wrote: ``dataset_dict.json`` names the splits, each a folder
-   (:mod:`tokenlake.etl.sources.saved_layout`).
+1. The dataset card: ``configs:`` in the front matter of ``README.md`` names subsets,
+   splits and files (:mod:`tokenlake.etl.sources.card_layout`).
+2. A folder that ``DatasetDict.save_to_disk`` wrote: ``dataset_dict.json`` names the
+   splits, each a folder (:mod:`tokenlake.etl.sources.saved_layout`).
 3. Shards: ``data/NAME-00000-of-00005.parquet`` is a part of the split NAME.
-4. Folders: a file below ``train/``, ``my-test/`` or ``dev_2024/`` belongs to the split that the folder names.
+4. Folders: a file below ``train/``, ``my-test/`` or ``dev_2024/`` belongs to the split
+   that the folder names.
 5. File names: ``train.jsonl``, ``books-test-01.csv``.
 6. All files are the split ``train``.
 
-A word names a split where it is between separators (``-._ 0-9``) or fills a folder's whole name: ``training`` does,
-``trainer`` and ``tests`` do not.
+A word names a split where it is between separators (``-._ 0-9``) or fills a folder's
+whole name: ``training`` does, ``trainer`` and ``tests`` do not.
 
-Nothing here reads a file. The caller lists the folder, and gives the paths and the text of small files.
+Nothing here reads a file. The caller lists the folder, and gives the paths and the text
+of small files.
 """
 
 from __future__ import annotations
@@ -34,18 +38,24 @@ TRAIN: Final = "train"
 CARD: Final = "README.md"
 """Name of a dataset card."""
 
-# Files that describe a dataset rather than being a part of it, unless a pattern names them.
+# Files that describe a dataset rather than being a part of it, unless a pattern names
+# them.
 _HUB_DESCRIPTIONS: Final = frozenset({CARD, "config.json", "dummy_data.zip"})
-DESCRIPTIONS: Final = frozenset({"dataset_info.json", "dataset_infos.json", "dataset_dict.json"})
+DESCRIPTIONS: Final = frozenset(
+    {"dataset_info.json", "dataset_infos.json", "dataset_dict.json"}
+)
 """Names of files that describe a dataset, in any folder."""
 
-# Extensions that the Hub takes for data, and that are not read here: such files hold records that would be lost.
+# Extensions that the Hub takes for data, and that are not read here: such files hold
+# records that would be lost.
 _ARCHIVES: Final = r"tar|tgz|zip|7z|rar|xz|bz2|lz4|gz|zst|zstd"
 _TABLES: Final = (
     r"geoparquet|gpq|conllu?|xml|hdf5|h5|eval|lance|tsfile|vortex|sqlite|db|pkl|pickle|np[yz]|pt|mds|tfrecord|avro|orc"
     r"|xlsx?|fa|fasta|fq|fastq|gb|pdb|cif|nii"
 )
-_MEDIA: Final = r"jpe?g|png|webp|gif|tiff?|bmp|wav|mp3|flac|ogg|opus|m4a|mp4|avi|mov|mkv|webm|pdf"
+_MEDIA: Final = (
+    r"jpe?g|png|webp|gif|tiff?|bmp|wav|mp3|flac|ogg|opus|m4a|mp4|avi|mov|mkv|webm|pdf"
+)
 _FOREIGN: Final = re.compile(rf"\.({_ARCHIVES}|{_TABLES}|{_MEDIA})$", re.IGNORECASE)
 
 Splits: TypeAlias = Mapping[str, Sequence[str]]
@@ -84,13 +94,19 @@ def matches(pattern: str, paths: Iterable[str]) -> list[str]:
     try:
         is_match = compile_glob(pattern)
     except ValueError as error:
-        raise ConfigError(f"data_files: {pattern!r} is not a valid glob: {error}", got=pattern) from error
+        raise ConfigError(
+            f"data_files: {pattern!r} is not a valid glob: {error}", got=pattern
+        ) from error
     ignored_names = (DESCRIPTIONS | _HUB_DESCRIPTIONS) - {pattern.rpartition("/")[2]}
     special_count = special_folders(pattern)
     matching: list[str] = []
     for path in paths:
         name = path.rpartition("/")[2]
-        if is_match(path) and name not in ignored_names and special_folders(path) == special_count:
+        if (
+            is_match(path)
+            and name not in ignored_names
+            and special_folders(path) == special_count
+        ):
             matching.append(path)
     return matching
 
@@ -103,17 +119,21 @@ def special_folders(path: str) -> int:
 
 
 def describes(name: str, pattern: str) -> bool:
-    """Say whether a file that a glob matches is no data: it describes data, or marks that a folder is complete.
+    """Say whether a file that a glob matches is no data: it describes data, or marks
+    that a folder is complete.
 
     Args:
         name: Name of the file.
-        pattern: Last part of the glob; it may name such a file by its extension or its beginning.
+        pattern: Last part of the glob; it may name such a file by its extension or its
+            beginning.
     """
     if name in DESCRIPTIONS:
         return True
     if name == CARD:
         return not pattern.endswith(("md", "]"))
-    return name.startswith("_") and "." not in name and not pattern.startswith(("_", "["))
+    return (
+        name.startswith("_") and "." not in name and not pattern.startswith(("_", "["))
+    )
 
 
 def in_no_split(paths: Iterable[str], splits: Splits) -> Iterator[str]:

@@ -1,4 +1,5 @@
-"""The records of a block of lines: the place of each, and the columns and faults that they become.
+"""The records of a block of lines: the place of each, and the columns and faults that
+they become.
 
 A record is a line that is not blank. Offsets in a block and line indices count from 0. Example, a block at byte 100 of
 the file::
@@ -6,8 +7,9 @@ the file::
     {"a":1}\\n \\n\\n{"a":2}\\n        starts 0, 11    stops 7, 18    positions 100, 111
                                     line_indices 0, 3    lines 4    blank_line 2
 
-Blank lines belong to the records before them, and those at the start of a block to its first records: a part of a block
-counts the lines from its first record to the first record of the next part.
+Blank lines belong to the records before them, and those at the start of a block to its
+first records: a part of a block counts the lines from its first record to the first
+record of the next part.
 """
 
 from __future__ import annotations
@@ -29,26 +31,34 @@ from tokenlake.etl.sources.parsed import BLOCK_BYTES, Parsed
 CARRIAGE_RETURN: Final = ord("\r")
 NEWLINE: Final = ord("\n")
 PIECE_RECORDS: Final = 1 << 15
-"""Largest number of records in a piece: a bad record of two bytes takes 500 in memory."""
+"""Largest number of records in a piece: a bad record of two bytes takes 500 in
+memory.
+"""
 
 _JSON_SPACE: Final = b" \t\r"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawRecords:
-    """Consecutive records in a buffer: lines that are not blank, or elements of an array.
+    """Consecutive records in a buffer: lines that are not blank, or elements of an
+    array.
 
     Attributes:
         data: Bytes of the block.
-        starts: Offset of each record in `data`, int64[n]; a byte order mark is left out.
-        stops: End of each record in `data`, int64[n]; newline and carriage return are left out.
-        positions: Position of each record, int64[n], as in :class:`tokenlake.etl.sources.bad_records.BadRecord`.
+        starts: Offset of each record in `data`, int64[n]; a byte order mark is left
+            out.
+        stops: End of each record in `data`, int64[n]; newline and carriage return are
+            left out.
+        positions: Position of each record, int64[n], as in
+            :class:`tokenlake.etl.sources.bad_records.BadRecord`.
         bytes_read: Number of input bytes read since the block before.
-        line_indices: Index of each record's line, int64[n], from 0 at the first line of these records; None for
-            elements of an array.
+        line_indices: Index of each record's line, int64[n], from 0 at the first line of
+            these records; None for elements of an array.
         lines: Number of lines, blank ones included.
-        open_end: Whether the file ends with the last of these records, without an end of line.
-        normalized: Number of harmless repairs, by name, as of :class:`tokenlake.etl.sources.parsed.Parsed`.
+        open_end: Whether the file ends with the last of these records, without an end
+            of line.
+        normalized: Number of harmless repairs, by name, as of
+            :class:`tokenlake.etl.sources.parsed.Parsed`.
     """
 
     data: bytes
@@ -72,10 +82,14 @@ class RawRecords:
             yield data[start:stop]
 
     def pieces(self, size: int) -> Iterator[RawRecords]:
-        """Yield the records in pieces of about `size` bytes, fewer if they are very short; at least one piece."""
+        """Yield the records in pieces of about `size` bytes, fewer if they are very
+        short; at least one piece.
+        """
         first = 0
         while first < len(self):
-            stop = int(np.searchsorted(self.stops, self.starts[first] + size, side="right"))
+            stop = int(
+                np.searchsorted(self.stops, self.starts[first] + size, side="right")
+            )
             stop = min(max(stop, first + 1), first + PIECE_RECORDS)
             if stop - first == len(self):
                 yield self
@@ -86,7 +100,9 @@ class RawRecords:
             yield self
 
     def part(self, start: int, stop: int) -> RawRecords:
-        """Return the records from index `start` to `stop`; the counts of all parts sum up to those of the whole."""
+        """Return the records from index `start` to `stop`; the counts of all parts
+        sum up to those of the whole.
+        """
         size = len(self)
         is_last = stop == size
         line_indices = self.line_indices
@@ -129,7 +145,9 @@ class RawRecords:
         """Return the record with an index, from 0, as one that has `fault`."""
         start = int(self.starts[index])
         stop = int(self.stops[index])
-        line_index = None if self.line_indices is None else int(self.line_indices[index])
+        line_index = (
+            None if self.line_indices is None else int(self.line_indices[index])
+        )
         raw = self.data[start : min(stop, start + RAW_LIMIT)]
         return BadLine(int(self.positions[index]), line_index, fault, raw)
 
@@ -205,18 +223,27 @@ def index_lines(block: LineBlock, blank: bytes = b"") -> RawRecords:
     )
 
 
-def _without_blank(data: bytes, starts: Int64s, stops: Int64s, line_indices: Int64s, blank: bytes) -> Int64s:
-    """Return the lines that hold other bytes than `blank`; only lines that begin with white space are searched."""
+def _without_blank(
+    data: bytes, starts: Int64s, stops: Int64s, line_indices: Int64s, blank: bytes
+) -> Int64s:
+    """Return the lines that hold other bytes than `blank`; only lines that begin
+    with white space are searched.
+    """
     begins_with_space = np.frombuffer(data, np.uint8)[starts[line_indices]] <= ord(" ")
     suspects = line_indices[begins_with_space].tolist()
-    blank_lines = [index for index in suspects if not data[starts[index] : stops[index]].strip(blank)]
+    blank_lines = [
+        index
+        for index in suspects
+        if not data[starts[index] : stops[index]].strip(blank)
+    ]
     if not blank_lines:
         return line_indices
     return np.setdiff1d(line_indices, blank_lines, assume_unique=True)
 
 
 def long_record(line: LongLine) -> tuple[RawRecords, int, int]:
-    """Return a long line as one record, of its first bytes alone, and the start and stop of its content.
+    """Return a long line as one record, of its first bytes alone, and the start and
+    stop of its content.
 
     The content is the line without byte order mark, newline and carriage return.
     """
@@ -245,11 +272,16 @@ def long_record(line: LongLine) -> tuple[RawRecords, int, int]:
 
 
 def record_starts(
-    part: FileRange, source: InputBytes, max_record_bytes: int, block_bytes: int = BLOCK_BYTES
+    part: FileRange,
+    source: InputBytes,
+    max_record_bytes: int,
+    block_bytes: int = BLOCK_BYTES,
 ) -> Iterator[tuple[Int64s, LineBlock | LongLine]]:
-    """Yield the positions of the records in each block, int64[n], without parsing them: every line that is not blank.
+    """Yield the positions of the records in each block, int64[n], without parsing them:
+    every line that is not blank.
 
-    In JSON a line of white space is blank. One that is longer than a block is a bad record, as the reader counts it.
+    In JSON a line of white space is blank. One that is longer than a block is a bad
+    record, as the reader counts it.
 
     Args:
         part: Range of a file of lines.
@@ -267,10 +299,13 @@ def record_starts(
 
 
 def _is_blank_long_line(line: LongLine) -> bool:
-    """Say whether a long line of JSON Lines is white space, and not too long for a blank line."""
+    """Say whether a long line of JSON Lines is white space, and not too long for a
+    blank line.
+    """
     skip = len(BOM) if line.offset == 0 and line.head.startswith(BOM) else 0
     space = _JSON_SPACE + b"\n"
-    # `head` first: a long record is not copied to find out a fact that its first byte tells.
+    # `head` first: a long record is not copied to find out a fact that its first byte
+    # tells.
     if line.head[skip:].strip(space) or line.size > BLOCK_BYTES + 2:
         return False
     return line.data is not None and not line.data[skip:].strip(space)

@@ -1,12 +1,14 @@
 """Line files as blocks of whole lines, in bounded memory.
 
-A range ``[start, stop)`` of bytes owns the lines that start inside it, blank ones included. Both ends are moved to the
-next start of a line by the same function. Neighbouring ranges therefore meet exactly, and any partition of a file reads
-every line once.
+A range ``[start, stop)`` of bytes owns the lines that start inside it, blank ones
+included. Both ends are moved to the next start of a line by the same function.
+Neighbouring ranges therefore meet exactly, and any partition of a file reads every line
+once.
 
-Example: lines of 10 bytes, ranges [0, 15) and [15, 30). The first one reads bytes 0 to 20, the second one 20 to 30. The
-line that starts at byte 10 belongs to the first range, which also reads its rest. Of these bytes, 15 to 20 are counted
-as read by the second range: so the counts of all ranges sum up to the size of the file.
+Example: lines of 10 bytes, ranges [0, 15) and [15, 30). The first one reads bytes 0 to
+20, the second one 20 to 30. The line that starts at byte 10 belongs to the first range,
+which also reads its rest. Of these bytes, 15 to 20 are counted as read by the second
+range: so the counts of all ranges sum up to the size of the file.
 
 Byte offsets count from 0, in the decompressed file.
 """
@@ -27,7 +29,9 @@ from tokenlake.etl.sources.parsed import BLOCK_BYTES, Parsed
 SCAN_BYTES: Final = 1 << 20
 """Number of bytes that are searched for a newline at a time."""
 FRAME_BYTES: Final = 5
-"""Size of a byte order mark, a carriage return and a newline, which are not part of a record."""
+"""Size of a byte order mark, a carriage return and a newline, which are not part of
+a record.
+"""
 BOM: Final = b"\xef\xbb\xbf"
 
 _NEAR_BYTES: Final = 8 << 10  # most lines end within
@@ -40,8 +44,10 @@ class LineBlock:
     """Whole lines.
 
     Attributes:
-        data: Bytes of the lines; what follows `size` belongs to the next block and is to be ignored.
-        size: Size in bytes of the whole lines; the last one lacks its newline only at the end of the file.
+        data: Bytes of the lines; what follows `size` belongs to the next block and is
+            to be ignored.
+        size: Size in bytes of the whole lines; the last one lacks its newline only at
+            the end of the file.
         offset: Offset of ``data[0]`` in the (decompressed) file.
         bytes_read: Number of input bytes read since the block before.
     """
@@ -72,7 +78,10 @@ class LongLine:
 
 
 def read_blocks(
-    part: FileRange, source: InputBytes, max_record_bytes: int, block_bytes: int = BLOCK_BYTES
+    part: FileRange,
+    source: InputBytes,
+    max_record_bytes: int,
+    block_bytes: int = BLOCK_BYTES,
 ) -> Iterator[LineBlock | LongLine]:
     """Yield the lines that `part` owns, in order.
 
@@ -83,7 +92,8 @@ def read_blocks(
         block_bytes: Size of a block in bytes.
 
     Raises:
-        DamagedFileError: A compressed stream is cut, corrupt or followed by something else.
+        DamagedFileError: A compressed stream is cut, corrupt or followed by something
+            else.
         InputChangedError: The file is shorter than it was planned.
     """
     if part.file.compression is None:
@@ -100,10 +110,15 @@ def count_lines(source: InputBytes, stop: int) -> int:
 
 
 def read_exactly(part: FileRange, source: InputBytes, size: int, offset: int) -> bytes:
-    """Return `size` bytes from `offset` on; InputChangedError if the file ends before."""
+    """Return `size` bytes from `offset` on; InputChangedError if the file ends
+    before.
+    """
     data = source.pread(size, offset)
     if len(data) < size:
-        raise changed(part.file, f"it ends at byte {offset + len(data)}, planned were {part.file.size}")
+        raise changed(
+            part.file,
+            f"it ends at byte {offset + len(data)}, planned were {part.file.size}",
+        )
     return data
 
 
@@ -130,13 +145,16 @@ def parsed_blocks(
 
 
 def _line_start(source: InputBytes, offset: int, size: int) -> int:
-    """Return the start of the first line that starts at or after `offset`; `size` if there is none."""
+    """Return the start of the first line that starts at or after `offset`; `size` if
+    there is none.
+    """
     if offset <= 0:
         return 0
     if offset >= size:
         return size
-    # A line starts behind a newline: the search begins at the byte before `offset`. Each read of an object is a
-    # request; of a local file a few bytes are enough for most lines.
+    # A line starts behind a newline: the search begins at the byte before `offset`.
+    # Each read of an object is a request; of a local file a few bytes are enough for
+    # most lines.
     position = offset - 1
     step = _NEAR_BYTES if source.file.is_local else SCAN_BYTES
     while position < size:
@@ -158,13 +176,13 @@ def _plain_blocks(
     size = part.file.size
     end = _line_start(source, part.stop, size)
     offset = _line_start(source, part.start, size)
-    # Bytes up to here are counted as read. The last line may reach beyond the range: its rest is not counted here, but
-    # by the next range, which begins with it.
+    # Bytes up to here are counted as read. The last line may reach beyond the range:
+    # its rest is not counted here, but by the next range, which begins with it.
     counted = part.start
     while offset < end:
         block_size = min(block_bytes, end - offset)
-        # A block that ends with a line is parsed in place. Looking for that end first costs a local file nothing, but
-        # an object another request.
+        # A block that ends with a line is parsed in place. Looking for that end first
+        # costs a local file nothing, but an object another request.
         if part.file.is_local and offset + block_size < end:
             tail_size = min(_TAIL_BYTES, block_size)
             tail = source.pread(tail_size, offset + block_size - tail_size)
@@ -176,28 +194,44 @@ def _plain_blocks(
         lines_size = len(data) if is_last else data.rfind(b"\n") + 1
         if lines_size:
             counted_end = min(offset + lines_size, part.stop)
-            yield LineBlock(data=data, size=lines_size, offset=offset, bytes_read=counted_end - counted)
+            yield LineBlock(
+                data=data,
+                size=lines_size,
+                offset=offset,
+                bytes_read=counted_end - counted,
+            )
         else:
             # No line ends in the block.
             lines_size = _line_start(source, offset + len(data), size) - offset
             counted_end = min(offset + lines_size, part.stop)
-            yield _long_line(part, source, offset, lines_size, limit, counted_end - counted)
+            yield _long_line(
+                part, source, offset, lines_size, limit, counted_end - counted
+            )
         offset += lines_size
         counted = counted_end
 
 
 def _long_line(
-    part: FileRange, source: InputBytes, offset: int, size: int, limit: int, bytes_read: int
+    part: FileRange,
+    source: InputBytes,
+    offset: int,
+    size: int,
+    limit: int,
+    bytes_read: int,
 ) -> LongLine:
     """Read a long line of an uncompressed file; one over the limit is not held."""
     data = None
     if size <= limit + FRAME_BYTES:
         data = bytearray(read_exactly(part, source, size, offset))
     head = source.pread(min(size, RAW_LIMIT), offset)
-    return LongLine(data=data, head=head, size=size, offset=offset, bytes_read=bytes_read)
+    return LongLine(
+        data=data, head=head, size=size, offset=offset, bytes_read=bytes_read
+    )
 
 
-def _compressed_blocks(source: InputBytes, limit: int, block_bytes: int) -> Iterator[LineBlock | LongLine]:
+def _compressed_blocks(
+    source: InputBytes, limit: int, block_bytes: int
+) -> Iterator[LineBlock | LongLine]:
     """Yield the lines of a compressed file, which is one range."""
     stream = ByteStream(source)
     pending = b""  # bytes of lines that were read, and not yielded
@@ -218,16 +252,21 @@ def _compressed_blocks(source: InputBytes, limit: int, block_bytes: int) -> Iter
         block: LineBlock | LongLine
         if lines_size:
             pending = data[lines_size:]
-            block = LineBlock(data=data, size=lines_size, offset=offset, bytes_read=stream.consumed())
+            block = LineBlock(
+                data=data, size=lines_size, offset=offset, bytes_read=stream.consumed()
+            )
         else:
             block, pending = _gather_line(stream, data, limit, offset)
         offset += block.size
         return block
 
-    return iter(next_block, None)  # no reference to a block stays here: a line may be large
+    # No reference to a block stays here: a line may be large.
+    return iter(next_block, None)
 
 
-def _gather_line(stream: ByteStream, begun: bytes, limit: int, offset: int) -> tuple[LongLine, bytes]:
+def _gather_line(
+    stream: ByteStream, begun: bytes, limit: int, offset: int
+) -> tuple[LongLine, bytes]:
     """Read on until a line ends.
 
     Args:
@@ -257,5 +296,7 @@ def _gather_line(stream: ByteStream, begun: bytes, limit: int, offset: int) -> t
             data = None
         elif data is not None:
             data += chunk
-    line = LongLine(data=data, head=head, size=size, offset=offset, bytes_read=stream.consumed())
+    line = LongLine(
+        data=data, head=head, size=size, offset=offset, bytes_read=stream.consumed()
+    )
     return line, rest

@@ -1,6 +1,8 @@
-"""The inputs of a source, wherever they are: its files, their order, and the exact content of each.
+"""The inputs of a source, wherever they are: its files, their order, and the exact
+content of each.
 
-Folders of this machine are read with ``os.scandir`` and paths stay strings: a listing may have 100,000 files.
+Folders of this machine are read with ``os.scandir`` and paths stay strings: a listing
+may have 100,000 files.
 """
 
 from __future__ import annotations
@@ -15,7 +17,11 @@ from tokenlake.base.threads import in_order
 from tokenlake.config.formats import TOKEN_TYPES, Format
 from tokenlake.errors import ConfigError, SourceError, SourceNotFoundError
 from tokenlake.etl.sources import formats
-from tokenlake.etl.sources.companions import choosing_with_companions, companions_beside, with_companions
+from tokenlake.etl.sources.companions import (
+    choosing_with_companions,
+    companions_beside,
+    with_companions,
+)
 from tokenlake.etl.sources.file_stat import FileStat, stat_token, state
 from tokenlake.etl.sources.hash_cache import HashCache
 from tokenlake.etl.sources.hashing import FoundFile, hash_files
@@ -23,8 +29,18 @@ from tokenlake.etl.sources.inputs import InputFile, is_hub_url, is_url, planned
 from tokenlake.etl.sources.json_form import as_it_begins
 from tokenlake.etl.sources.listing_progress import OnProgress, ProgressMeter
 from tokenlake.etl.sources.patterns import expand, local_path, text_of_entry
-from tokenlake.etl.sources.split_choice import Choice, FilesEntry, Select, choose, notes_of
-from tokenlake.runtime.store.allowed import INPUTS, AllowedPlaces, inputs_are_bounded_here
+from tokenlake.etl.sources.split_choice import (
+    Choice,
+    FilesEntry,
+    Select,
+    choose,
+    notes_of,
+)
+from tokenlake.runtime.store.allowed import (
+    INPUTS,
+    AllowedPlaces,
+    inputs_are_bounded_here,
+)
 
 if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource
@@ -48,27 +64,33 @@ def list_inputs(
 ) -> Sequence[InputFile]:
     """List the files of a source, sorted by path, each with a token of its version.
 
-    ``{0..3}`` and ``{a,b}`` in an entry stand for several names, each of which must exist.
+    ``{0..3}`` and ``{a,b}`` in an entry stand for several names, each of which must
+    exist.
 
-    Paths are relative to a root: the deepest common directory of the static prefixes of all entries. A file that is
-    matched twice is listed once, also if symbolic links lead to it: the path that comes first, folder by folder, is its
-    name. A file of JSON that begins with an object on its first line has the format ``jsonl``, whatever its name and
-    `type` say.
+    Paths are relative to a root: the deepest common directory of the static prefixes of
+    all entries. A file that is matched twice is listed once, also if symbolic links
+    lead to it: the path that comes first, folder by folder, is its name. A file of JSON
+    that begins with an object on its first line has the format ``jsonl``, whatever its
+    name and `type` say.
 
     Args:
         source: Source whose `data_files` are expanded.
         hash_threads: Number of local files that are hashed at a time.
         cache: Remembered hashes of local files, None to read every file.
-        on_progress: Function that receives the progress now and then, from the hashing threads.
-        hashed: False to leave local files unread. Their tokens then name only size and time of change, which is enough
-            to inspect them, and not to build from them.
-        enough: Function that is called with each file in order; true ends the listing behind it.
-        select: Function that chooses the files of an entry: by default those of the source's subset and split.
+        on_progress: Function that receives the progress now and then, from the hashing
+            threads.
+        hashed: False to leave local files unread. Their tokens then name only size and
+            time of change, which is enough to inspect them, and not to build from them.
+        enough: Function that is called with each file in order; true ends the listing
+            behind it.
+        select: Function that chooses the files of an entry: by default those of the
+            source's subset and split.
 
     Raises:
         SourceNotFoundError: An entry matches nothing.
-        ConfigError: A file's extension is unknown and no `type` is set, entries are of several storages, the subset or
-            split is missing, or storage options are given for local files.
+        ConfigError: A file's extension is unknown and no `type` is set, entries are of
+            several storages, the subset or split is missing, or storage options are
+            given for local files.
         InputChangedError: A file changed while it was being hashed.
         SourceError: A folder cannot be read, or a storage cannot be reached.
     """
@@ -96,7 +118,13 @@ def list_inputs(
     urls = [entry for entry in source.data_files if is_url(entry)]
     if not urls:
         return _list_local(
-            source, hash_threads, cache, on_progress, hashed=hashed, enough=enough, select=select
+            source,
+            hash_threads,
+            cache,
+            on_progress,
+            hashed=hashed,
+            enough=enough,
+            select=select,
         )
     if len(urls) < len(source.data_files):
         local = next(entry for entry in source.data_files if not is_url(entry))
@@ -107,16 +135,28 @@ def list_inputs(
             source=source.name,
         )
     is_hub = all(is_hub_url(url) for url in urls)
-    return _first_files(with_companions(_list_urls(source, select, is_hub=is_hub), source.type), enough)
+    return _first_files(
+        with_companions(_list_urls(source, select, is_hub=is_hub), source.type), enough
+    )
 
 
 def spelled_out(entries: Sequence[str]) -> Iterator[str]:
-    """Yield entries of `data_files` with ``{0..3}`` and ``{a,b}`` spelled out; the name of an existing file stays."""
+    """Yield entries of `data_files` with ``{0..3}`` and ``{a,b}`` spelled out; the
+    name of an existing file stays.
+    """
     for entry in entries:
-        if "{" not in entry or (not is_url(entry) and os.path.exists(os.path.expanduser(entry))):  # noqa: PTH110, PTH111
+        is_plain = "{" not in entry
+        if is_plain or _is_existing_file(entry):
             yield entry
         else:
             yield from formats.expand_braces(entry)
+
+
+def _is_existing_file(entry: str) -> bool:
+    """Return whether an entry with braces is the name of a file of this machine."""
+    if is_url(entry):
+        return False
+    return os.path.exists(os.path.expanduser(entry))  # noqa: PTH110, PTH111
 
 
 def _first_files(files: Iterable[InputFile], enough: Enough | None) -> list[InputFile]:
@@ -129,9 +169,12 @@ def _first_files(files: Iterable[InputFile], enough: Enough | None) -> list[Inpu
     return listed
 
 
-def _list_urls(source: ResolvedSource, select: Select, *, is_hub: bool) -> list[InputFile]:
+def _list_urls(
+    source: ResolvedSource, select: Select, *, is_hub: bool
+) -> list[InputFile]:
     """List the files of a source on the Hub, or at URLs."""
-    # The modules that list URLs take time to import, and a worker, which lists nothing, needs none of them.
+    # The modules that list URLs take time to import, and a worker, which lists nothing,
+    # needs none of them.
     if is_hub:
         from tokenlake.etl.sources.hub import list_hub as list_files
     else:
@@ -157,7 +200,8 @@ def _list_local(
 ) -> Sequence[InputFile]:
     """List files of this machine; see :func:`list_inputs`."""
     if source.storage_options:
-        options = ", ".join(map(repr, source.storage_options))  # only names: the values may be secrets
+        # Only names: the values may be secrets.
+        options = ", ".join(map(repr, source.storage_options))
         raise ConfigError(
             f"source {source.name!r}: storage_options: {options} given, but local files have no such options; leave "
             "them out",
@@ -170,19 +214,28 @@ def _list_local(
         size = file.stat.st_size
         stat = state(file.stat)
         note = listing.note
-        planned_file = planned(source, file.name, file.path, size=size, token=token, stat=stat, origin=note)
+        planned_file = planned(
+            source, file.name, file.path, size=size, token=token, stat=stat, origin=note
+        )
         return as_it_begins(planned_file, {})
 
-    def with_hashes(found_files: Iterable[FoundFile], threads: int) -> Iterator[InputFile]:
+    def with_hashes(
+        found_files: Iterable[FoundFile], threads: int
+    ) -> Iterator[InputFile]:
         for file, sha256 in hash_files(found_files, threads, cache, on_progress):
             yield as_input(file, f"sha256:{sha256}")
 
     if enough:
-        # One after the other: files behind the last one are not read, whatever their size.
-        one_by_one = (file for found_file in list(files) for file in with_hashes([found_file], 1))
+        # One after the other: files behind the last one are not read, whatever their
+        # size.
+        one_by_one = (
+            file for found_file in list(files) for file in with_hashes([found_file], 1)
+        )
         return _first_files(one_by_one, enough)
     if hashed:
-        return CompactTuple(InputFile, with_companions(with_hashes(files, hash_threads), source.type))
+        return CompactTuple(
+            InputFile, with_companions(with_hashes(files, hash_threads), source.type)
+        )
     unhashed_files = [as_input(file, stat_token(file.stat)) for file in files]
     return list(with_companions(unhashed_files, source.type))
 
@@ -205,7 +258,9 @@ class _LocalListing:
     note: str
 
 
-def _find_files(source: ResolvedSource, select: Select, on_progress: OnProgress | None) -> _LocalListing:
+def _find_files(
+    source: ResolvedSource, select: Select, on_progress: OnProgress | None
+) -> _LocalListing:
     """Find the files of a source that its subset and split choose."""
     meter = ProgressMeter("listing", 0, 0, on_progress)
     prefixes: list[str] = []
@@ -222,7 +277,9 @@ def _find_files(source: ResolvedSource, select: Select, on_progress: OnProgress 
             if path_count % _REPORT_FILES == 0:
                 meter.add(_REPORT_FILES, 0)
         bounds = _Bounds.of_here([prefix])
-        choice = select(_files_entry(entry, prefix, list(paths_of_entry), bounds), source)
+        choice = select(
+            _files_entry(entry, prefix, list(paths_of_entry), bounds), source
+        )
         choices.append(choice)
         folder = _with_separator(prefix)
         paths_of_choice = [folder + name for name in choice.paths]
@@ -231,7 +288,9 @@ def _find_files(source: ResolvedSource, select: Select, on_progress: OnProgress 
     root = os.path.commonpath(prefixes)
     root_size = len(_with_separator(root))
     names = sorted(path[root_size:] for path in each_once(paths))
-    return _LocalListing(root=root, names=names, prefixes=prefixes, note=notes_of(choices))
+    return _LocalListing(
+        root=root, names=names, prefixes=prefixes, note=notes_of(choices)
+    )
 
 
 def _stat_files(source: ResolvedSource, listing: _LocalListing) -> Iterator[FoundFile]:
@@ -266,9 +325,14 @@ def _with_separator(folder: str) -> str:
 
 
 def require_use_of_options(
-    name: str, files: Iterable[InputFile], *, delimiter: str | None, text_mode: str | None
+    name: str,
+    files: Iterable[InputFile],
+    *,
+    delimiter: str | None,
+    text_mode: str | None,
 ) -> None:
-    """Raise ConfigError for an option of one format, if no file of a source has that format.
+    """Raise ConfigError for an option of one format, if no file of a source has that
+    format.
 
     Args:
         name: Name of the source, for messages.
@@ -293,7 +357,9 @@ def require_use_of_options(
             )
 
 
-def _files_entry(entry: str, prefix: str, paths: Sequence[str], bounds: _Bounds | None) -> FilesEntry:
+def _files_entry(
+    entry: str, prefix: str, paths: Sequence[str], bounds: _Bounds | None
+) -> FilesEntry:
     """Return an entry of `data_files` with the files that it stands for.
 
     Args:
@@ -326,14 +392,17 @@ def _files_entry(entry: str, prefix: str, paths: Sequence[str], bounds: _Bounds 
 
 
 def each_once(paths: Iterable[str]) -> list[str]:
-    """Return paths without those that symbolic links lead to a file that another path names already.
+    """Return paths without those that symbolic links lead to a file that another path
+    names already.
 
-    The path that comes first wins, folder by folder, as in a search of a folder: of ``latest/a.jsonl`` and
-    ``v3/a.jsonl``, if ``latest`` is a link to ``v3``, that is ``latest/a.jsonl``.
+    The path that comes first wins, folder by folder, as in a search of a folder: of
+    ``latest/a.jsonl`` and ``v3/a.jsonl``, if ``latest`` is a link to ``v3``, that is
+    ``latest/a.jsonl``.
     """
     real_folders: dict[str, str] = {}
     first_of: dict[str, str] = {}  # real path to the first path that leads to it
-    # A separator sorts before every character of a name, so that the order is that of folders.
+    # A separator sorts before every character of a name, so that the order is that of
+    # folders.
     for path in sorted(paths, key=lambda path: path.replace(os.sep, "\0")):
         if os.path.islink(path):  # noqa: PTH114
             real = os.path.realpath(path)
@@ -349,7 +418,8 @@ def each_once(paths: Iterable[str]) -> list[str]:
 @final
 @dataclass(frozen=True, slots=True)
 class _Bounds:
-    """Folders that files must lie in, links followed: a worker's owner bounds the places of inputs.
+    """Folders that files must lie in, links followed: a worker's owner bounds the
+    places of inputs.
 
     Attributes:
         folders: Folders, each with a separator at its end.
@@ -362,7 +432,8 @@ class _Bounds:
         """Return the bounds of this process's environment, None if it sets none.
 
         Args:
-            prefixes: Folders that the user of a command has named, which are allowed to a command.
+            prefixes: Folders that the user of a command has named, which are allowed to
+                a command.
         """
         places = AllowedPlaces.of(os.environ, INPUTS)
         if not places.is_bounded:
@@ -377,7 +448,8 @@ class _Bounds:
 
         Args:
             path: Path of the file.
-            stat: State of the file that will be read: it must be the very file that was found inside.
+            stat: State of the file that will be read: it must be the very file that was
+                found inside.
         """
         real = os.path.realpath(path)
         is_inside = any(f"{real}{os.sep}".startswith(folder) for folder in self.folders)

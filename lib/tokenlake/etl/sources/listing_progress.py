@@ -18,8 +18,8 @@ class Progress:
     """Progress of one step of a listing.
 
     Attributes:
-        step: ``listing`` (looking for files), ``hashing``, ``splitting`` (reading footers), ``counting`` (records, up
-            to a source's `num_rows`).
+        step: ``listing`` (looking for files), ``hashing``, ``splitting`` (reading
+            footers), ``counting`` (records, up to a source's `num_rows`).
         files: Number of files done so far.
         all_files: Number of all files, 0 if it is not known yet.
         bytes: Number of bytes done so far.
@@ -39,9 +39,13 @@ OnProgress = Callable[[Progress], None]
 
 @final
 class ProgressMeter:
-    """Adds up the work of several threads; reports are rare, but the last one is always made."""
+    """Adds up the work of several threads; reports are rare, but the last one is
+    always made.
+    """
 
-    def __init__(self, step: Step, files: int, size: int, report: OnProgress | None) -> None:
+    def __init__(
+        self, step: Step, files: int, size: int, report: OnProgress | None
+    ) -> None:
         """Begin a step.
 
         Args:
@@ -68,5 +72,11 @@ class ProgressMeter:
             is_last = self._files == self._all_files > 0
             if self._report and (now >= self._next_report or is_last):
                 self._next_report = now + _REPORT_SECONDS
-                progress = Progress(self._step, self._files, self._all_files, self._bytes, self._all_bytes)
+                progress = Progress(
+                    self._step,
+                    self._files,
+                    self._all_files,
+                    self._bytes,
+                    self._all_bytes,
+                )
                 self._report(progress)

@@ -1,7 +1,8 @@
 """Chunks of litdata (``.bin``), whose items ``index.json`` describes.
 
-Items are the ids of a document each (``TokensLoader``), or dictionaries of arrays. Both kinds are read as records. The
-name of the ids of a ``TokensLoader`` is ``input_ids``. See :mod:`tokenlake.etl.layouts.litdata` for the layout.
+Items are the ids of a document each (``TokensLoader``), or dictionaries of arrays. Both
+kinds are read as records. The name of the ids of a ``TokensLoader`` is ``input_ids``.
+See :mod:`tokenlake.etl.layouts.litdata` for the layout.
 """
 
 from __future__ import annotations
@@ -18,7 +19,12 @@ from tokenlake.etl.layouts import litdata as layout
 from tokenlake.etl.sources.id_records import RecordFile, joined_bytes
 from tokenlake.etl.sources.input_bytes import InputBytes
 from tokenlake.etl.sources.input_errors import damaged, unsuitable
-from tokenlake.etl.sources.numbered_records import NumberedRecords, Numbers, id_batch, index_of
+from tokenlake.etl.sources.numbered_records import (
+    NumberedRecords,
+    Numbers,
+    id_batch,
+    index_of,
+)
 from tokenlake.etl.sources.parsed import Want
 
 
@@ -36,13 +42,16 @@ class LitdataRecords(NumberedRecords):
         index: The open ``index.json``.
 
     Raises:
-        DamagedFileError: The index cannot be read or does not agree with the chunk, or the chunk is cut.
+        DamagedFileError: The index cannot be read or does not agree with the chunk, or
+            the chunk is cut.
         UnsuitableFileError: The chunks are compressed.
     """
 
     def __init__(self, data: InputBytes, index: InputBytes) -> None:
         self._data = data
-        content = layout.LitdataIndex.of(index.pread(index.file.size, 0), index.file.url)
+        content = layout.LitdataIndex.of(
+            index.pread(index.file.size, 0), index.file.url
+        )
         if content.compression is not None:
             raise unsuitable(
                 index.file,
@@ -98,7 +107,8 @@ class LitdataRecords(NumberedRecords):
     def _arrays(
         self, name: str, block: bytes, begins: Int64, ends: Int64, first: int
     ) -> tuple[Numbers, Int64]:
-        """Return the numbers of a value, and where those of each item begin and the last ones end.
+        """Return the numbers of a value, and where those of each item begin and the
+        last ones end.
 
         Args:
             name: Name of the value.

@@ -1,8 +1,9 @@
 """Shards of MosaicML Streaming (``.mds``), plain or compressed as a whole with zstd.
 
-A shard states its columns itself; ``index.json`` is not needed. Columns of integers are read: arrays of one dimension
-(``ndarray`` with or without a type and a shape), and ``bytes``, whose type the configuration states or the plan finds.
-See :mod:`tokenlake.etl.layouts.mds` for the layout.
+A shard states its columns itself; ``index.json`` is not needed. Columns of integers are
+read: arrays of one dimension (``ndarray`` with or without a type and a shape), and
+``bytes``, whose type the configuration states or the plan finds. See
+:mod:`tokenlake.etl.layouts.mds` for the layout.
 """
 
 from __future__ import annotations
@@ -20,7 +21,12 @@ from tokenlake.etl.sources.byte_stream import ByteStream
 from tokenlake.etl.sources.id_records import RecordFile, joined_bytes
 from tokenlake.etl.sources.input_bytes import InputBytes
 from tokenlake.etl.sources.input_errors import damaged, unsuitable
-from tokenlake.etl.sources.numbered_records import NumberedRecords, Numbers, id_batch, require_dtype
+from tokenlake.etl.sources.numbered_records import (
+    NumberedRecords,
+    Numbers,
+    id_batch,
+    require_dtype,
+)
 from tokenlake.etl.sources.parsed import Want
 
 _READ_BYTES: Final = 16 << 20
@@ -81,18 +87,24 @@ class MdsRecords(NumberedRecords):
             names = [str(name) for name in config["column_names"]]
             encodings = [str(encoding) for encoding in config["column_encodings"]]
             self._encodings = dict(zip(names, encodings, strict=True))
-            self._sizes = [None if size is None else int(size) for size in config["column_sizes"]]
+            self._sizes = [
+                None if size is None else int(size) for size in config["column_sizes"]
+            ]
         except (ValueError, TypeError, KeyError) as error:
-            raise damaged(self._data.file, f"its columns cannot be read ({error})") from error
+            raise damaged(
+                self._data.file, f"its columns cannot be read ({error})"
+            ) from error
         if len(self._sizes) != len(self._encodings):
             raise damaged(
-                self._data.file, f"it states {len(self._sizes)} sizes of {len(self._encodings)} columns"
+                self._data.file,
+                f"it states {len(self._sizes)} sizes of {len(self._encodings)} columns",
             )
 
     def _arrays(
         self, name: str, block: bytes, begins: Int64, ends: Int64, first: int
     ) -> tuple[Numbers, Int64]:
-        """Return the numbers of a column, and where those of each sample begin and the last ones end.
+        """Return the numbers of a column, and where those of each sample begin and the
+        last ones end.
 
         Args:
             name: Name of the column.
@@ -104,7 +116,9 @@ class MdsRecords(NumberedRecords):
         encoding, _, arguments = self._encodings[name].partition(":")
         type_name, _, shape = arguments.partition(":")
         if encoding == "bytes":
-            dtype = require_dtype(self._data.file, self._want, f"column {name!r} of bytes")
+            dtype = require_dtype(
+                self._data.file, self._want, f"column {name!r} of bytes"
+            )
         else:
             heads = np.frombuffer(block, np.uint8)
             if not type_name:
@@ -131,7 +145,10 @@ class MdsRecords(NumberedRecords):
     def _dynamic_type(self, name: str, codes: Numbers) -> str:
         """Return the type that the arrays of a column state, which must be one."""
         type_names = sorted(
-            {layout.DYNAMIC_TYPES.get(code, f"code {code}") for code in np.unique(codes).tolist()}
+            {
+                layout.DYNAMIC_TYPES.get(code, f"code {code}")
+                for code in np.unique(codes).tolist()
+            }
         )
         if len(type_names) != 1:
             raise self._not_ids(name, f"arrays of the types {', '.join(type_names)}")
@@ -139,12 +156,16 @@ class MdsRecords(NumberedRecords):
 
     def _integer_type(self, name: str, type_name: str) -> np.dtype[Any]:
         """Return the type of a column, which must be one of integers."""
-        if type_name not in layout.DYNAMIC_TYPES.values() or type_name.startswith("float"):
+        if type_name not in layout.DYNAMIC_TYPES.values() or type_name.startswith(
+            "float"
+        ):
             raise self._not_ids(name, f"arrays of {type_name}")
         return np.dtype(type_name).newbyteorder("<")
 
     def _behind_shapes(self, name: str, heads: Numbers, begins: Int64) -> Int64:
-        """Return where the numbers of arrays begin that state their shape, of one dimension."""
+        """Return where the numbers of arrays begin that state their shape, of one
+        dimension.
+        """
         dimensions, code = np.divmod(heads[begins].astype(np.int64), 4)
         if (dimensions != 1).any():
             raise self._not_ids(name, f"arrays of {int(dimensions.max())} dimensions")

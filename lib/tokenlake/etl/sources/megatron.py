@@ -1,11 +1,13 @@
-"""Megatron-Core's ``IndexedDataset``: ids in ``NAME.bin``, their borders in ``NAME.idx``.
+"""Megatron-Core's ``IndexedDataset``: ids in ``NAME.bin``, their borders in
+``NAME.idx``.
 
-A record is a document: the ids of all its sequences, one after the other. The index has 20 bytes for a document of one
-sequence and is never read as a whole: a range reads the borders of its own documents. See
-:mod:`tokenlake.etl.layouts.megatron` for the layout.
+A record is a document: the ids of all its sequences, one after the other. The index has
+20 bytes for a document of one sequence and is never read as a whole: a range reads the
+borders of its own documents. See :mod:`tokenlake.etl.layouts.megatron` for the layout.
 
-Example: documents [7, 8, 9, 4] (two sequences) and [5, 6], as uint16. The document borders are [0, 2, 3], the places
-of the sequences [0, 6, 8], and the edges of the records in bytes [0, 8, 12].
+Example: documents [7, 8, 9, 4] (two sequences) and [5, 6], as uint16. The document
+borders are [0, 2, 3], the places of the sequences [0, 6, 8], and the edges of the
+records in bytes [0, 8, 12].
 """
 
 from __future__ import annotations
@@ -21,7 +23,12 @@ from tokenlake.errors import DamagedFileError
 from tokenlake.etl.layouts import megatron as layout
 from tokenlake.etl.sources.input_bytes import InputBytes
 from tokenlake.etl.sources.input_errors import damaged, unsuitable
-from tokenlake.etl.sources.numbered_records import NumberedRecords, Numbers, id_batch, index_of
+from tokenlake.etl.sources.numbered_records import (
+    NumberedRecords,
+    Numbers,
+    id_batch,
+    index_of,
+)
 from tokenlake.etl.sources.parsed import Want
 
 INPUT_IDS = "input_ids"
@@ -41,7 +48,8 @@ class MegatronRecords(NumberedRecords):
         index: The open ``.idx`` file.
 
     Raises:
-        DamagedFileError: The index is cut or none, or does not end where the ``.bin`` file ends.
+        DamagedFileError: The index is cut or none, or does not end where the ``.bin``
+            file ends.
         UnsuitableFileError: The file has numbers that are no ids.
     """
 
@@ -51,7 +59,10 @@ class MegatronRecords(NumberedRecords):
         # 1. The header of the index.
         head = index.pread(layout.HEADER.size, 0)
         if len(head) < layout.HEADER.size:
-            raise damaged(index.file, f"it has {len(head)} bytes, expected a header of {layout.HEADER.size}")
+            raise damaged(
+                index.file,
+                f"it has {len(head)} bytes, expected a header of {layout.HEADER.size}",
+            )
         magic, version, code, sequences, borders = layout.HEADER.unpack(head)
         if magic != layout.MAGIC or version != layout.VERSION:
             raise damaged(
@@ -62,10 +73,13 @@ class MegatronRecords(NumberedRecords):
         type_name = type_names.get(code, f"code {code}")
         if code not in type_names or type_name.startswith("float"):
             raise unsuitable(
-                index.file, f"its numbers have the type {type_name}, expected integers", "replace it"
+                index.file,
+                f"its numbers have the type {type_name}, expected integers",
+                "replace it",
             )
         self._dtype: np.dtype[Any] = np.dtype(type_name).newbyteorder("<")
-        # 2. The arrays of the index, one after the other. Files of several modalities have one more.
+        # 2. The arrays of the index, one after the other. Files of several modalities
+        #    have one more.
         self._sequences = int(sequences)
         self._lengths_at = layout.HEADER.size
         self._offsets_at = self._lengths_at + 4 * self._sequences
@@ -93,7 +107,9 @@ class MegatronRecords(NumberedRecords):
         edges = places[borders - begin]
         if (np.diff(edges) < 0).any():
             document = first + int((np.diff(edges) < 0).argmax())
-            raise damaged(self._index.file, f"document {document} ends before it begins")
+            raise damaged(
+                self._index.file, f"document {document} ends before it begins"
+            )
         return edges
 
     def read(self, first: int, last: int, names: Sequence[str]) -> pa.RecordBatch:
@@ -105,7 +121,9 @@ class MegatronRecords(NumberedRecords):
         return id_batch(dict.fromkeys(names, (ids, offsets)))
 
     def _borders(self, first: int, last: int) -> Int64:
-        """Return the first sequence of each of the documents ``first:last``, and of the one after them."""
+        """Return the first sequence of each of the documents ``first:last``, and of
+        the one after them.
+        """
         data = self._index.pread(8 * (last - first + 1), self._borders_at + 8 * first)
         borders = np.frombuffer(data, "<i8").astype(np.int64)
         is_inside = (borders >= 0) & (borders <= self._sequences)
@@ -117,9 +135,15 @@ class MegatronRecords(NumberedRecords):
         return borders
 
     def _places(self, first: int, last: int) -> Int64:
-        """Return where sequences ``first:last`` begin and the last one ends, in bytes, int64[last - first + 1]."""
-        lengths = np.frombuffer(self._index.pread(4 * (last - first), self._lengths_at + 4 * first), "<i4")
-        offsets = np.frombuffer(self._index.pread(8 * (last - first), self._offsets_at + 8 * first), "<i8")
+        """Return where sequences ``first:last`` begin and the last one ends, in
+        bytes, int64[last - first + 1].
+        """
+        lengths = np.frombuffer(
+            self._index.pread(4 * (last - first), self._lengths_at + 4 * first), "<i4"
+        )
+        offsets = np.frombuffer(
+            self._index.pread(8 * (last - first), self._offsets_at + 8 * first), "<i8"
+        )
         places = np.empty(last - first + 1, np.int64)
         places[:-1] = offsets
         if last > first:
@@ -133,11 +157,16 @@ class MegatronRecords(NumberedRecords):
         is_gap = np.diff(places) != lengths.astype(np.int64) * self._dtype.itemsize
         if is_gap.any():
             sequence = first + int(is_gap.argmax())
-            raise damaged(self._index.file, f"sequence {sequence} does not end where the next one begins")
+            raise damaged(
+                self._index.file,
+                f"sequence {sequence} does not end where the next one begins",
+            )
         return places
 
     def _check_ends(self) -> None:
-        """Check that documents end with the last sequence, and this one with the ``.bin`` file."""
+        """Check that documents end with the last sequence, and this one with the
+        ``.bin`` file.
+        """
         ends: tuple[int, int] = (0, 0)
         try:
             first_border = int(self._borders(0, 0)[0])

@@ -1,10 +1,13 @@
-"""Files of token ids whose records are numbered: any record can be read without those before it.
+"""Files of token ids whose records are numbered: any record can be read without those
+before it.
 
-A format opens a file as :class:`NumberedRecords`. This module cuts the file into ranges of records, and reads a range
-in blocks of bounded size. Records are numbered from 0, and the position of a record is its number.
+A format opens a file as :class:`NumberedRecords`. This module cuts the file into ranges
+of records, and reads a range in blocks of bounded size. Records are numbered from 0,
+and the position of a record is its number.
 
-Example: a file has 4 records of 10, 30, 5 and 15 bytes, its edges are ``[0, 10, 40, 45, 60]``. With units of 25 bytes
-the first range ends where at least 25 bytes are read, behind record 1, and the second one holds records 2 and 3.
+Example: a file has 4 records of 10, 30, 5 and 15 bytes, its edges are ``[0, 10, 40, 45,
+60]``. With units of 25 bytes the first range ends where at least 25 bytes are read,
+behind record 1, and the second one holds records 2 and 3.
 """
 
 from __future__ import annotations
@@ -53,7 +56,9 @@ class NumberedRecords(ABC):
 
     @abstractmethod
     def edges(self, first: int, last: int) -> Int64:
-        """Return where records ``first:last`` begin and the last one ends, in bytes, int64[last - first + 1]."""
+        """Return where records ``first:last`` begin and the last one ends, in bytes,
+        int64[last - first + 1].
+        """
 
     @abstractmethod
     def read(self, first: int, last: int, names: Sequence[str]) -> pa.RecordBatch:
@@ -70,7 +75,9 @@ _OPENERS: Final[Mapping[Format, str]] = {
     "litdata": "tokenlake.etl.sources.litdata:open_litdata",
     "array_record": "tokenlake.etl.sources.array_record:open_array_record",
 }
-"""Format -> function of an open file and a :class:`Want` that returns its records, as ``module:name``."""
+"""Format -> function of an open file and a :class:`Want` that returns its records,
+as ``module:name``.
+"""
 
 
 def open_numbered(data: InputBytes, want: Want) -> NumberedRecords:
@@ -85,7 +92,9 @@ def open_numbered(data: InputBytes, want: Want) -> NumberedRecords:
         UnsuitableFileError: The file is whole, but its records are not read here.
     """
     name = data.file.format
-    opener: Callable[[InputBytes, Want], NumberedRecords] = load(_OPENERS[name], f"format {name!r}", "etl")
+    opener: Callable[[InputBytes, Want], NumberedRecords] = load(
+        _OPENERS[name], f"format {name!r}", "etl"
+    )
     return opener(data, want)
 
 
@@ -112,7 +121,9 @@ def split_records(
             end = int(edges[-1])
             # A range ends behind the first record that fills it.
             while (row := int(np.searchsorted(edges, begin + unit_size))) < len(edges):
-                ranges.append(_range_of(file, start, first + row, int(edges[row]) - begin))
+                ranges.append(
+                    _range_of(file, start, first + row, int(edges[row]) - begin)
+                )
                 start = first + row
                 begin = int(edges[row])
         if start < records.count or not ranges:
@@ -121,11 +132,15 @@ def split_records(
 
 
 def _range_of(file: InputFile, start: int, stop: int, weight: int) -> FileRange:
-    return FileRange(file=file, start=start, stop=stop, weight=weight, records=stop - start)
+    return FileRange(
+        file=file, start=start, stop=stop, weight=weight, records=stop - start
+    )
 
 
 @contextmanager
-def _opened_records(file: InputFile, storage_options: Mapping[str, Any] | None) -> Generator[NumberedRecords]:
+def _opened_records(
+    file: InputFile, storage_options: Mapping[str, Any] | None
+) -> Generator[NumberedRecords]:
     """Yield the records of a file, for a look at their number and sizes."""
     with ExitStack() as files:
         data = files.enter_context(opened(file, storage_options))
@@ -136,7 +151,9 @@ def _opened_records(file: InputFile, storage_options: Mapping[str, Any] | None) 
 def read_numbered(
     part: FileRange, data: InputBytes, want: Want, predicate: Predicate | None
 ) -> Iterator[Parsed]:
-    """Read the records of a range in blocks; see :data:`tokenlake.etl.sources.records.Reader`."""
+    """Read the records of a range in blocks; see
+    :data:`tokenlake.etl.sources.records.Reader`.
+    """
     file = part.file
     if file.companion:
         return
@@ -145,7 +162,8 @@ def read_numbered(
     for name in names:
         if name not in records.names:
             raise no_column(file, name, records.names)
-    # A file that is compressed as a whole is one range, whose records were not counted when it was planned.
+    # A file that is compressed as a whole is one range, whose records were not counted
+    # when it was planned.
     stop = part.stop
     if file.compression is not None:
         stop = records.count
@@ -157,10 +175,16 @@ def read_numbered(
     size = int(records.edges(stop, stop)[0]) - begin
     weight_before = 0
     while first < stop:
-        # 1. As many records as fit into a block, at least one. A record that is too long is a block by itself.
+        # 1. As many records as fit into a block, at least one. A record that is too
+        #    long is a block by itself.
         edges = records.edges(first, min(stop, first + _BLOCK_RECORDS))
-        count = max(1, int(np.searchsorted(edges, edges[0] + want.block_bytes, side="right")) - 1)
-        long_records = np.flatnonzero(np.diff(edges[: count + 1]) > want.max_record_bytes)
+        count = max(
+            1,
+            int(np.searchsorted(edges, edges[0] + want.block_bytes, side="right")) - 1,
+        )
+        long_records = np.flatnonzero(
+            np.diff(edges[: count + 1]) > want.max_record_bytes
+        )
         if len(long_records):
             count = max(1, int(long_records[0]))
         last = first + count
@@ -170,13 +194,17 @@ def read_numbered(
         weight_before = weight
         # 3. The records, or the one that is too long.
         if len(long_records) and int(long_records[0]) == 0:
-            yield _too_long(first, int(edges[1] - edges[0]), want.max_record_bytes, bytes_read)
+            yield _too_long(
+                first, int(edges[1] - edges[0]), want.max_record_bytes, bytes_read
+            )
         else:
             rows = None
             if names:
                 rows = Rows(_checked(file, records.read(first, last, names), count))
             positions = np.arange(first, last, dtype=np.int64)
-            yield Parsed(text=None, positions=positions, bad=(), bytes_read=bytes_read, rows=rows)
+            yield Parsed(
+                text=None, positions=positions, bad=(), bytes_read=bytes_read, rows=rows
+            )
         first = last
 
 
@@ -189,7 +217,9 @@ def _checked(file: InputFile, rows: pa.RecordBatch, count: int) -> pa.RecordBatc
 
 def _too_long(position: int, size: int, limit: int, bytes_read: int) -> Parsed:
     """Return a record that is too long as a bad one."""
-    fault = Fault("record_too_long", f"the record has {size} bytes, max_record_bytes is {limit}")
+    fault = Fault(
+        "record_too_long", f"the record has {size} bytes, max_record_bytes is {limit}"
+    )
     return Parsed(
         text=None,
         positions=np.zeros(0, np.int64),
@@ -202,15 +232,21 @@ def id_batch(columns: Mapping[str, tuple[Numbers, Int64]]) -> pa.RecordBatch:
     """Return lists of integers as columns; nothing is copied.
 
     Args:
-        columns: Name -> values of all lists, and where each list begins and the last one ends, int64[n + 1].
+        columns: Name -> values of all lists, and where each list begins and the last
+            one ends, int64[n + 1].
     """
     names: list[str] = []
     arrays: list[Any] = []
     for name, (values, offsets) in columns.items():
         names.append(name)
-        # Arrow takes the bytes of a machine with little-endian integers, as the files have them.
+        # Arrow takes the bytes of a machine with little-endian integers, as the files
+        # have them.
         plain_values = values.astype(values.dtype.newbyteorder("="), copy=False)
-        arrays.append(_ARROW.LargeListArray.from_arrays(_ARROW.array(offsets), _ARROW.array(plain_values)))
+        arrays.append(
+            _ARROW.LargeListArray.from_arrays(
+                _ARROW.array(offsets), _ARROW.array(plain_values)
+            )
+        )
     return _ARROW.RecordBatch.from_arrays(arrays, names=names)
 
 
@@ -228,13 +264,16 @@ def index_of(file: InputFile, want: Want, name: str) -> InputBytes:
     index = want.companions.get(name)
     if index is None:
         raise unsuitable(
-            file, f"it is read by its index ({name}), which is not there", "put it beside the file"
+            file,
+            f"it is read by its index ({name}), which is not there",
+            "put it beside the file",
         )
     return index
 
 
 def require_dtype(file: InputFile, want: Want, content: str) -> np.dtype[Any]:
-    """Return the type of ids of a file that does not state one: that of the section `tokens`.
+    """Return the type of ids of a file that does not state one: that of the section
+    `tokens`.
 
     Args:
         file: The file.

@@ -1,17 +1,19 @@
-"""One stream of token ids in a file (``.bin``, ``.npy``), as nanoGPT, OLMo-core and llm.c have them.
+"""One stream of token ids in a file (``.bin``, ``.npy``), as nanoGPT, OLMo-core and
+llm.c have them.
 
-The form of a file is known by its beginning: a NumPy header, the header of llm.c, or ids from the first byte on. Its
-documents are known in one of three ways:
+The form of a file is known by its beginning: a NumPy header, the header of llm.c, or
+ids from the first byte on. Its documents are known in one of three ways:
 
 1. By `tokens.length`: all documents have so many ids, the last one perhaps fewer.
 2. By the borders in ``NAME.csv.gz``, where that file is beside the ids.
 3. By EOS: a document begins at the first id, and behind each EOS.
 
-A range of the file has the documents that BEGIN in it; the last one may end behind it. The position of a document is
-the index of its first id in the file.
+A range of the file has the documents that BEGIN in it; the last one may end behind it.
+The position of a document is the index of its first id in the file.
 
-Example: ids of 2 bytes, EOS is 0, and the file is ``5 6 0 7 0 8``. Its documents are at 0, 3 and 5. The range of bytes
-2 to 8 has the ids 1 to 3, and owns the document at 3 alone.
+Example: ids of 2 bytes, EOS is 0, and the file is ``5 6 0 7 0 8``. Its documents are at
+0, 3 and 5. The range of bytes 2 to 8 has the ids 1 to 3, and owns the document at 3
+alone.
 """
 
 from __future__ import annotations
@@ -49,11 +51,14 @@ _LLMC_TYPES: Final = {(20240520, 1): "uint16", (20240801, 7): "uint32"}
 def read_numpy(
     part: FileRange, data: InputBytes, want: Want, predicate: Predicate | None
 ) -> Iterator[Parsed]:
-    """Read the documents of a range in blocks; see :data:`tokenlake.etl.sources.records.Reader`.
+    """Read the documents of a range in blocks; see
+    :data:`tokenlake.etl.sources.records.Reader`.
 
     Raises:
-        DamagedFileError: The file ends inside of an id, or its borders or its loss mask do not fit its ids.
-        UnsuitableFileError: Its numbers are no ids, or nothing says where documents end.
+        DamagedFileError: The file ends inside of an id, or its borders or its loss mask
+            do not fit its ids.
+        UnsuitableFileError: Its numbers are no ids, or nothing says where documents
+            end.
     """
     if part.file.companion:
         return
@@ -101,7 +106,9 @@ class IdStream:
         return np.frombuffer(block, self.dtype)
 
     def index_at(self, offset: int) -> int:
-        """Return the index of the first id that begins at a byte of the file or behind it, at most `count`."""
+        """Return the index of the first id that begins at a byte of the file or
+        behind it, at most `count`.
+        """
         before = max(0, offset - self.begin)
         return min(self.count, -(-before // self.dtype.itemsize))
 
@@ -114,7 +121,8 @@ def open_stream(data: InputBytes, want: Want) -> IdStream:
         want: Type of its ids, where it does not state one.
 
     Raises:
-        DamagedFileError: It ends inside of an id, or before the last id that its header states.
+        DamagedFileError: It ends inside of an id, or before the last id that its header
+            states.
         UnsuitableFileError: Its numbers are no ids.
     """
     file = data.file
@@ -122,17 +130,21 @@ def open_stream(data: InputBytes, want: Want) -> IdStream:
     # 1. The header of NumPy, which states the type and the number of ids.
     if head.startswith(_NUMPY_MAGIC):
         return _of_numpy(data, head)
-    # 2. The header of llm.c: numbers of 32 bits, of which the third one is the number of ids.
+    # 2. The header of llm.c: numbers of 32 bits, of which the third one is the number
+    #    of ids.
     if len(head) >= _LLMC_HEADER:
         magic, version, count = np.frombuffer(head, "<i4", 3).tolist()
         type_name = _LLMC_TYPES.get((magic, version))
         if type_name is not None:
-            return _whole(data, _LLMC_HEADER, np.dtype(type_name).newbyteorder("<"), int(count))
+            return _whole(
+                data, _LLMC_HEADER, np.dtype(type_name).newbyteorder("<"), int(count)
+            )
     # 3. Ids alone.
     dtype = require_dtype(file, want, "a file of ids alone")
     if file.size % dtype.itemsize:
         raise damaged(
-            file, f"it has {file.size} bytes, expected a multiple of {dtype.itemsize} ({dtype.name})"
+            file,
+            f"it has {file.size} bytes, expected a multiple of {dtype.itemsize} ({dtype.name})",
         )
     return IdStream(data, 0, dtype, file.size // dtype.itemsize)
 
@@ -159,7 +171,9 @@ def _of_numpy(data: InputBytes, head: bytes) -> IdStream:
 
 
 def _whole(data: InputBytes, begin: int, dtype: np.dtype[Any], count: int) -> IdStream:
-    """Return a stream whose header states the number of ids; the file must end with them."""
+    """Return a stream whose header states the number of ids; the file must end with
+    them.
+    """
     end = begin + count * dtype.itemsize
     if count < 0 or data.file.size != end:
         raise damaged(
@@ -179,14 +193,16 @@ class _DocumentReader:
         want: Wishes to the reader.
 
     Raises:
-        DamagedFileError: The loss mask of the file has another number of values than the file has ids.
+        DamagedFileError: The loss mask of the file has another number of values than
+            the file has ids.
     """
 
     def __init__(self, part: FileRange, stream: IdStream, want: Want) -> None:
         self._part = part
         self._stream = stream
         self._want = want
-        # Ids that begin inside of the range: the first one, and the one after the last one.
+        # Ids that begin inside of the range: the first one, and the one after the last
+        # one.
         self._first = stream.index_at(part.start)
         self._last = stream.index_at(part.stop)
         self._counted = part.start  # bytes of the range that count as read
@@ -207,15 +223,23 @@ class _DocumentReader:
         """Yield the documents of a list of borders.
 
         Args:
-            borders: Index of the first id of each document, and that after its last one, int64[n, 2].
+            borders: Index of the first id of each document, and that after its last
+                one, int64[n, 2].
 
         Raises:
-            DamagedFileError: A document does not begin where the one before it ends, or the last one not at the end.
+            DamagedFileError: A document does not begin where the one before it ends, or
+                the last one not at the end.
         """
         starts = borders[:, 0]
-        is_whole = (starts[1:] == borders[:-1, 1]).all() if len(borders) else self._stream.count == 0
+        is_whole = (
+            (starts[1:] == borders[:-1, 1]).all()
+            if len(borders)
+            else self._stream.count == 0
+        )
         if len(borders):
-            is_whole = is_whole and starts[0] == 0 and borders[-1, 1] == self._stream.count
+            is_whole = (
+                is_whole and starts[0] == 0 and borders[-1, 1] == self._stream.count
+            )
         if not is_whole:
             raise damaged(
                 self._part.file,
@@ -238,17 +262,25 @@ class _DocumentReader:
         """Yield documents that end with EOS; the last one of the file may have none.
 
         Raises:
-            UnsuitableFileError: A document without EOS is larger than any record may be.
+            UnsuitableFileError: A document without EOS is larger than any record may
+                be.
         """
         block_ids = max(1, self._want.block_bytes // self._stream.dtype.itemsize)
         start = self._first_start(eos_id, block_ids)
-        # `start` begins the first document that is not returned yet; ids before `position` were searched for EOS.
+        # `start` begins the first document that is not returned yet; ids before
+        # `position` were searched for EOS.
         position = start
         while start < self._last:
             stop = min(position + block_ids, self._stream.count)
-            ends = position + 1 + np.flatnonzero(self._stream.ids(position, stop) == eos_id)
+            ends = (
+                position
+                + 1
+                + np.flatnonzero(self._stream.ids(position, stop) == eos_id)
+            )
             position = stop
-            if position == self._stream.count and (not len(ends) or int(ends[-1]) < position):
+            if position == self._stream.count and (
+                not len(ends) or int(ends[-1]) < position
+            ):
                 ends = np.append(ends, position)
             # Documents that begin behind the range belong to the next one.
             edges = np.concatenate([np.array([start], np.int64), ends])
@@ -256,11 +288,15 @@ class _DocumentReader:
             if len(edges) > 1:
                 yield from self._documents(edges)
                 start = int(edges[-1])
-            elif (position - start) * self._stream.dtype.itemsize > self._want.max_record_bytes:
+            elif (
+                position - start
+            ) * self._stream.dtype.itemsize > self._want.max_record_bytes:
                 raise self._without_eos(eos_id, start, position)
 
     def _first_start(self, eos_id: int, block_ids: int) -> int:
-        """Return where the first document begins that the range owns; the end of the stream if there is none."""
+        """Return where the first document begins that the range owns; the end of the
+        stream if there is none.
+        """
         if self._first == 0:
             return 0
         # A document begins behind an EOS, which may be the last id before the range.
@@ -285,13 +321,16 @@ class _DocumentReader:
         """Yield documents that follow each other, in blocks.
 
         Args:
-            edges: Index of the first id of each document, and that after the last id, int64[n + 1].
+            edges: Index of the first id of each document, and that after the last id,
+                int64[n + 1].
         """
         most_ids = max(1, self._want.block_bytes // self._stream.dtype.itemsize)
         limit = self._want.max_record_bytes
         first = 0
         while first < len(edges) - 1:
-            last = int(np.searchsorted(edges, edges[first] + most_ids, side="right")) - 1
+            last = (
+                int(np.searchsorted(edges, edges[first] + most_ids, side="right")) - 1
+            )
             last = max(last, first + 1)
             size = int(edges[first + 1] - edges[first]) * self._stream.dtype.itemsize
             if last == first + 1 and size > limit:
@@ -310,7 +349,10 @@ class _DocumentReader:
             if name == INPUT_IDS:
                 columns[name] = (self._stream.ids(begin, end), offsets)
             elif self._mask is not None:
-                columns[name] = (np.frombuffer(self._mask.pread(end - begin, begin), np.uint8), offsets)
+                columns[name] = (
+                    np.frombuffer(self._mask.pread(end - begin, begin), np.uint8),
+                    offsets,
+                )
         rows = None
         if columns:
             rows = Rows(id_batch(columns))
@@ -325,7 +367,10 @@ class _DocumentReader:
     def _too_long(self, position: int, size: int, end: int) -> Parsed:
         """Return a document that is too long as a bad record."""
         limit = self._want.max_record_bytes
-        fault = Fault("record_too_long", f"the document has {size} bytes, max_record_bytes is {limit}")
+        fault = Fault(
+            "record_too_long",
+            f"the document has {size} bytes, max_record_bytes is {limit}",
+        )
         return Parsed(
             text=None,
             positions=np.zeros(0, np.int64),
@@ -342,7 +387,9 @@ class _DocumentReader:
         return count
 
 
-def _require_names(file: InputFile, names: tuple[str, ...], file_names: list[str]) -> None:
+def _require_names(
+    file: InputFile, names: tuple[str, ...], file_names: list[str]
+) -> None:
     """Raise UnsuitableFileError for a field that the file does not have."""
     for name in names:
         if name not in file_names:

@@ -15,11 +15,14 @@ _AS_BYTES: Final = {
 
 
 def check_offsets(column: Any) -> None:
-    """Raise ArrowInvalid unless all offsets and indices of a column lie within its buffers.
+    """Raise ArrowInvalid unless all offsets and indices of a column lie within its
+    buffers.
 
-    Whether strings are UTF-8 is not checked: that makes a bad record, not a damaged file.
+    Whether strings are UTF-8 is not checked: that makes a bad record, not a damaged
+    file.
     """
-    # A view of nulls inside of lists or structs has the wrong length (Arrow 26), and would look like damage.
+    # A view of nulls inside of lists or structs has the wrong length (Arrow 26), and
+    # would look like damage.
     if not _has_nulls_inside(column.type):
         column = column.view(_bytes_type(column.type))
     column.validate(full=True)
@@ -29,7 +32,10 @@ def _has_nulls_inside(column_type: Any) -> bool:
     """Say whether a type is the type of nulls, or has it anywhere inside."""
     if pa.types.is_null(column_type):
         return True
-    return any(_has_nulls_inside(column_type.field(index).type) for index in range(column_type.num_fields))
+    return any(
+        _has_nulls_inside(column_type.field(index).type)
+        for index in range(column_type.num_fields)
+    )
 
 
 def _bytes_type(column_type: Any) -> Any:
@@ -40,12 +46,21 @@ def _bytes_type(column_type: Any) -> Any:
     if column_type in _AS_BYTES:
         return _AS_BYTES[column_type]
     if types.is_dictionary(column_type):
-        return pa.dictionary(column_type.index_type, _bytes_type(column_type.value_type), column_type.ordered)
+        return pa.dictionary(
+            column_type.index_type,
+            _bytes_type(column_type.value_type),
+            column_type.ordered,
+        )
     if types.is_struct(column_type):
-        fields = [_bytes_field(column_type.field(index)) for index in range(column_type.num_fields)]
+        fields = [
+            _bytes_field(column_type.field(index))
+            for index in range(column_type.num_fields)
+        ]
         return pa.struct(fields)
     if types.is_map(column_type):
-        return pa.map_(_bytes_type(column_type.key_type), _bytes_type(column_type.item_type))
+        return pa.map_(
+            _bytes_type(column_type.key_type), _bytes_type(column_type.item_type)
+        )
     if types.is_large_list(column_type):
         return pa.large_list(_bytes_field(column_type.value_field))
     if types.is_fixed_size_list(column_type):

@@ -17,16 +17,19 @@ from tokenlake.etl.sources.kept_blocks import VARIABLE, KeptBytes
 
 
 @contextmanager
-def opened(file: InputFile, storage_options: Mapping[str, Any] | None = None) -> Generator[InputBytes]:
+def opened(
+    file: InputFile, storage_options: Mapping[str, Any] | None = None
+) -> Generator[InputBytes]:
     """Yield the bytes of `file`; it must be as planned before and after it is read.
 
     Args:
         file: The planned file.
-        storage_options: Options of the file system that a URL is on; credentials may be references.
+        storage_options: Options of the file system that a URL is on; credentials may be
+            references.
 
     Raises:
-        InputChangedError: The file is gone, or not as planned (a local file: inode, size, mtime and ctime; an object:
-            size and version token).
+        InputChangedError: The file is gone, or not as planned (a local file: inode,
+            size, mtime and ctime; an object: size and version token).
         SourceError: The file cannot be reached, after retries.
         ConfigError: :data:`VARIABLE` holds no size.
     """
@@ -53,16 +56,21 @@ def open_companions(
     """
     companions: dict[str, InputBytes] = {}
     for companion in file.companions:
-        companions[companion.companion] = stack.enter_context(opened(companion, storage_options))
+        companions[companion.companion] = stack.enter_context(
+            opened(companion, storage_options)
+        )
     return companions
 
 
 def _open_remote(file: InputFile, storage_options: Mapping[str, Any]) -> InputBytes:
-    """Open an object. Its blocks are kept on disk if the configuration or the environment set a size for them."""
+    """Open an object. Its blocks are kept on disk if the configuration or the
+    environment set a size for them.
+    """
     cache_bytes = file.kept_bytes
     if cache_bytes is None:
         cache_bytes = _cache_bytes_of_environment()
-    # fsspec and asyncio take a sixth of a worker's start, and builds from local files need neither.
+    # fsspec and asyncio take a sixth of a worker's start, and builds from local files
+    # need neither.
     if is_hub_url(file.url):
         from tokenlake.etl.sources.hub_bytes import HubBytes
 
@@ -77,7 +85,9 @@ def _open_remote(file: InputFile, storage_options: Mapping[str, Any]) -> InputBy
 
 
 def _cache_bytes_of_environment() -> int | None:
-    """Return the size that the environment sets for kept blocks, None if it sets none."""
+    """Return the size that the environment sets for kept blocks, None if it sets
+    none.
+    """
     size = os.environ.get(VARIABLE)
     if not size:
         return None

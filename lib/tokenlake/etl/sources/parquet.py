@@ -1,10 +1,13 @@
-"""Parquet: texts and columns, row group by row group, in steps of bounded memory, page checksums verified.
+"""Parquet: texts and columns, row group by row group, in steps of bounded memory, page
+checksums verified.
 
-Only the wanted columns are decoded; damage in a column that is not read is not searched for. Row groups in which a
-predicate surely holds nowhere are not read. The size of a step is bounded by the headers of the pages
+Only the wanted columns are decoded; damage in a column that is not read is not searched
+for. Row groups in which a predicate surely holds nowhere are not read. The size of a
+step is bounded by the headers of the pages
 (:mod:`tokenlake.etl.sources.parquet_steps`).
 
-Row groups and rows are numbered from 0. The position of a record is its row index in the file.
+Row groups and rows are numbered from 0. The position of a record is its row index in
+the file.
 """
 
 from __future__ import annotations
@@ -35,7 +38,8 @@ from tokenlake.runtime.parquet.page_headers import chunk_start, walk_pages
 from tokenlake.runtime.reading.unfolding import check_unfolded
 
 _MAGIC: Final = b"PAR1"
-_BUFFER_BYTES: Final = 1 << 20  # a column chunk is streamed, and never held compressed as a whole
+# A column chunk is streamed, and never held compressed as a whole.
+_BUFFER_BYTES: Final = 1 << 20
 _COMPUTE: Final[Any] = pc
 _MAX_PAGE_BYTES: Final = 512 << 20  # beyond the largest record
 _INDEX_BYTES: Final = 4
@@ -47,11 +51,13 @@ _JOIN_BYTES: Final = 4 << 20  # small steps are joined up to this size
 def read_parquet(
     part: FileRange, data: InputBytes, want: Want, predicate: Predicate | None
 ) -> Iterator[Parsed]:
-    """Read the row groups of `part`; extension columns are read as their storage, dictionaries unfolded.
+    """Read the row groups of `part`; extension columns are read as their storage,
+    dictionaries unfolded.
 
     Raises:
-        DamagedFileError: The file is empty, cut or corrupt, its row counts disagree, a wanted column is missing, the
-            text does not consist of strings, or little would unfold to far too much.
+        DamagedFileError: The file is empty, cut or corrupt, its row counts disagree, a
+            wanted column is missing, the text does not consist of strings, or little
+            would unfold to far too much.
     """
     # 1. The footer: row groups, schema and the leaves to decode.
     with open_parquet(data) as parquet:
@@ -61,7 +67,8 @@ def read_parquet(
         leaves = wanted_leaves(part, parquet, want)
     row_groups = range(part.start, part.stop)
     _announce_reads(data, meta, row_groups, leaves)
-    # 2. The row groups: ruled out by statistics, only counted, as texts alone, or as rows.
+    # 2. The row groups: ruled out by statistics, only counted, as texts alone, or as
+    #    rows.
     with open_parquet(data, leaves.dictionaries, meta) as parquet:
         for index in row_groups:
             first_row = starts[index]
@@ -70,18 +77,23 @@ def read_parquet(
                 continue
             row_group = RowGroup(data, parquet, index, leaves, want.max_record_bytes)
             if not leaves.indices:
-                yield from columnar.counted_records(first_row, row_group.rows, row_group.bytes_until)
+                yield from columnar.counted_records(
+                    first_row, row_group.rows, row_group.bytes_until
+                )
                 continue
             pieces: Iterator[Piece]
             if not leaves.names and want.columns is not None:
                 pieces = _text_pieces(row_group)
             else:
                 pieces = _row_pieces(row_group, leaves)
-            yield from columnar.numbered(pieces, first_row, row_group.bytes_until, want.max_record_bytes)
+            yield from columnar.numbered(
+                pieces, first_row, row_group.bytes_until, want.max_record_bytes
+            )
 
 
 def row_group_starts(data: InputBytes) -> list[int]:
-    """Return the row index of the first row of every row group, followed by the number of rows.
+    """Return the row index of the first row of every row group, followed by the number
+    of rows.
 
     Raises:
         DamagedFileError: The footer cannot be read, or its counts disagree.
@@ -96,7 +108,9 @@ def footer(data: InputBytes) -> pq.FileMetaData:
 
 
 def open_parquet(
-    data: InputBytes, dictionaries: Sequence[str] = (), meta: pq.FileMetaData | None = None
+    data: InputBytes,
+    dictionaries: Sequence[str] = (),
+    meta: pq.FileMetaData | None = None,
 ) -> pq.ParquetFile:
     """Open a Parquet file for reading in steps, page checksums verified.
 
@@ -127,11 +141,14 @@ def open_parquet(
 
 
 def _first_rows(file: InputFile, meta: pq.FileMetaData) -> list[int]:
-    """Return the row index of the first row of every row group, followed by the number of rows."""
+    """Return the row index of the first row of every row group, followed by the
+    number of rows.
+    """
     rows = [meta.row_group(index).num_rows for index in range(meta.num_row_groups)]
     if sum(rows) != meta.num_rows or min(rows, default=0) < 0:
         raise damaged(
-            file, f"its footer counts {meta.num_rows} rows, its {len(rows)} row groups together {sum(rows)}"
+            file,
+            f"its footer counts {meta.num_rows} rows, its {len(rows)} row groups together {sum(rows)}",
         )
     return list(accumulate(rows, initial=0))
 
@@ -150,7 +167,9 @@ def _announce_reads(
 
 
 def _pruned(meta: pq.FileMetaData, index: int) -> Parsed:
-    """Return a row group that statistics rule out, all of whose rows count as skipped."""
+    """Return a row group that statistics rule out, all of whose rows count as
+    skipped.
+    """
     row_group = meta.row_group(index)
     return Parsed(
         text=no_text(),
@@ -173,7 +192,9 @@ def _row_pieces(row_group: RowGroup, leaves: Leaves) -> Iterator[Piece]:
 
 
 def _text_pieces(row_group: RowGroup) -> Iterator[Piece]:
-    """Yield the texts alone; small arrays are joined, so that later steps work on blocks."""
+    """Yield the texts alone; small arrays are joined, so that later steps work on
+    blocks.
+    """
     steps = row_group.steps()
 
     def next_piece() -> Piece | None:
@@ -231,7 +252,9 @@ class RowGroup:
         return self._meta.num_rows
 
     def bytes_until(self, row: int) -> int:
-        """Return the number of bytes that count as read up to `row` of the group, less those returned before."""
+        """Return the number of bytes that count as read up to `row` of the group,
+        less those returned before.
+        """
         before = self._bytes_counted
         self._bytes_counted = self._meta.total_byte_size * row // max(self.rows, 1)
         return self._bytes_counted - before
@@ -240,7 +263,8 @@ class RowGroup:
         """Yield the rows in batches, the top-level columns in the file's order.
 
         Raises:
-            DamagedFileError: A page is corrupt, rows are missing, or little unfolds to far too much.
+            DamagedFileError: A page is corrupt, rows are missing, or little unfolds to
+                far too much.
         """
         with columnar.reading(self._data.file, self._where()):
             self._plans = [self._plan(leaf) for leaf in self._leaves.indices]
@@ -248,8 +272,8 @@ class RowGroup:
             try:
                 yield from iter(self._next_batch, None)
             finally:
-                # The plans refer to this object, which therefore lives until the garbage collector runs; the decoded
-                # data must not.
+                # The plans refer to this object, which therefore lives until the
+                # garbage collector runs; the decoded data must not.
                 self._batches = None
         if self._rows_decoded != self.rows:
             raise damaged(
@@ -261,7 +285,8 @@ class RowGroup:
         """Return the text of rows.
 
         Raises:
-            DamagedFileError: All texts together are much more than the pages can account for.
+            DamagedFileError: All texts together are much more than the pages can
+                account for.
         """
         text = columnar.as_text(columnar.pick(batch, self._leaves.text))
         self.count_unfolded(text.nbytes)
@@ -271,7 +296,8 @@ class RowGroup:
         """Count decoded bytes.
 
         Raises:
-            DamagedFileError: All of them together are much more than the pages can account for.
+            DamagedFileError: All of them together are much more than the pages can
+                account for.
         """
         self._unfolded += size
         with columnar.reading(self._data.file, self._where()):
@@ -279,7 +305,9 @@ class RowGroup:
 
     def _where(self) -> str:
         """Return the row group and its columns for a message."""
-        paths = [self._meta.column(leaf).path_in_schema for leaf in self._leaves.indices]
+        paths = [
+            self._meta.column(leaf).path_in_schema for leaf in self._leaves.indices
+        ]
         if len(paths) == 1:
             return f"row group {self._index}, column {paths[0]!r}"
         return f"row group {self._index}, columns {', '.join(paths)}"
@@ -288,11 +316,14 @@ class RowGroup:
         """Decode the next batch, None at the end of the row group."""
         if self._rows_decoded >= self.rows:
             return None
-        reader: Any = self._parquet.reader  # unlike ParquetFile, it takes another size for each batch
+        # Unlike ParquetFile, it takes another size for each batch.
+        reader: Any = self._parquet.reader
         # A new step is as large as the leaf with the largest rows allows.
         if not self._rows_of_step_left:
             rows_left = self.rows - self._rows_decoded
-            self._rows_of_step_left = min(rows_left, *(plan.fitting() for plan in self._plans))
+            self._rows_of_step_left = min(
+                rows_left, *(plan.fitting() for plan in self._plans)
+            )
             if self._batches is None:
                 self._batches = reader.iter_batches(
                     self._rows_of_step_left,
@@ -301,7 +332,8 @@ class RowGroup:
                     use_threads=False,
                 )
             reader.set_batch_size(self._rows_of_step_left)
-        # pyarrow may return fewer rows than the step has; the rest comes with the next batches.
+        # pyarrow may return fewer rows than the step has; the rest comes with the next
+        # batches.
         batch = next(self._batches, None)
         if batch is not None:
             self._rows_decoded += batch.num_rows
@@ -321,7 +353,9 @@ class RowGroup:
             entry_bytes = _INDEX_BYTES if is_bytes else _NUMBER_BYTES
             return ListSteps(pages, entry_bytes, self._max_page, self.rows)
         if chunk.num_values != self.rows:
-            raise ValueError(f"it holds {chunk.num_values} values, its row group {self.rows} rows")
+            raise ValueError(
+                f"it holds {chunk.num_values} values, its row group {self.rows} rows"
+            )
 
         def largest_entry(dictionary_bytes: int) -> int:
             if not is_bytes or schema.path in self._leaves.dictionaries:

@@ -1,4 +1,6 @@
-"""The columns of a Parquet file that are decoded, and the row groups that statistics rule out."""
+"""The columns of a Parquet file that are decoded, and the row groups that statistics
+rule out.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from tokenlake.etl.sources.unfolding import plain_type
 from tokenlake.etl.sources.where import Predicate
 
 _DICTIONARY_ENCODINGS: Final = frozenset({"PLAIN_DICTIONARY", "RLE_DICTIONARY"})
-# Types whose statistics order values as DuckDB does, with the Python type of their bounds.
+# Types whose statistics order values as DuckDB does, with the Python type of their
+# bounds.
 _COMPARED_TYPES: Final[tuple[tuple[Callable[[Any], bool], type], ...]] = (
     (pa.types.is_integer, int),
     (pa.types.is_boolean, bool),
@@ -36,7 +39,8 @@ class Leaves:
         text: Path of the text, () if none is wanted.
         names: Names of the columns that are wanted as rows.
         indices: Indices of the leaves in the file's schema, from 0.
-        dictionaries: Paths of leaves that are read as dictionaries, so that they can be measured before unfolding.
+        dictionaries: Paths of leaves that are read as dictionaries, so that they can be
+            measured before unfolding.
         schema: Schema of all columns that are read, as they are handed over.
     """
 
@@ -51,7 +55,8 @@ def wanted_leaves(part: FileRange, parquet: pq.ParquetFile, want: Want) -> Leave
     """Return the leaves to decode.
 
     Raises:
-        DamagedFileError: A wanted column is missing or there twice, or the text does not consist of strings.
+        DamagedFileError: A wanted column is missing or there twice, or the text does
+            not consist of strings.
     """
     with columnar.reading(part.file, "its schema"):
         schema: pa.Schema = parquet.schema_arrow
@@ -61,7 +66,8 @@ def wanted_leaves(part: FileRange, parquet: pq.ParquetFile, want: Want) -> Leave
     if want.text is not None:
         text = columnar.text_path(part.file, schema, want.text)
 
-    # All leaves of the columns that are wanted as rows, and of the text's column its one leaf.
+    # All leaves of the columns that are wanted as rows, and of the text's column its
+    # one leaf.
     reader: Any = parquet.reader
     paths: list[list[str]] = reader.column_paths
     indices: list[int] = []
@@ -70,7 +76,11 @@ def wanted_leaves(part: FileRange, parquet: pq.ParquetFile, want: Want) -> Leave
         is_text = path == list(text)
         if path[0] in names or is_text:
             indices.append(index)
-            if names and not is_text and _is_dictionary(parquet.metadata, part, index, schema):
+            if (
+                names
+                and not is_text
+                and _is_dictionary(parquet.metadata, part, index, schema)
+            ):
                 dictionaries.append(parquet.metadata.schema.column(index).path)
     return Leaves(
         text=text,
@@ -81,8 +91,12 @@ def wanted_leaves(part: FileRange, parquet: pq.ParquetFile, want: Want) -> Leave
     )
 
 
-def _is_dictionary(meta: pq.FileMetaData, part: FileRange, index: int, schema: pa.Schema) -> bool:
-    """Say whether a leaf holds strings with a dictionary in one of the row groups, and not as views."""
+def _is_dictionary(
+    meta: pq.FileMetaData, part: FileRange, index: int, schema: pa.Schema
+) -> bool:
+    """Say whether a leaf holds strings with a dictionary in one of the row groups,
+    and not as views.
+    """
     leaf = meta.schema.column(index)
     column_type = schema.field(leaf.path.split(".")[0]).type
     if leaf.physical_type != "BYTE_ARRAY" or "view" in str(column_type):
@@ -94,19 +108,27 @@ def _is_dictionary(meta: pq.FileMetaData, part: FileRange, index: int, schema: p
     return False
 
 
-def _read_schema(schema: pa.Schema, names: tuple[str, ...], text: tuple[str, ...]) -> pa.Schema:
-    """Return the schema of the columns that are read; of the text's struct its one leaf alone."""
+def _read_schema(
+    schema: pa.Schema, names: tuple[str, ...], text: tuple[str, ...]
+) -> pa.Schema:
+    """Return the schema of the columns that are read; of the text's struct its one
+    leaf alone.
+    """
     fields: list[Any] = []
     for field in schema:
         if field.name in names:
             fields.append(pa.field(field.name, plain_type(field.type), field.nullable))
         elif text and field.name == text[0]:
-            fields.append(pa.field(field.name, plain_type(_struct_of_path(field.type, text[1:]))))
+            fields.append(
+                pa.field(field.name, plain_type(_struct_of_path(field.type, text[1:])))
+            )
     return pa.schema(fields)
 
 
 def _struct_of_path(column_type: Any, path: tuple[str, ...]) -> Any:
-    """Return a type with one leaf: the struct in which only the fields of a path are left."""
+    """Return a type with one leaf: the struct in which only the fields of a path are
+    left.
+    """
     if not path:
         return column_type
     field = column_type.field(path[0])
@@ -114,7 +136,9 @@ def _struct_of_path(column_type: Any, path: tuple[str, ...]) -> Any:
     return pa.struct([pa.field(field.name, inner, field.nullable)])
 
 
-def is_excluded(predicate: Predicate, meta: pq.FileMetaData, group: int, schema: pa.Schema) -> bool:
+def is_excluded(
+    predicate: Predicate, meta: pq.FileMetaData, group: int, schema: pa.Schema
+) -> bool:
     """Say whether a predicate surely holds for no row of a row group.
 
     Args:
@@ -133,12 +157,16 @@ def is_excluded(predicate: Predicate, meta: pq.FileMetaData, group: int, schema:
             continue
         column_type: Any = schema.field(name).type
         if not pa.types.is_nested(column_type):
-            ranges[name] = _column_range(column.statistics, column_type, row_group.num_rows)
+            ranges[name] = _column_range(
+                column.statistics, column_type, row_group.num_rows
+            )
     return bool(ranges) and predicate.excludes(ranges)
 
 
 def _column_range(statistics: Any, column_type: Any, rows: int) -> ColumnRange:
-    """Return the statistics of a column in a row group; bounds that Python compares differently are left out."""
+    """Return the statistics of a column in a row group; bounds that Python compares
+    differently are left out.
+    """
     nulls = None
     if statistics is not None and statistics.has_null_count:
         nulls = statistics.null_count
@@ -149,14 +177,17 @@ def _column_range(statistics: Any, column_type: Any, rows: int) -> ColumnRange:
 
 
 def _bounds(statistics: Any, column_type: Any) -> tuple[Any, Any]:
-    """Return the lower and upper bound of a column's values, each None if it is unknown."""
+    """Return the lower and upper bound of a column's values, each None if it is
+    unknown.
+    """
     if statistics is None or not statistics.has_min_max:
         return None, None
     try:
         low = statistics.min
         high = statistics.max
     except (ValueError, pa.ArrowException):
-        # Text that is cut inside a character, or nanoseconds, which Python's datetime cannot hold.
+        # Text that is cut inside a character, or nanoseconds, which Python's datetime
+        # cannot hold.
         return None, None
     if pa.types.is_floating(column_type):
         is_number = isinstance(low, float) and low == low  # NaN differs from itself
@@ -164,6 +195,8 @@ def _bounds(statistics: Any, column_type: Any) -> tuple[Any, Any]:
     for is_of_type, python_type in _COMPARED_TYPES:
         if is_of_type(column_type):
             expected: Any = python_type
-            is_ordered = type(low) is expected and type(high) is expected and low <= high
+            is_ordered = (
+                type(low) is expected and type(high) is expected and low <= high
+            )
             return (low, high) if is_ordered else (None, None)
     return None, None

@@ -1,11 +1,14 @@
-"""How many rows of a Parquet column may be decoded at once, from the headers of its pages.
+"""How many rows of a Parquet column may be decoded at once, from the headers of its
+pages.
 
-The footer of a damaged or malicious file may declare anything, and a few stored bytes may stand for gigabytes. The
-bound of a step is therefore taken from the pages: a page holds at most its size in values, and an index into a
-dictionary stands for at most the dictionary's largest entry.
+The footer of a damaged or malicious file may declare anything, and a few stored bytes
+may stand for gigabytes. The bound of a step is therefore taken from the pages: a page
+holds at most its size in values, and an index into a dictionary stands for at most the
+dictionary's largest entry.
 
-Example: a page of 1,000 indices into a dictionary whose largest entry has 64 KiB may unfold to 64 MB. Hardly ever is
-every row the largest one, so that a sixteenth of this is expected, 4 MB, and the page is decoded in one step of 8 MiB.
+Example: a page of 1,000 indices into a dictionary whose largest entry has 64 KiB may
+unfold to 64 MB. Hardly ever is every row the largest one, so that a sixteenth of this
+is expected, 4 MB, and the page is decoded in one step of 8 MiB.
 """
 
 from __future__ import annotations
@@ -23,7 +26,9 @@ STEP_BYTES: Final = 8 << 20
 
 _STEP_ROWS: Final = 1 << 16
 _EXPECTED_SHARE: Final = (
-    16  # of the largest possible size one in 16 is expected; a step can take 16 times as much
+    # Of the largest possible size one in 16 is expected; a step can take 16 times as
+    # much.
+    16
 )
 _ROW_BYTES: Final = 8  # an offset and a bit of validity, or a number
 
@@ -42,21 +47,25 @@ class _PageRows(NamedTuple):
 
 @final
 class PageSteps:
-    """The rows of one column chunk without repeated values, as pages that are read ahead of decoding.
+    """The rows of one column chunk without repeated values, as pages that are read
+    ahead of decoding.
 
     Attributes:
         stored: Number of decompressed bytes of the pages read so far.
     """
 
     def __init__(
-        self, pages: Iterator[PageHeader], largest_entry: Callable[[int], int], max_page: int
+        self,
+        pages: Iterator[PageHeader],
+        largest_entry: Callable[[int], int],
+        max_page: int,
     ) -> None:
         """Take the pages of a chunk; none is read yet.
 
         Args:
             pages: Headers of the chunk's pages, in order.
-            largest_entry: Function of a dictionary's size in bytes that returns the size of its largest entry, or a
-                bound of it.
+            largest_entry: Function of a dictionary's size in bytes that returns the
+                size of its largest entry, or a bound of it.
             max_page: Largest size of a page in bytes; a larger one is a bomb.
         """
         self._pages = pages
@@ -76,7 +85,9 @@ class PageSteps:
         rows = 0
         room = STEP_BYTES
         index = 0
-        while rows < _STEP_ROWS and (index < len(self._pages_ahead) or self._read_page()):
+        while rows < _STEP_ROWS and (
+            index < len(self._pages_ahead) or self._read_page()
+        ):
             page = self._pages_ahead[index]
             index += 1
             if page.size > room:
@@ -99,7 +110,9 @@ class PageSteps:
                 self._pages_ahead[0] = _PageRows(page.rows - decoded, size)
 
     def _read_page(self) -> bool:
-        """Read the headers up to the next page with values; return whether there is one."""
+        """Read the headers up to the next page with values; return whether there is
+        one.
+        """
         for page in self._pages:
             _check_page(page, self._max_page)
             self.stored += page.size
@@ -124,20 +137,25 @@ class PageSteps:
 
 @final
 class ListSteps:
-    """The same for a chunk of lists, in whose pages the beginnings of rows are not known: averages must do.
+    """The same for a chunk of lists, in whose pages the beginnings of rows are not
+    known: averages must do.
 
-    A chunk that could take much more than is stored is refused beforehand, so that a single row cannot.
+    A chunk that could take much more than is stored is refused beforehand, so that a
+    single row cannot.
 
     Attributes:
         stored: Number of decompressed bytes of all pages.
     """
 
-    def __init__(self, pages: Iterator[PageHeader], entry_bytes: int, max_page: int, rows: int) -> None:
+    def __init__(
+        self, pages: Iterator[PageHeader], entry_bytes: int, max_page: int, rows: int
+    ) -> None:
         """Read the headers of all pages.
 
         Args:
             pages: Headers of the chunk's pages.
-            entry_bytes: Largest number of bytes that a value read from a dictionary takes.
+            entry_bytes: Largest number of bytes that a value read from a dictionary
+                takes.
             max_page: Largest size of a page in bytes; a larger one is a bomb.
             rows: Number of rows of the chunk.
 

@@ -1,7 +1,9 @@
-"""The contract of a format's reader: it takes a :class:`Want` and returns :class:`Parsed` blocks.
+"""The contract of a format's reader: it takes a :class:`Want` and returns
+:class:`Parsed` blocks.
 
-A block holds records and faults. After the predicate and the bad-record policy it becomes a batch (:class:`RowBatch`,
-:class:`TextBatch`): records with the position of each, and bad records.
+A block holds records and faults. After the predicate and the bad-record policy it
+becomes a batch (:class:`RowBatch`, :class:`TextBatch`): records with the position of
+each, and bad records.
 """
 
 from __future__ import annotations
@@ -38,15 +40,20 @@ class RowBatch:
 
     Attributes:
         file: The file.
-        positions: Position of each of the n records, int64[n], as in :class:`BadRecord`.
-        bytes_read: Number of input bytes read since the batch before; all batches sum up to the range's weight.
-        table: Rows in the form in which they were read; objects may have more than the wanted fields.
+        positions: Position of each of the n records, int64[n], as in
+            :class:`BadRecord`.
+        bytes_read: Number of input bytes read since the batch before; all batches sum
+            up to the range's weight.
+        table: Rows in the form in which they were read; objects may have more than the
+            wanted fields.
         all_fields: Whether all fields were wanted.
         bad: Records set aside (policy ``quarantine``), in file order.
         filtered: Number of records left out on purpose, by reason (``where``).
         left_out: Positions of these records, int64[m].
-        skipped: Number of records never read, by reason (``pruned``: row groups in which `where` holds nowhere).
-        normalized: Number of harmless repairs, by name: ``bom``, ``crlf``, ``blank_line``.
+        skipped: Number of records never read, by reason (``pruned``: row groups in
+            which `where` holds nowhere).
+        normalized: Number of harmless repairs, by name: ``bom``, ``crlf``,
+            ``blank_line``.
     """
 
     file: InputFile
@@ -62,17 +69,23 @@ class RowBatch:
 
     @property
     def rows_read(self) -> int:
-        """Number of records that were read: those of the batch, those set aside and those left out."""
+        """Number of records that were read: those of the batch, those set aside and
+        those left out.
+        """
         return len(self.positions) + len(self.bad) + sum(self.filtered.values())
 
     @property
     def rows(self) -> pa.RecordBatch:
-        """Wanted columns. JSON has no schema, so that every batch may have other types."""
+        """Wanted columns. JSON has no schema, so that every batch may have other
+        types.
+        """
         return self.table.columns
 
     @property
     def objects(self) -> list[dict[str, Any]] | None:
-        """Records as they stand in a JSON input, if all fields are wanted; otherwise None."""
+        """Records as they stand in a JSON input, if all fields are wanted; otherwise
+        None.
+        """
         if not self.all_fields or not self.table.has_objects:
             return None
         return self.table.objects
@@ -80,10 +93,12 @@ class RowBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextBatch(RowBatch):
-    """Consecutive records of one file, as texts, and as rows of the columns wanted beside them.
+    """Consecutive records of one file, as texts, and as rows of the columns wanted
+    beside them.
 
     Attributes:
-        text: Text of each record, large_string[n], without nulls, valid UTF-8, offset 0.
+        text: Text of each record, large_string[n], without nulls, valid UTF-8, offset
+            0.
     """
 
     text: pa.LargeStringArray
@@ -94,18 +109,22 @@ class Parsed:
     """The records of one block, as asked for by a :class:`Want`.
 
     Attributes:
-        text: Text of each of the n records, large_string[n], null for those in `doubtful`; None if no text is wanted.
+        text: Text of each of the n records, large_string[n], null for those in
+            `doubtful`; None if no text is wanted.
         positions: Position of each record, int64[n], as in :class:`BadRecord`.
-        bad: Records that could not be read, or (if no columns are wanted) have no text; in order.
+        bad: Records that could not be read, or (if no columns are wanted) have no text;
+            in order.
         bytes_read: Number of input bytes read since the block before.
-        rows: Wanted columns of the same records, None if none are wanted. Rows of JSON are objects with all fields
-            until their columns are used.
-        doubtful: Records that were read but have no usable text, in order; only if columns are wanted, because a
-            predicate may still leave them out on purpose.
+        rows: Wanted columns of the same records, None if none are wanted. Rows of JSON
+            are objects with all fields until their columns are used.
+        doubtful: Records that were read but have no usable text, in order; only if
+            columns are wanted, because a predicate may still leave them out on purpose.
         normalized: Number of harmless repairs, by name.
         skipped: Number of records never read, by reason (``pruned``).
-        lines: Number of lines of the block. Blank lines count, and belong to the block of the records before them.
-        as_bad: Function that returns the record at a position as a bad one with a fault.
+        lines: Number of lines of the block. Blank lines count, and belong to the block
+            of the records before them.
+        as_bad: Function that returns the record at a position as a bad one with a
+            fault.
     """
 
     text: pa.LargeStringArray | None
@@ -129,16 +148,22 @@ class Want:
     """Wishes to a reader of a format.
 
     Attributes:
-        text: Dotted path of the field that holds the text, None if only rows are wanted. A field whose name is the
-            whole path comes first: ``a.b`` is the field "a.b", otherwise field "b" of "a".
+        text: Dotted path of the field that holds the text, None if only rows are
+            wanted. A field whose name is the whole path comes first: ``a.b`` is the
+            field "a.b", otherwise field "b" of "a".
         columns: Top-level fields wanted beside the text, None for all; () for none.
-        max_record_bytes: Largest size of a record in bytes; a longer one is a bad record.
-        delimiter: Character between the cells of CSV, None for the one of the extension.
-        if_there: Whether columns that an input lacks are left out, instead of being an error.
+        max_record_bytes: Largest size of a record in bytes; a longer one is a bad
+            record.
+        delimiter: Character between the cells of CSV, None for the one of the
+            extension.
+        if_there: Whether columns that an input lacks are left out, instead of being an
+            error.
         plain: Name of the one column of plain text.
-        block_bytes: Number of bytes that are read and parsed at a time, of a file without row groups or batches.
+        block_bytes: Number of bytes that are read and parsed at a time, of a file
+            without row groups or batches.
         tokens: Form of records of token ids; None for records of text.
-        companions: Open files that belong to the file that is read, by the name that its format has for them.
+        companions: Open files that belong to the file that is read, by the name that
+            its format has for them.
     """
 
     text: str | None

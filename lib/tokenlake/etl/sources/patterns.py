@@ -1,4 +1,6 @@
-"""Entries of `data_files` on this machine: paths, folders and glob patterns, expanded to files."""
+"""Entries of `data_files` on this machine: paths, folders and glob patterns,
+expanded to files.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,12 @@ from pathlib import Path
 from typing import Final
 
 from tokenlake.config.formats import SourceType
-from tokenlake.errors import ConfigError, NotAvailableError, SourceError, SourceNotFoundError
+from tokenlake.errors import (
+    ConfigError,
+    NotAvailableError,
+    SourceError,
+    SourceNotFoundError,
+)
 from tokenlake.etl.sources import formats
 from tokenlake.etl.sources.card_layout import front_matter
 from tokenlake.etl.sources.file_stat import FileStat
@@ -20,7 +27,8 @@ from tokenlake.etl.sources.saved_layout import STATE, is_saved, saved_files
 from tokenlake.runtime.store.allowed import has_dots_behind_wildcard
 
 _WILDCARDS: Final = frozenset("*?[")
-_HIDDEN: Final = (".", "_")  # first characters of names that a search of a directory leaves out
+# First characters of names that a search of a directory leaves out.
+_HIDDEN: Final = (".", "_")
 _DESCRIPTION_BYTES: Final = 16 << 20
 
 
@@ -28,13 +36,14 @@ def expand(entry: str, wanted: SourceType | None) -> tuple[str, Iterator[str]]:
     """Expand one entry of `data_files`.
 
     Args:
-        entry: File, directory (searched recursively for known extensions) or glob with ``*``, ``**``, ``?`` and
-            ``[0-9]``; the name of an existing file is taken as it is written.
+        entry: File, directory (searched recursively for known extensions) or glob with
+            ``*``, ``**``, ``?`` and ``[0-9]``; the name of an existing file is taken as
+            it is written.
         wanted: Type that the source sets, None for none.
 
     Returns:
-        The entry's static prefix (a directory, absolute) and its files (absolute, unsorted, a glob with several ``**``
-        may name one twice).
+        The entry's static prefix (a directory, absolute) and its files (absolute,
+        unsorted, a glob with several ``**`` may name one twice).
 
     Raises:
         SourceNotFoundError: Nothing matches; the message names near matches.
@@ -46,7 +55,9 @@ def expand(entry: str, wanted: SourceType | None) -> tuple[str, Iterator[str]]:
     if os.path.isdir(path):  # noqa: PTH112
         return path, _or_raise(
             _walk(path, wanted),
-            lambda: formats.nothing_known(f"the directory {entry!r}", _names_in(path), wanted, entry),
+            lambda: formats.nothing_known(
+                f"the directory {entry!r}", _names_in(path), wanted, entry
+            ),
         )
     if os.path.exists(path):  # noqa: PTH110
         return os.path.dirname(path), iter([path])  # noqa: PTH120
@@ -63,17 +74,25 @@ def expand(entry: str, wanted: SourceType | None) -> tuple[str, Iterator[str]]:
     missing = Path(path)
     if Path(prefix).is_dir():
         missing = Path(prefix, glob_parts[-1])
-    return prefix, _or_raise(_matches(prefix, glob_parts, ()), lambda: _missing(entry, missing))
+    return prefix, _or_raise(
+        _matches(prefix, glob_parts, ()), lambda: _missing(entry, missing)
+    )
 
 
 def local_path(entry: str) -> str:
-    """Return an entry of `data_files` as an absolute path, which keeps symbolic links; NotAvailableError if a URL."""
+    """Return an entry of `data_files` as an absolute path, which keeps symbolic
+    links; NotAvailableError if a URL.
+    """
     scheme, separator, rest = entry.partition("://")
-    if separator and scheme.lower() != "file":  # only the scheme is repeated: the rest may hold credentials
-        message = f"data_files: got a {scheme} URL, expected a local file, glob or directory"
+    # Only the scheme is repeated: the rest may hold credentials.
+    if separator and scheme.lower() != "file":
+        message = (
+            f"data_files: got a {scheme} URL, expected a local file, glob or directory"
+        )
         raise NotAvailableError(message, got=f"{scheme}://")
     named = rest if separator else entry
-    if has_dots_behind_wildcard(named) and not os.path.exists(os.path.expanduser(named)):  # noqa: PTH110, PTH111
+    exists = os.path.exists(os.path.expanduser(named))  # noqa: PTH110, PTH111
+    if has_dots_behind_wildcard(named) and not exists:
         # Taken out of the text, it would also take out the wildcard before it.
         raise ConfigError(
             f"data_files: {entry!r} has '..' after a wildcard; write the path without it, or a glob for each folder",
@@ -82,7 +101,9 @@ def local_path(entry: str) -> str:
     return os.path.abspath(os.path.expanduser(named))  # noqa: PTH100, PTH111
 
 
-def _or_raise(paths: Iterator[str], make_error: Callable[[], SourceNotFoundError]) -> Iterator[str]:
+def _or_raise(
+    paths: Iterator[str], make_error: Callable[[], SourceNotFoundError]
+) -> Iterator[str]:
     """Yield paths; raise an error if there are none."""
     is_empty = True
     for path in paths:
@@ -111,7 +132,9 @@ def _unreadable(folder: str, error: OSError) -> SourceError:
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """Say whether an entry is a folder, or a link to one; SourceError if the link leads where nobody may look."""
+    """Say whether an entry is a folder, or a link to one; SourceError if the link
+    leads where nobody may look.
+    """
     try:
         return entry.is_dir()
     except OSError as error:
@@ -119,19 +142,24 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _names_in(folder: str) -> list[str] | None:
-    """Return the names in a folder, for a message; None for the root: a server's messages go to many people."""
+    """Return the names in a folder, for a message; None for the root: a server's
+    messages go to many people.
+    """
     if os.path.dirname(folder) == folder:  # noqa: PTH120
         return None
     return os.listdir(folder)  # noqa: PTH208
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:
-    """Say whether an entry is a file, or a link to nothing, which is an error later and not left out."""
+    """Say whether an entry is a file, or a link to nothing, which is an error later
+    and not left out.
+    """
     return entry.is_file() or (entry.is_symlink() and not os.path.exists(entry.path))  # noqa: PTH110
 
 
 def _walk(directory: str, wanted: SourceType | None) -> Iterator[str]:
-    """Yield the files of a directory and of all folders below it whose extensions are known.
+    """Yield the files of a directory and of all folders below it whose extensions are
+    known.
 
     Args:
         directory: The directory.
@@ -146,7 +174,9 @@ def _walk(directory: str, wanted: SourceType | None) -> Iterator[str]:
             continue
         seen_folders.add(identity)
         folders: list[str] = []
-        entries = [entry for entry in _entries(folder) if not entry.name.startswith(_HIDDEN)]
+        entries = [
+            entry for entry in _entries(folder) if not entry.name.startswith(_HIDDEN)
+        ]
         row_files = _rows_of_saved(folder, entries)
         for entry in entries:
             if _is_folder(entry):
@@ -162,8 +192,12 @@ def _walk(directory: str, wanted: SourceType | None) -> Iterator[str]:
         pending_folders += sorted(folders, reverse=True)
 
 
-def _rows_of_saved(folder: str, entries: Iterable[os.DirEntry[str]]) -> list[str] | None:
-    """Return the names of the files that hold the rows of a folder that `datasets` saved; None for other folders."""
+def _rows_of_saved(
+    folder: str, entries: Iterable[os.DirEntry[str]]
+) -> list[str] | None:
+    """Return the names of the files that hold the rows of a folder that `datasets`
+    saved; None for other folders.
+    """
     if not is_saved(entry.name for entry in entries):
         return None
     state = os.path.join(folder, STATE)
@@ -176,18 +210,24 @@ def text_of_entry(path: str) -> str:
         with open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - no Path per folder
             return file.read(_DESCRIPTION_BYTES)
     except OSError as error:
-        raise SourceError(f"{path}: cannot be read ({error.strerror}); make it readable", got=path) from error
+        raise SourceError(
+            f"{path}: cannot be read ({error.strerror}); make it readable", got=path
+        ) from error
 
 
-def _matches(folder: str, parts: list[str], above: tuple[tuple[int, int], ...]) -> Iterator[str]:
-    """Yield the files below `folder` that match a glob; hidden names only if the glob names a dot.
+def _matches(
+    folder: str, parts: list[str], above: tuple[tuple[int, int], ...]
+) -> Iterator[str]:
+    """Yield the files below `folder` that match a glob; hidden names only if the glob
+    names a dot.
 
     A part ``**`` stands for this folder and all folders below it.
 
     Args:
         folder: The folder.
         parts: Parts of the glob.
-        above: Device and inode of the folders that ``**`` went through; a link back to one of them is not followed.
+        above: Device and inode of the folders that ``**`` went through; a link back to
+            one of them is not followed.
     """
     if not os.path.isdir(folder):  # noqa: PTH112
         return
@@ -210,11 +250,17 @@ def _matches(folder: str, parts: list[str], above: tuple[tuple[int, int], ...]) 
         entries = _entries(folder)
         has_saved = is_saved(entry.name for entry in entries)
         for entry in entries:
-            if not matches_part(entry.name) or (entry.name.startswith(".") and not takes_hidden):
+            if not matches_part(entry.name) or (
+                entry.name.startswith(".") and not takes_hidden
+            ):
                 continue
             if len(parts) == 1:
                 is_state = has_saved and entry.name == STATE
-                if not is_state and not describes(entry.name, parts[0]) and _is_file(entry):
+                if (
+                    not is_state
+                    and not describes(entry.name, parts[0])
+                    and _is_file(entry)
+                ):
                     yield entry.path
             elif entry.is_dir():
                 yield from _matches(entry.path, parts[1:], above)

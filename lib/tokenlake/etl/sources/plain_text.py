@@ -1,7 +1,8 @@
 """Plain text: a file that is one document, or a document on every line.
 
-A document has the position 0. A line has the byte offset of its start, from 0, in the decompressed file. Blank lines
-are no documents; they are counted with the records before them.
+A document has the position 0. A line has the byte offset of its start, from 0, in the
+decompressed file. Blank lines are no documents; they are counted with the records
+before them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,14 @@ from tokenlake.etl.sources.input_bytes import InputBytes
 from tokenlake.etl.sources.input_errors import unsuitable
 from tokenlake.etl.sources.inputs import FileRange
 from tokenlake.etl.sources.line_records import index_lines, long_record
-from tokenlake.etl.sources.lines import BOM, SCAN_BYTES, LineBlock, LongLine, parsed_blocks, read_blocks
+from tokenlake.etl.sources.lines import (
+    BOM,
+    SCAN_BYTES,
+    LineBlock,
+    LongLine,
+    parsed_blocks,
+    read_blocks,
+)
 from tokenlake.etl.sources.parsed import Parsed, Want
 from tokenlake.etl.sources.rows import Rows
 from tokenlake.etl.sources.text_checks import check_text
@@ -29,11 +37,15 @@ from tokenlake.etl.sources.where import Predicate
 _ARROW: Final[Any] = pa  # whose stub of RecordBatch knows no schema
 
 
-def read_text(part: FileRange, data: InputBytes, want: Want, predicate: Predicate | None) -> Iterator[Parsed]:
-    """Read a file as one document, or its lines, as its `text_mode` says; its one column is ``text``.
+def read_text(
+    part: FileRange, data: InputBytes, want: Want, predicate: Predicate | None
+) -> Iterator[Parsed]:
+    """Read a file as one document, or its lines, as its `text_mode` says; its one
+    column is ``text``.
 
     Raises:
-        DamagedFileError: The file is no text in UTF-8, or a column other than ``text`` is wanted.
+        DamagedFileError: The file is no text in UTF-8, or a column other than ``text``
+            is wanted.
     """
     columns = want.names((want.plain,))
     for name in columns:
@@ -68,7 +80,8 @@ def _with_column(parsed: Parsed, want: Want) -> Parsed:
 
 
 def _parse_document(part: FileRange, source: InputBytes, limit: int) -> Parsed:
-    """Read a whole file as one text; line ends stay as they are, a byte order mark is left out.
+    """Read a whole file as one text; line ends stay as they are, a byte order mark is
+    left out.
 
     Args:
         part: The whole file.
@@ -77,15 +90,26 @@ def _parse_document(part: FileRange, source: InputBytes, limit: int) -> Parsed:
     """
     data = _read_document(part, source, limit)
     mark_size = len(BOM) if data.startswith(BOM) else 0
-    text = text_over(np.array([0, len(data) - mark_size]), pa.py_buffer(data).slice(mark_size))
+    text = text_over(
+        np.array([0, len(data) - mark_size]), pa.py_buffer(data).slice(mark_size)
+    )
     fault = _fault_of(text, "file", has_nul=b"\0" in data)
     if len(data) > limit:
-        fault = Fault("document_too_long", f"the file has more than max_record_bytes = {limit} bytes")
+        fault = Fault(
+            "document_too_long",
+            f"the file has more than max_record_bytes = {limit} bytes",
+        )
 
     normalized = {"bom": int(mark_size > 0)}
     if fault is None:
         positions = np.zeros(1, np.int64)
-        return Parsed(text=text, positions=positions, bad=(), normalized=normalized, bytes_read=part.weight)
+        return Parsed(
+            text=text,
+            positions=positions,
+            bad=(),
+            normalized=normalized,
+            bytes_read=part.weight,
+        )
     bad = BadLine(0, None, fault, bytes(data[:RAW_LIMIT]))
     return Parsed(
         text=text[:0],
@@ -108,7 +132,8 @@ def _read_document(part: FileRange, source: InputBytes, limit: int) -> bytearray
     stream = ByteStream(source)
     data = bytearray()
     while chunk := stream.read(SCAN_BYTES):
-        if len(data) <= limit:  # the rest is read all the same: the stream must end well
+        # The rest is read all the same: the stream must end well.
+        if len(data) <= limit:
             data += chunk
     return data
 
@@ -167,5 +192,7 @@ def _fault_of(text: pa.LargeStringArray, noun: str, *, has_nul: bool) -> Fault |
     if not is_utf8(text):
         return Fault("invalid_utf8", f"the {noun} is not valid UTF-8")
     if has_nul:
-        return Fault("nul_byte", f"the {noun} contains a NUL byte, which text never does")
+        return Fault(
+            "nul_byte", f"the {noun} contains a NUL byte, which text never does"
+        )
     return None

@@ -1,7 +1,8 @@
-"""The meaning of a document's position in its file, by the file's name and the configuration of its source.
+"""The meaning of a document's position in its file, by the file's name and the
+configuration of its source.
 
-A manifest records positions as numbers. Files of lines have the byte offset at which the line begins, all others the
-row index, both from 0:
+A manifest records positions as numbers. Files of lines have the byte offset at which
+the line begins, all others the row index, both from 0:
 
     a.jsonl:1200      the line that begins at byte 1,200 of the decompressed file
     a.parquet:1200    the row 1,200
@@ -21,7 +22,8 @@ ROW: Final = "row"
 
 
 def position_kind(path: str, source: Mapping[str, Any]) -> str:
-    """Return the meaning of positions in a file: ``byte offset`` or ``row``; "" where the manifest does not say.
+    """Return the meaning of positions in a file: ``byte offset`` or ``row``; "" where
+    the manifest does not say.
 
     A ``.json`` file may hold an array or lines, and only its bytes tell.
 

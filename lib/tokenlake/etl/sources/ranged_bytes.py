@@ -2,12 +2,16 @@
 
 A *piece* is a stretch of the object that one request fetches. The steps of a read:
 
-1. The pieces that cover it are found, and begun where they are missing (:meth:`ReadAheadBytes._covering`). A piece that
-   continues another one is as long as the run of pieces before it, up to 8 MiB: pieces grow as long as a reader goes on
-   (64 KiB, 128 KiB, 256 KiB, ...). Within stretches that the reader has announced they are large at once.
-2. If the reader goes on, the next two pieces are begun before it asks (:meth:`ReadAheadBytes._look_ahead`), but only as
-   much as was used already: at most as many bytes are fetched in vain as were used.
-3. Pieces beyond 40 MiB are dropped, those first whose last byte was read (:meth:`ReadAheadBytes._evict`).
+1. The pieces that cover it are found, and begun where they are missing
+   (:meth:`ReadAheadBytes._covering`). A piece that continues another one is as long as
+   the run of pieces before it, up to 8 MiB: pieces grow as long as a reader goes on (64
+   KiB, 128 KiB, 256 KiB, ...). Within stretches that the reader has announced they are
+   large at once.
+2. If the reader goes on, the next two pieces are begun before it asks
+   (:meth:`ReadAheadBytes._look_ahead`), but only as much as was used already: at most
+   as many bytes are fetched in vain as were used.
+3. Pieces beyond 40 MiB are dropped, those first whose last byte was read
+   (:meth:`ReadAheadBytes._evict`).
 """
 
 from __future__ import annotations
@@ -25,12 +29,14 @@ from tokenlake.etl.sources.inputs import InputFile
 PIECE_BYTES: Final = 8 << 20
 """Size of the largest piece."""
 
-_STEP_BYTES: Final = 16 << 20  # a larger read is done in these steps, so that pieces do not pile up
+# A larger read is done in these steps, so that pieces do not pile up.
+_STEP_BYTES: Final = 16 << 20
 _MIN_PIECE_BYTES: Final = 64 << 10
 _SMALL_BYTES: Final = 256 << 10  # an object up to this size is fetched at once
 _BUDGET_BYTES: Final = 40 << 20  # of all pieces together, those on their way included
 _PIECES_AHEAD: Final = 2
-_PIECES_PER_COLUMN: Final = 4  # held while columns take turns, and read ahead of decoding
+# Held while columns take turns, and read ahead of decoding.
+_PIECES_PER_COLUMN: Final = 4
 _GAP_BYTES: Final = 64 << 10  # not worth a request of its own
 
 Fetch = Callable[[int, int], Future[Any]]
@@ -46,7 +52,8 @@ class _Piece:
         start: Offset of the first byte.
         size: Number of bytes.
         data: The bytes.
-        run: Number of bytes that follow each other without a gap, up to the end of the piece.
+        run: Number of bytes that follow each other without a gap, up to the end of the
+            piece.
         is_sequential: Whether it continues a piece of an earlier read.
         is_spent: Whether its last byte was read.
     """
@@ -78,12 +85,14 @@ class ReadAheadBytes(InputBytes):
         self._size = file.size
         self._request = fetch
         self._pieces: list[_Piece] = []  # the least recently used first
-        self._stretches: list[tuple[int, int]] = [(0, 0)]  # start and stop of what is announced, in order
+        # Start and stop of what is announced, in order.
+        self._stretches: list[tuple[int, int]] = [(0, 0)]
         self._stretch_piece_bytes = PIECE_BYTES  # size of a piece in these stretches
         self._lock = threading.Lock()
 
     def expect(self, stretches: Iterable[tuple[int, int]], columns: int) -> None:
-        """Fetch announced stretches in large pieces at once, and nothing beyond their ends.
+        """Fetch announced stretches in large pieces at once, and nothing beyond their
+        ends.
 
         Args:
             stretches: Start and stop of each stretch in bytes.
@@ -122,7 +131,9 @@ class ReadAheadBytes(InputBytes):
             self._clear()
 
     def spans(self, start: int, size: int) -> list[memoryview]:
-        """Return `size` bytes from `start` on, in stretches; errors of fetching are raised."""
+        """Return `size` bytes from `start` on, in stretches; errors of fetching are
+        raised.
+        """
         stop = min(start + size, self._size)
         with self._lock:
             pieces = self._covering(start, stop)
@@ -149,13 +160,17 @@ class ReadAheadBytes(InputBytes):
         self._pieces.clear()
 
     def _announced_after(self, offset: int) -> int:
-        """Return the number of bytes behind `offset` in its announced stretch, 0 outside of all stretches."""
+        """Return the number of bytes behind `offset` in its announced stretch, 0
+        outside of all stretches.
+        """
         index = bisect_right(self._stretches, (offset, self._size)) - 1
         _, stop = self._stretches[max(index, 0)]
         return max(stop - offset, 0)
 
     def _covering(self, start: int, stop: int) -> list[_Piece]:
-        """Return the pieces that cover the bytes from `start` to `stop`, begun where they are missing."""
+        """Return the pieces that cover the bytes from `start` to `stop`, begun where
+        they are missing.
+        """
         earlier_pieces = set(self._pieces)
         covering: list[_Piece] = []
         position = start
@@ -164,7 +179,9 @@ class ReadAheadBytes(InputBytes):
             if piece is None:
                 before = self._piece_before(position)
                 is_sequential = before in earlier_pieces
-                piece = self._begin(position, stop - position, before, is_sequential=is_sequential)
+                piece = self._begin(
+                    position, stop - position, before, is_sequential=is_sequential
+                )
             covering.append(piece)
             position = piece.stop
         for piece in covering:  # now the most recently used ones
@@ -186,7 +203,9 @@ class ReadAheadBytes(InputBytes):
                 return piece
         return None
 
-    def _begin(self, start: int, wanted: int, before: _Piece | None, *, is_sequential: bool) -> _Piece:
+    def _begin(
+        self, start: int, wanted: int, before: _Piece | None, *, is_sequential: bool
+    ) -> _Piece:
         """Begin a piece, which ends at the next one that is known at the latest.
 
         Args:
@@ -205,7 +224,9 @@ class ReadAheadBytes(InputBytes):
         if not likely:
             likely = max(run, _MIN_PIECE_BYTES)
         size = min(max(wanted, likely), PIECE_BYTES, room)
-        piece = _Piece(start, size, self._request(start, size), run + size, is_sequential)
+        piece = _Piece(
+            start, size, self._request(start, size), run + size, is_sequential
+        )
         self._pieces.append(piece)
         return piece
 
@@ -218,7 +239,9 @@ class ReadAheadBytes(InputBytes):
         """
         limit = used + last.run - (last.stop - used)
         for _ in range(_PIECES_AHEAD):
-            ends_stretch = self._announced_after(last.start) > 0 and not self._announced_after(last.stop)
+            ends_stretch = self._announced_after(
+                last.start
+            ) > 0 and not self._announced_after(last.stop)
             is_end = last.stop >= self._size
             is_too_early = last.stop + min(last.run, PIECE_BYTES) > limit
             if not last.is_sequential or ends_stretch or is_end or is_too_early:
@@ -229,7 +252,8 @@ class ReadAheadBytes(InputBytes):
             last = following
 
     def _evict(self, keep: list[_Piece]) -> None:
-        """Drop pieces beyond the budget: spent ones first, then the least recently used.
+        """Drop pieces beyond the budget: spent ones first, then the least recently
+        used.
 
         Args:
             keep: Pieces of the present read; those that follow them stay, too.

@@ -1,7 +1,9 @@
-"""`num_rows`: the first records of a source, good or bad, up to a number; and the positions of records.
+"""`num_rows`: the first records of a source, good or bad, up to a number; and the
+positions of records.
 
-The ranges of a file do not depend on the limit. The planner finds the range in which the limit falls: it counts the
-records of one range after the other, as far as the limit and no further, and limits that range.
+The ranges of a file do not depend on the limit. The planner finds the range in which
+the limit falls: it counts the records of one range after the other, as far as the limit
+and no further, and limits that range.
 """
 
 from __future__ import annotations
@@ -27,12 +29,17 @@ class RecordLimit:
     """Takes files in the order of the listing until they hold `num_rows` records.
 
     Attributes:
-        ranges: Ranges of each file taken so far; the last range may have a limit of its own.
+        ranges: Ranges of each file taken so far; the last range may have a limit of its
+            own.
         left: Number of records up to the limit.
     """
 
     def __init__(
-        self, source: ResolvedSource, num_rows: int, unit_size: int, on_progress: OnProgress | None = None
+        self,
+        source: ResolvedSource,
+        num_rows: int,
+        unit_size: int,
+        on_progress: OnProgress | None = None,
     ) -> None:
         """Begin before the first file.
 
@@ -67,18 +74,24 @@ class RecordLimit:
         return not self.left
 
     def _limited(self, part: FileRange) -> FileRange:
-        """Count the records of a range; return it with the limit if that falls inside."""
+        """Count the records of a range; return it with the limit if that falls
+        inside.
+        """
         count, weight = count_records(part, self._source, self.left)
         is_reached = count >= self.left
         self.left -= min(count, self.left)
-        # A range that the limit leaves whole keeps its identity: with a higher limit it is the same unit.
+        # A range that the limit leaves whole keeps its identity: with a higher limit it
+        # is the same unit.
         if not is_reached or count == part.records:
             return part
         return replace(part, rows=count, weight=weight)
 
 
-def count_records(part: FileRange, source: ResolvedSource, most: int) -> tuple[int, int]:
-    """Return the number of records in a range, good or bad, up to `most`; and the weight of that many.
+def count_records(
+    part: FileRange, source: ResolvedSource, most: int
+) -> tuple[int, int]:
+    """Return the number of records in a range, good or bad, up to `most`; and the
+    weight of that many.
 
     Args:
         part: The range.
@@ -100,8 +113,12 @@ def count_records(part: FileRange, source: ResolvedSource, most: int) -> tuple[i
     return count, part.weight
 
 
-def _counts_of_blocks(part: FileRange, source: ResolvedSource) -> Iterator[tuple[int, int]]:
-    """Yield the number of records in each block of a range, and the input bytes read for it."""
+def _counts_of_blocks(
+    part: FileRange, source: ResolvedSource
+) -> Iterator[tuple[int, int]]:
+    """Yield the number of records in each block of a range, and the input bytes read
+    for it.
+    """
     if part.file.is_lines:
         for starts, bytes_read in _line_starts(part, source):
             yield len(starts), bytes_read
@@ -115,18 +132,23 @@ def _counts_of_blocks(part: FileRange, source: ResolvedSource) -> Iterator[tuple
             yield batch.rows_read, batch.bytes_read
 
 
-def _line_starts(part: FileRange, source: ResolvedSource) -> Iterator[tuple[Int64, int]]:
-    """Yield the positions of the records in each block of lines, int64[n], and the input bytes read for it."""
+def _line_starts(
+    part: FileRange, source: ResolvedSource
+) -> Iterator[tuple[Int64, int]]:
+    """Yield the positions of the records in each block of lines, int64[n], and the
+    input bytes read for it.
+    """
     with opened(part.file, source.storage_options) as data:
         for starts, block in record_starts(part, data, source.max_record_bytes):
             yield starts, block.bytes_read
 
 
 def positions_of(parts: Sequence[FileRange], source: ResolvedSource) -> Iterator[Int64]:
-    """Yield the positions of a file's records, good or bad: int64[n], as in :class:`BadRecord`.
+    """Yield the positions of a file's records, good or bad: int64[n], as in
+    :class:`BadRecord`.
 
-    If the file itself or its lines give the positions, nothing else is read. With `where` all records are read, and the
-    positions of those that it keeps are returned.
+    If the file itself or its lines give the positions, nothing else is read. With
+    `where` all records are read, and the positions of those that it keeps are returned.
 
     Args:
         parts: All ranges of the file, in order.

@@ -1,4 +1,5 @@
-"""Reading a range of an input: the format's reader, the limit, the predicate, and the policy for bad records.
+"""Reading a range of an input: the format's reader, the limit, the predicate, and the
+policy for bad records.
 
 Each block of the reader takes these steps:
 
@@ -7,9 +8,10 @@ Each block of the reader takes these steps:
 3. Doubtful records that are left become bad ones.
 4. The policy ends the reading at the first bad record, or sets bad records aside.
 
-Line numbers: inside of a block, lines are indexed from 0. :class:`_Policy` adds the lines of earlier blocks and ranges,
-and :class:`BadRecord` has the line number in the file, from 1. Blank lines count, and belong to the block of the
-records before them; those at the start of a range belong to its first block.
+Line numbers: inside of a block, lines are indexed from 0. :class:`_Policy` adds the
+lines of earlier blocks and ranges, and :class:`BadRecord` has the line number in the
+file, from 1. Blank lines count, and belong to the block of the records before them;
+those at the start of a range belong to its first block.
 """
 
 from __future__ import annotations
@@ -32,7 +34,15 @@ from tokenlake.etl.sources.input_bytes import InputBytes
 from tokenlake.etl.sources.inputs import FileRange
 from tokenlake.etl.sources.lines import count_lines
 from tokenlake.etl.sources.opening import open_companions, opened
-from tokenlake.etl.sources.parsed import ALL, BLOCK_BYTES, PLAIN, Parsed, RowBatch, TextBatch, Want
+from tokenlake.etl.sources.parsed import (
+    ALL,
+    BLOCK_BYTES,
+    PLAIN,
+    Parsed,
+    RowBatch,
+    TextBatch,
+    Want,
+)
 from tokenlake.etl.sources.rows import Rows
 from tokenlake.etl.sources.where import Predicate
 
@@ -42,8 +52,9 @@ if TYPE_CHECKING:
 Reader = Callable[[FileRange, InputBytes, Want, Predicate | None], Iterator[Parsed]]
 """Function that reads the records of a range in file order, in bounded memory.
 
-The predicate is a hint for formats with statistics: they may leave out stretches in which it holds nowhere, and count
-their records as ``skipped["pruned"]``. Single records are never left out by a reader.
+The predicate is a hint for formats with statistics: they may leave out stretches in
+which it holds nowhere, and count their records as ``skipped["pruned"]``. Single records
+are never left out by a reader.
 """
 
 _COUNTED_BYTES: Final = 1 << 30
@@ -66,16 +77,18 @@ def read_range(
     *,
     block_bytes: int = BLOCK_BYTES,
 ) -> Iterator[TextBatch]:
-    """Read the texts of a range in batches of about 16 MB, in file order, in bounded memory.
+    """Read the texts of a range in batches of about 16 MB, in file order, in bounded
+    memory.
 
-    Under the policy ``quarantine`` bad records are in the batches' `bad`. The `bytes_read` of all batches sum up to
-    ``part.weight``; a batch may be empty.
+    Under the policy ``quarantine`` bad records are in the batches' `bad`. The
+    `bytes_read` of all batches sum up to ``part.weight``; a batch may be empty.
 
     Args:
         part: Range to read.
         source: Source with the content field, predicate, policy and limits.
         columns: Top-level fields beside the text, None for all.
-        block_bytes: Number of bytes read at a time, of a file without row groups or batches.
+        block_bytes: Number of bytes read at a time, of a file without row groups or
+            batches.
 
     Raises:
         BadRecordError: A record is bad and the policy is ``fail``.
@@ -104,22 +117,27 @@ def read_rows(
     plain: str = PLAIN,
     block_bytes: int = BLOCK_BYTES,
 ) -> Iterator[RowBatch]:
-    """Read whole records of a range, without a look at their text; otherwise like :func:`read_range`.
+    """Read whole records of a range, without a look at their text; otherwise like
+    :func:`read_range`.
 
     Args:
         part: Range to read.
         source: Source with the predicate, policy and limits.
         columns: Top-level fields, None for all.
-        if_there: Whether columns that an input lacks are left out, instead of being an error.
+        if_there: Whether columns that an input lacks are left out, instead of being an
+            error.
         plain: Name of the one column of plain text.
-        block_bytes: Number of bytes read at a time, of a file without row groups or batches.
+        block_bytes: Number of bytes read at a time, of a file without row groups or
+            batches.
     """
 
     def make_batch(parsed: Parsed, counts: dict[str, Any]) -> RowBatch:
         table = _wanted_rows(parsed.rows, columns)
         return RowBatch(table=table, all_fields=columns is None, **counts)
 
-    want = _wish(source, columns, if_there=if_there, plain=plain, block_bytes=block_bytes)
+    want = _wish(
+        source, columns, if_there=if_there, plain=plain, block_bytes=block_bytes
+    )
     yield from _read(part, source, want, make_batch)
 
 
@@ -132,7 +150,9 @@ def _wish(
     plain: str = PLAIN,
     block_bytes: int,
 ) -> Want:
-    """Return what a format's reader is asked for: the wanted columns, and those that the predicate looks at."""
+    """Return what a format's reader is asked for: the wanted columns, and those that
+    the predicate looks at.
+    """
     if columns is not None and source.where:
         columns = tuple(dict.fromkeys((*columns, *Predicate(source.where).columns)))
     return Want(
@@ -171,7 +191,10 @@ def _read(
         data.max_expansion = source.max_expansion
         check_plain(data)
         if part.file.companions:
-            want = replace(want, companions=open_companions(part.file, source.storage_options, files))
+            want = replace(
+                want,
+                companions=open_companions(part.file, source.storage_options, files),
+            )
         blocks = reader_of(part.file.format)(part, data, want, predicate)
         policy = _Policy(part, data, source)
 
@@ -185,17 +208,27 @@ def _read(
                 return None
             if rows_left is not None:
                 parsed = _first_records(parsed, rows_left, weight_left)
-                rows_left -= len(parsed) + len(parsed.bad) + sum(parsed.skipped.values())
+                rows_left -= (
+                    len(parsed) + len(parsed.bad) + sum(parsed.skipped.values())
+                )
             weight_left -= parsed.bytes_read
             parsed, left_out = _apply_predicate(parsed, predicate)
             return make_batch(*policy.apply(parsed, left_out))
 
-        # No reference to a block stays here: it can hold a text of 200 MB, which only its consumer keeps alive.
+        # No reference to a block stays here: it can hold a text of 200 MB, which only
+        # its consumer keeps alive.
         yield from iter(next_batch, None)
-    # Bytes that belong to no block, such as records behind the limit, count as read with an empty batch.
+    # Bytes that belong to no block, such as records behind the limit, count as read
+    # with an empty batch.
     if weight_left > 0:
-        empty = Parsed(text=None, positions=_NO_POSITIONS, bad=(), bytes_read=weight_left)
-        counts = {"file": part.file, "positions": _NO_POSITIONS, "bytes_read": weight_left}
+        empty = Parsed(
+            text=None, positions=_NO_POSITIONS, bad=(), bytes_read=weight_left
+        )
+        counts = {
+            "file": part.file,
+            "positions": _NO_POSITIONS,
+            "bytes_read": weight_left,
+        }
         yield make_batch(empty, counts)
 
 
@@ -213,7 +246,10 @@ def _first_records(parsed: Parsed, count: int, weight: int) -> Parsed:
     parsed = replace(
         parsed,
         bytes_read=min(parsed.bytes_read, weight),
-        skipped={reason: max(0, number - too_many) for reason, number in parsed.skipped.items()},
+        skipped={
+            reason: max(0, number - too_many)
+            for reason, number in parsed.skipped.items()
+        },
     )
     count = max(0, count - skipped)
 
@@ -228,7 +264,9 @@ def _first_records(parsed: Parsed, count: int, weight: int) -> Parsed:
 
 
 def _select_records(parsed: Parsed, mask: npt.NDArray[np.bool_]) -> Parsed:
-    """Return the records where `mask` (bool[n]) is true; records that could not be read stay."""
+    """Return the records where `mask` (bool[n]) is true; records that could not be
+    read stay.
+    """
     if mask.all():
         return parsed
     text = parsed.text
@@ -243,21 +281,32 @@ def _select_records(parsed: Parsed, mask: npt.NDArray[np.bool_]) -> Parsed:
     return replace(parsed, text=text, rows=rows, positions=positions, doubtful=doubtful)
 
 
-def _apply_predicate(parsed: Parsed, predicate: Predicate | None) -> tuple[Parsed, Int64s]:
-    """Return the records that meet the predicate, and the positions (int64[n]) of those that do not.
+def _apply_predicate(
+    parsed: Parsed, predicate: Predicate | None
+) -> tuple[Parsed, Int64s]:
+    """Return the records that meet the predicate, and the positions (int64[n]) of those
+    that do not.
 
     Records that it cannot judge stay, and are doubtful.
     """
     if predicate is None or parsed.rows is None or not len(parsed):
         return parsed, _NO_POSITIONS
-    # Records that it cannot judge are doubtful; such a fault replaces one of their text.
+    # Records that it cannot judge are doubtful; such a fault replaces one of their
+    # text.
     verdicts = predicate.judge(parsed.rows)
     stays = verdicts.mask.copy()
     stays[list(verdicts.faults)] = True
     remaining = _select_records(parsed, stays)
     if verdicts.faults:
-        fault_of_position = {int(parsed.positions[index]): fault for index, fault in verdicts.faults.items()}
-        doubtful = [line for line in remaining.doubtful if line.position not in fault_of_position]
+        fault_of_position = {
+            int(parsed.positions[index]): fault
+            for index, fault in verdicts.faults.items()
+        }
+        doubtful = [
+            line
+            for line in remaining.doubtful
+            if line.position not in fault_of_position
+        ]
         for position, fault in fault_of_position.items():
             doubtful.append(parsed.as_bad(position, fault))
         remaining = replace(remaining, doubtful=tuple(doubtful))
@@ -270,9 +319,13 @@ def _without_zeros(counts: dict[str, int]) -> dict[str, int]:
 
 @final
 class _Policy:
-    """The policy for bad records: the first one ends the reading, or all are set aside."""
+    """The policy for bad records: the first one ends the reading, or all are set
+    aside.
+    """
 
-    def __init__(self, part: FileRange, data: InputBytes, source: ResolvedSource) -> None:
+    def __init__(
+        self, part: FileRange, data: InputBytes, source: ResolvedSource
+    ) -> None:
         """Begin a range.
 
         Args:
@@ -285,11 +338,13 @@ class _Policy:
         self._fails = source.on_bad_record == "fail"
         # Number of lines of this range in the blocks before the present one.
         self._lines_of_blocks = 0
-        # Number of lines of the file before this range; None: not counted yet. A compressed file is one range.
+        # Number of lines of the file before this range; None: not counted yet. A
+        # compressed file is one range.
         self._lines_of_ranges: int | None = None if part.file.compression is None else 0
 
     def apply(self, parsed: Parsed, left_out: Int64s) -> tuple[Parsed, dict[str, Any]]:
-        """Return the good records of a block, and the fields of a batch that count all of them.
+        """Return the good records of a block, and the fields of a batch that count all
+        of them.
 
         Args:
             parsed: Block, after the predicate.
@@ -301,9 +356,13 @@ class _Policy:
         # Nothing leaves doubtful records out any more: they are bad.
         bad_lines = parsed.bad
         if parsed.doubtful:
-            bad_lines = tuple(sorted(bad_lines + parsed.doubtful, key=lambda line: line.position))
+            bad_lines = tuple(
+                sorted(bad_lines + parsed.doubtful, key=lambda line: line.position)
+            )
             doubtful_positions = [line.position for line in parsed.doubtful]
-            parsed = _select_records(parsed, ~np.isin(parsed.positions, doubtful_positions))
+            parsed = _select_records(
+                parsed, ~np.isin(parsed.positions, doubtful_positions)
+            )
         bad_records = tuple(self._bad_record(line) for line in bad_lines)
         self._lines_of_blocks += parsed.lines
         if bad_records and self._fails:
@@ -323,11 +382,17 @@ class _Policy:
         """Return a bad record with its line number in the file, from 1."""
         line_number: int | None = None
         if bad.line_index is not None:
-            lines_of_range = self._lines_of_blocks + bad.line_index  # before the bad one
-            # Lines before a range are counted only when the first number is needed. If the reading continues, they are
-            # counted only within the first GiB: a unit at the end of a file of a terabyte would read all of it.
-            if self._lines_of_ranges is None and (self._fails or self._part.start <= _COUNTED_BYTES):
-                self._lines_of_ranges = count_lines(self._data, bad.position) - lines_of_range
+            # Before the bad one.
+            lines_of_range = self._lines_of_blocks + bad.line_index
+            # Lines before a range are counted only when the first number is needed. If
+            # the reading continues, they are counted only within the first GiB: a unit
+            # at the end of a file of a terabyte would read all of it.
+            if self._lines_of_ranges is None and (
+                self._fails or self._part.start <= _COUNTED_BYTES
+            ):
+                self._lines_of_ranges = (
+                    count_lines(self._data, bad.position) - lines_of_range
+                )
             if self._lines_of_ranges is not None:
                 line_number = self._lines_of_ranges + lines_of_range + 1
         return BadRecord(

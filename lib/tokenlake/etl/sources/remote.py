@@ -1,4 +1,5 @@
-"""Inputs at URLs (S3, GCS, HTTP(S), and other schemes for which fsspec has a package): their listing and their bytes.
+"""Inputs at URLs (S3, GCS, HTTP(S), and other schemes for which fsspec has a package):
+their listing and their bytes.
 
 Requests are those of :mod:`tokenlake.runtime.store.remote`.
 """
@@ -25,11 +26,21 @@ from tokenlake.etl.sources.input_errors import changed
 from tokenlake.etl.sources.inputs import InputFile, planned
 from tokenlake.etl.sources.layout import describes
 from tokenlake.etl.sources.ranged_bytes import ReadAheadBytes
-from tokenlake.etl.sources.split_choice import Choice, FilesEntry, Select, choose, notes_of
+from tokenlake.etl.sources.split_choice import (
+    Choice,
+    FilesEntry,
+    Select,
+    choose,
+    notes_of,
+)
 from tokenlake.runtime.store.client import ObjectClient
 from tokenlake.runtime.store.downloads import spooled
 from tokenlake.runtime.store.failures import Failures
-from tokenlake.runtime.store.objects import NoRangesError, OtherObjectError, RemoteObject
+from tokenlake.runtime.store.objects import (
+    NoRangesError,
+    OtherObjectError,
+    RemoteObject,
+)
 from tokenlake.runtime.store.sessions import client_at, on_loop
 from tokenlake.runtime.store.url import Url, parse_url
 
@@ -58,9 +69,10 @@ OF_INPUTS: Final = Failures(
 def list_remote(source: ResolvedSource, select: Select = choose) -> list[InputFile]:
     """List the objects that the URLs of a source stand for, sorted by path.
 
-    An entry is an object, a glob, or a folder, which is searched for known extensions below it; names that begin with a
-    dot or an underscore are left out there. Paths are relative to the deepest common folder of all entries. Each folder
-    or glob costs one listing, never a request per object.
+    An entry is an object, a glob, or a folder, which is searched for known extensions
+    below it; names that begin with a dot or an underscore are left out there. Paths are
+    relative to the deepest common folder of all entries. Each folder or glob costs one
+    listing, never a request per object.
 
     Args:
         source: Source whose `data_files` are listed.
@@ -69,8 +81,8 @@ def list_remote(source: ResolvedSource, select: Select = choose) -> list[InputFi
     Raises:
         SourceNotFoundError: An entry matches nothing; the message names near matches.
         SourceError: The storage cannot be reached, or refuses access.
-        ConfigError: A URL holds credentials, entries are of several storages, a glob is on a web server, or an
-            extension is unknown and no `type` is set.
+        ConfigError: A URL holds credentials, entries are of several storages, a glob is
+            on a web server, or an extension is unknown and no `type` is set.
         MissingExtraError: The package for a scheme is missing.
     """
     urls = [parse_url(entry) for entry in source.data_files]
@@ -82,7 +94,9 @@ def list_remote(source: ResolvedSource, select: Select = choose) -> list[InputFi
                 "two sources",
                 source=source.name,
             )
-    finder = _Finder(client_at(first_url, source.storage_options, OF_INPUTS), source.type)
+    finder = _Finder(
+        client_at(first_url, source.storage_options, OF_INPUTS), source.type
+    )
     entries = on_loop(finder.find_all(urls))
 
     # Of each entry the files of one split; a file that several entries name once.
@@ -115,7 +129,9 @@ def list_remote(source: ResolvedSource, select: Select = choose) -> list[InputFi
 
 
 def _common_folder(folders: Sequence[str]) -> str:
-    """Return the deepest folder that all folders are in, with a slash at its end; "" for the top."""
+    """Return the deepest folder that all folders are in, with a slash at its end; ""
+    for the top.
+    """
     parts_of_folders = [folder.split("/") if folder else [] for folder in folders]
     common = ""
     for parts in zip(*parts_of_folders, strict=False):
@@ -131,7 +147,8 @@ class _Entry:
     """Objects that an entry of `data_files` stands for.
 
     Attributes:
-        folder: Folder that all objects are in, without a slash at its end; "" for the top.
+        folder: Folder that all objects are in, without a slash at its end; "" for the
+            top.
         objects: Objects whose names say that they are data.
         is_folder: Whether the entry is that folder.
         every: All objects of the folder; empty unless the entry is a folder.
@@ -146,7 +163,8 @@ class _Entry:
 def _choose_objects(
     url: Url, entry: _Entry, source: ResolvedSource, select: Select
 ) -> tuple[Choice, list[RemoteObject]]:
-    """Return the objects of an entry that are read: those that are data, of one subset and split.
+    """Return the objects of an entry that are read: those that are data, of one subset
+    and split.
 
     Args:
         url: The entry.
@@ -156,8 +174,12 @@ def _choose_objects(
     """
     # Paths are relative to the folder of the entry.
     prefix = f"{entry.folder}/" if entry.folder else ""
-    object_of_path = {remote.path.removeprefix(prefix): remote for remote in entry.objects}
-    object_of_name = {remote.path.removeprefix(prefix): remote for remote in entry.every}
+    object_of_path = {
+        remote.path.removeprefix(prefix): remote for remote in entry.objects
+    }
+    object_of_name = {
+        remote.path.removeprefix(prefix): remote for remote in entry.every
+    }
 
     def read(name: str) -> str:
         return _text_of(url, object_of_name[name], source)
@@ -169,7 +191,9 @@ def _choose_objects(
         paths = without_descriptions(paths, object_of_name, read)
         if not paths:
             every_path = (remote.path for remote in entry.every)
-            raise formats.nothing_known(f"{str(url)!r}", every_path, source.type, str(url))
+            raise formats.nothing_known(
+                f"{str(url)!r}", every_path, source.type, str(url)
+            )
     files_entry = FilesEntry(
         written=str(url),
         base=str(Url(url.scheme, url.root, prefix)),
@@ -241,7 +265,9 @@ class _Finder:
         return await self._find_folder(url)
 
     async def _find_on_web_server(self, url: Url) -> _Entry:
-        """Return the object at a URL; ConfigError for a folder or glob, which web servers do not list."""
+        """Return the object at a URL; ConfigError for a folder or glob, which web
+        servers do not list.
+        """
         path = url.path.partition("?")[0]
         is_folder = not path or path.endswith("/")
         if is_folder or re.search(r"[*\[]", path):
@@ -259,8 +285,12 @@ class _Finder:
         try:
             is_match = formats.compile_glob(url.path)
         except ValueError as error:
-            raise ConfigError(f"data_files: {url} is not a valid glob ({error})", got=str(url)) from None
-        listing = await self._list(url, formats.static_prefix(url.path), flat=formats.is_flat(url.path))
+            raise ConfigError(
+                f"data_files: {url} is not a valid glob ({error})", got=str(url)
+            ) from None
+        listing = await self._list(
+            url, formats.static_prefix(url.path), flat=formats.is_flat(url.path)
+        )
         last_part = url.path.rpartition("/")[2]
         objects: list[RemoteObject] = []
         for remote in listing:
@@ -277,7 +307,11 @@ class _Finder:
         folder = url.path.rstrip("/")
         prefix = f"{folder}/" if folder else ""
         listing = await self._list(url, prefix, flat=False)
-        objects = [remote for remote in listing if self._is_input(remote.path.removeprefix(prefix))]
+        objects = [
+            remote
+            for remote in listing
+            if self._is_input(remote.path.removeprefix(prefix))
+        ]
         if listing and not objects:
             paths = (remote.path for remote in listing)
             raise formats.nothing_known(f"{str(url)!r}", paths, self._wanted, str(url))
@@ -286,14 +320,18 @@ class _Finder:
         return _Entry(folder=folder, objects=objects, is_folder=True, every=listing)
 
     def _is_input(self, name: str) -> bool:
-        """Say whether a search of a folder takes a file; hidden files and folders are left out."""
+        """Say whether a search of a folder takes a file; hidden files and folders
+        are left out.
+        """
         for part in PurePosixPath(name).parts:
             if part.startswith((".", "_")):
                 return False
         return formats.belongs(name, self._wanted)
 
     async def _list(self, url: Url, prefix: str, *, flat: bool) -> list[RemoteObject]:
-        """Return the objects whose path begins with `prefix`, without the markers of folders."""
+        """Return the objects whose path begins with `prefix`, without the markers of
+        folders.
+        """
         listing = await self._client.list(Url(url.scheme, url.root, prefix), flat=flat)
         return [remote for remote in listing if not remote.path.endswith("/")]
 
@@ -301,7 +339,9 @@ class _Finder:
         """Return the error for an entry that nothing matches, with similar names."""
         folder = formats.static_folder(url.path.rstrip("/"))
         prefix = f"{folder}/" if folder else ""
-        listing = await self._client.list(Url(url.scheme, url.root, prefix), flat=True, limit=_NEAR_NAMES)
+        listing = await self._client.list(
+            Url(url.scheme, url.root, prefix), flat=True, limit=_NEAR_NAMES
+        )
         names: list[str] = []
         for remote in listing:
             path = remote.path.rstrip("/")
@@ -315,14 +355,19 @@ class _Finder:
 class RemoteBytes(ReadAheadBytes):
     """An object at a URL, read by ranges; usable from threads, one read at a time.
 
-    Every answer must be of the planned version: by a condition on each request if the protocol has one, otherwise by a
-    request before the first read; and by a request after the last one.
+    Every answer must be of the planned version: by a condition on each request if the
+    protocol has one, otherwise by a request before the first read; and by a request
+    after the last one.
     """
 
     def __init__(self, file: InputFile, storage_options: Mapping[str, Any]) -> None:
-        """Open `file`; see :func:`tokenlake.etl.sources.opening.opened` for the errors."""
+        """Open `file`; see :func:`tokenlake.etl.sources.opening.opened` for the
+        errors.
+        """
         self._url = parse_url(file.url)
-        self._planned = RemoteObject(path=self._url.path, size=file.size, token=file.token)
+        self._planned = RemoteObject(
+            path=self._url.path, size=file.size, token=file.token
+        )
         self._client = client_at(self._url, storage_options, OF_INPUTS)
         self._spool: BinaryIO | None = None  # the whole object on the local disk
         super().__init__(file, self._fetch)
@@ -336,12 +381,17 @@ class RemoteBytes(ReadAheadBytes):
         except SourceNotFoundError:
             raise changed(self.file, "the object no longer exists") from None
         if remote.size != self.file.size:
-            raise changed(self.file, f"it has {remote.size} bytes, expected {self.file.size}")
-        # A commit of the Hub is in the URL. Tokens of different kinds cannot be compared.
+            raise changed(
+                self.file, f"it has {remote.size} bytes, expected {self.file.size}"
+            )
+        # A commit of the Hub is in the URL. Tokens of different kinds cannot be
+        # compared.
         expected = self.file.token
         is_same_kind = remote.token.partition(":")[0] == expected.partition(":")[0]
         if self._url.scheme != "hf" and is_same_kind and remote.token != expected:
-            raise changed(self.file, f"its version is {remote.token}, expected {expected}")
+            raise changed(
+                self.file, f"its version is {remote.token}, expected {expected}"
+            )
 
     def close(self) -> None:
         """Release the connections and the file on disk."""
@@ -359,10 +409,13 @@ class RemoteBytes(ReadAheadBytes):
                 try:
                     return super().spans(start, size)
                 except NoRangesError:
-                    # The server knows no ranges: the whole object is downloaded to a nameless file on the local disk.
+                    # The server knows no ranges: the whole object is downloaded to a
+                    # nameless file on the local disk.
                     with self._lock:
                         if self._spool is None:
-                            self._spool = spooled(self._client, self._url, self._planned)
+                            self._spool = spooled(
+                                self._client, self._url, self._planned
+                            )
         except OtherObjectError as error:
             raise changed(self.file, str(error)) from None
         except SourceNotFoundError:

@@ -14,9 +14,10 @@ JSON objects become Arrow columns by rules that depend on the values alone:
 | arrays or objects whose own values follow these rules | large_list, struct |
 | anything else | large_string, every value as JSON text |
 
-"Anything else" is: values of several kinds, integers of more digits, integers beside floating-point numbers where one
-of them is no double, objects without keys or with very many different ones, and values nested more than 16 levels deep.
-The JSON text has all digits of an integer.
+"Anything else" is: values of several kinds, integers of more digits, integers beside
+floating-point numbers where one of them is no double, objects without keys or with very
+many different ones, and values nested more than 16 levels deep. The JSON text has all
+digits of an integer.
 """
 
 from __future__ import annotations
@@ -36,13 +37,17 @@ from tokenlake.base.json_text import dump_json
 Record = dict[str, Any]
 
 MAX_CELLS: Final = 4 << 20
-"""Largest number of records times columns of one batch; objects without common keys would make an enormous one."""
+"""Largest number of records times columns of one batch; objects without common keys
+would make an enormous one.
+"""
 
 MAX_DEPTH: Final = 16
 """Largest number of levels of a nested type."""
 
 LARGE_INTEGERS: Final = pa.decimal128(38, 0)
-"""Type of a column of integers beyond 64 bits; DuckDB, Polars and Arrow read it from Parquet as exact numbers."""
+"""Type of a column of integers beyond 64 bits; DuckDB, Polars and Arrow read it from
+Parquet as exact numbers.
+"""
 
 _MAX_EXACT: Final = 1 << 53  # integers up to here are exact as a double
 _INT64_LIMIT: Final = 1 << 63
@@ -90,7 +95,9 @@ def column_of(values: Sequence[Any]) -> Any:
         column_type = _nested_type(values)
     elif column_type is not None and int in types:
         integers = [value for value in values if type(value) is int]
-        column_type = _number_type(min(integers), max(integers), has_floats=float in types)
+        column_type = _number_type(
+            min(integers), max(integers), has_floats=float in types
+        )
     if column_type is None:
         texts = [_json_text(value) for value in values]
         return _ARROW.array(texts, pa.large_string())
@@ -142,8 +149,9 @@ class _SeenTypes:
     fields: dict[str, _SeenTypes] = field(default_factory=dict[str, "_SeenTypes"])
 
     def note(self, value: Any, depth: int) -> int:
-        """Add a value that lies `depth` levels deep; return the number of its new places, a huge one if it is too
-        deep."""
+        """Add a value that lies `depth` levels deep; return the number of its new
+        places, a huge one if it is too deep.
+        """
         kind: type[Any] = type(value)
         if value is None:
             return 0
@@ -152,11 +160,15 @@ class _SeenTypes:
             self.low = min(self.low, value)
             self.high = max(self.high, value)
         elif kind is list or kind is dict:
-            return MAX_CELLS if depth == MAX_DEPTH else self._note_inside(value, depth + 1)
+            return (
+                MAX_CELLS if depth == MAX_DEPTH else self._note_inside(value, depth + 1)
+            )
         return 0
 
     def _note_inside(self, value: list[Any] | Record, depth: int) -> int:
-        """Add the items of a list or the members of an object; return the number of new places."""
+        """Add the items of a list or the members of an object; return the number of
+        new places.
+        """
         if isinstance(value, list):
             if self.items is None:
                 self.items = _SeenTypes()
@@ -179,7 +191,9 @@ class _SeenTypes:
             return None if item_type is None else _ARROW.large_list(item_type)
         if self.kinds == {dict} and self.fields:
             types = {name: member.type() for name, member in self.fields.items()}
-            return None if None in types.values() else _ARROW.struct(list(types.items()))
+            return (
+                None if None in types.values() else _ARROW.struct(list(types.items()))
+            )
         scalar_type = _SCALARS.get(frozenset(self.kinds))
         if scalar_type is not None and int in self.kinds:
             return _number_type(self.low, self.high, has_floats=float in self.kinds)
@@ -213,9 +227,9 @@ def is_too_wide(records: Sequence[Record], names: tuple[str, ...] | None) -> boo
 class Rows:
     """n rows, never changed in place.
 
-    Columnar inputs are read as columns and JSON as objects. A step takes the form that it works in, and the other form
-    is made on demand. The two forms of JSON rows differ in one thing: a missing key is missing in an object, and null
-    in the columns.
+    Columnar inputs are read as columns and JSON as objects. A step takes the form that
+    it works in, and the other form is made on demand. The two forms of JSON rows differ
+    in one thing: a missing key is missing in an object, and null in the columns.
     """
 
     def __init__(
@@ -229,7 +243,8 @@ class Rows:
         Args:
             columns: Rows as columns.
             objects: Rows as objects.
-            names: Fields of objects that become columns, None for all; objects may have further fields.
+            names: Fields of objects that become columns, None for all; objects may have
+                further fields.
         """
         if columns is None and objects is None:
             raise TypeError("rows need columns or objects")
@@ -277,9 +292,11 @@ class Rows:
         return type(self)(columns, objects, self._names)
 
     def values(self, path: str) -> Sequence[Any]:
-        """Return the field `path` of every row as Python values, None for a missing one.
+        """Return the field `path` of every row as Python values, None for a missing
+        one.
 
-        A field whose name is the whole dotted path comes first: ``a.b`` is the field "a.b", otherwise field "b" of "a".
+        A field whose name is the whole dotted path comes first: ``a.b`` is the field
+        "a.b", otherwise field "b" of "a".
         """
         if self._objects is None and self._columns is not None:
             names: list[str] = self._columns.schema.names
@@ -288,14 +305,19 @@ class Rows:
             name, _, rest = path.partition(".")
             if name not in names or not rest:
                 return [None] * len(self)
-            return [value_at(value, rest) for value in self._columns.column(name).to_pylist()]
+            return [
+                value_at(value, rest)
+                for value in self._columns.column(name).to_pylist()
+            ]
         if "." not in path:
             return [row.get(path) for row in self.objects]
         return [value_at(row, path) for row in self.objects]
 
 
 def value_at(value: Any, path: str) -> Any:
-    """Return the value at a dotted path of JSON, None if there is none; a key that is the whole rest comes first."""
+    """Return the value at a dotted path of JSON, None if there is none; a key that
+    is the whole rest comes first.
+    """
     while isinstance(value, dict):
         if path in value:
             return value[path]

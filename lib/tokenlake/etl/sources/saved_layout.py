@@ -1,4 +1,6 @@
-"""Splits of a dataset that ``Dataset.save_to_disk`` or ``DatasetDict.save_to_disk`` wrote."""
+"""Splits of a dataset that ``Dataset.save_to_disk`` or ``DatasetDict.save_to_disk``
+wrote.
+"""
 
 from __future__ import annotations
 
@@ -10,30 +12,38 @@ from tokenlake.errors import ConfigError
 from tokenlake.etl.sources.layout import DEFAULT, FolderLayout
 
 STATE: Final = "state.json"
-"""Name of the file that lists the files with the rows of a saved dataset, and names its split."""
+"""Name of the file that lists the files with the rows of a saved dataset, and names
+its split.
+"""
 _INFO: Final = "dataset_info.json"
 _SPLIT_NAMES: Final = "dataset_dict.json"
 
 ReadText: TypeAlias = Callable[[str], str]
-"""Function that returns the text of a small file, by its path relative to the folder."""
+"""Function that returns the text of a small file, by its path relative to the
+folder.
+"""
 
 
 def is_saved(names: Iterable[str]) -> bool:
-    """Say whether a folder that holds these names is one that ``Dataset.save_to_disk`` wrote."""
+    """Say whether a folder that holds these names is one that
+    ``Dataset.save_to_disk`` wrote.
+    """
     return {STATE, _INFO} <= set(names)
 
 
 def saved_files(state: str, shown: str) -> list[str]:
     """Return the names of the files that hold the rows of a saved dataset.
 
-    Other Arrow files of its folder, such as ``cache-*.arrow``, hold results of ``map``, not its rows.
+    Other Arrow files of its folder, such as ``cache-*.arrow``, hold results of ``map``,
+    not its rows.
 
     Args:
         state: Text of its ``state.json``.
         shown: Path of that file, for messages.
 
     Raises:
-        ConfigError: The text does not list files, or rows are chosen by an index beside them.
+        ConfigError: The text does not list files, or rows are chosen by an index beside
+            them.
     """
     fields = _load_object(state, shown)
     entries: object = fields.get("_data_files")
@@ -83,8 +93,14 @@ def saved_splits(text: str, shown: str) -> list[str]:
         ConfigError: The file names no splits.
     """
     names = _load_object(text, shown).get("splits")
-    splits = [name for name in cast("list[object]", names or []) if isinstance(name, str)]
-    if not isinstance(names, list) or not splits or len(splits) < len(cast("list[object]", names)):
+    splits = [
+        name for name in cast("list[object]", names or []) if isinstance(name, str)
+    ]
+    if (
+        not isinstance(names, list)
+        or not splits
+        or len(splits) < len(cast("list[object]", names))
+    ):
         raise ConfigError(
             f'{shown}: expected {{"splits": [names]}}, as DatasetDict.save_to_disk writes it; got {names!r:.80}. '
             "Save it again, or name the folder of a split in data_files",
@@ -104,12 +120,17 @@ def _load_object(text: str, shown: str) -> dict[str, Any]:
             file=shown,
         ) from error
     if not isinstance(value, dict):
-        raise ConfigError(f"{shown}: expected a JSON object, got a {type(value).__name__}", file=shown)
+        raise ConfigError(
+            f"{shown}: expected a JSON object, got a {type(value).__name__}", file=shown
+        )
     return cast("dict[str, Any]", value)
 
 
-def saved_layout(paths: Sequence[str], every: Iterable[str], read: ReadText) -> FolderLayout | None:
-    """Return the layout of a folder that ``DatasetDict.save_to_disk`` wrote; None for any other folder.
+def saved_layout(
+    paths: Sequence[str], every: Iterable[str], read: ReadText
+) -> FolderLayout | None:
+    """Return the layout of a folder that ``DatasetDict.save_to_disk`` wrote; None for
+    any other folder.
 
     Args:
         paths: Paths of data in the folder.

@@ -1,8 +1,10 @@
-"""Small files of JSON Lines, read and parsed as if they were one: a file costs more than its bytes do.
+"""Small files of JSON Lines, read and parsed as if they were one: a file costs more
+than its bytes do.
 
-Only whole plain files, of which texts alone are wanted, are read together. If there is anything else to see in one of
-them, say a bad record, a byte order mark or an end in the middle of a line, its group is read file by file, so that
-every fault and every count belongs to its file.
+Only whole plain files, of which texts alone are wanted, are read together. If there is
+anything else to see in one of them, say a bad record, a byte order mark or an end in
+the middle of a line, its group is read file by file, so that every fault and every
+count belongs to its file.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ class SmallFiles:
         text: Texts of the n records in order, large_string[n].
         file: Id of each record's file, int64[n].
         position: Byte offset of each record's line in its file, int64[n].
-        normalized: Number of harmless repairs, by name, as of :class:`tokenlake.etl.sources.parsed.RowBatch`.
+        normalized: Number of harmless repairs, by name, as of
+            :class:`tokenlake.etl.sources.parsed.RowBatch`.
         bytes_read: Number of bytes of all files.
     """
 
@@ -51,8 +54,12 @@ class SmallFiles:
     bytes_read: int
 
 
-def groups_of(parts: Sequence[FileRange], source: ResolvedSource) -> Iterator[Sequence[FileRange]]:
-    """Yield the ranges of a source in order: small files that may be read together in groups, any other by itself."""
+def groups_of(
+    parts: Sequence[FileRange], source: ResolvedSource
+) -> Iterator[Sequence[FileRange]]:
+    """Yield the ranges of a source in order: small files that may be read together
+    in groups, any other by itself.
+    """
     group: list[FileRange] = []
     size = 0
     for part in parts:
@@ -71,8 +78,11 @@ def groups_of(parts: Sequence[FileRange], source: ResolvedSource) -> Iterator[Se
         yield group
 
 
-def read_together(parts: Sequence[FileRange], source: ResolvedSource) -> SmallFiles | None:
-    """Read one of the groups of :func:`groups_of`; None if its files have to be read one by one.
+def read_together(
+    parts: Sequence[FileRange], source: ResolvedSource
+) -> SmallFiles | None:
+    """Read one of the groups of :func:`groups_of`; None if its files have to be read
+    one by one.
 
     Raises:
         InputChangedError: A file is not, or does not stay, as it was planned.
@@ -91,7 +101,8 @@ def read_together(parts: Sequence[FileRange], source: ResolvedSource) -> SmallFi
             content += b"\n"
         contents.append(content)
 
-    # 2. Parsed as one block. A group is smaller than the pieces in which texts are parsed.
+    # 2. Parsed as one block. A group is smaller than the pieces in which texts are
+    #    parsed.
     joined = b"".join(contents)
     bytes_read = sum(part.weight for part in parts)
     block = LineBlock(data=joined, size=len(joined), offset=0, bytes_read=bytes_read)
@@ -115,10 +126,16 @@ def read_together(parts: Sequence[FileRange], source: ResolvedSource) -> SmallFi
 
 
 def _can_be_grouped(part: FileRange, source: ResolvedSource) -> bool:
-    """Say whether a range is a whole small local file of plain JSON Lines, without a predicate or limit."""
+    """Say whether a range is a whole small local file of plain JSON Lines, without a
+    predicate or limit.
+    """
     file = part.file
     is_whole = part.start == 0 and part.stop == file.size and part.rows is None
     is_plain_lines = file.format == "jsonl" and file.compression is None
     return (
-        source.where is None and file.size <= _SMALL_BYTES and is_whole and is_plain_lines and file.is_local
+        source.where is None
+        and file.size <= _SMALL_BYTES
+        and is_whole
+        and is_plain_lines
+        and file.is_local
     )

@@ -11,8 +11,8 @@ file, glob written                        those whose names say that split; a na
 any        key of a mapping `data_files`  all that is named under it; of a folder with splits, those of that split
 ========== ============================== ==========================================================================
 
-Names are read as :mod:`tokenlake.etl.sources.layout` says. A folder of this machine, of a bucket and of a
-repository on the Hub are treated alike.
+Names are read as :mod:`tokenlake.etl.sources.layout` says. A folder of this machine, of
+a bucket and of a repository on the Hub are treated alike.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class EntrySplits:
     Attributes:
         splits: Split to paths.
         unnamed: Paths in no split.
-        origin: Source of the splits, as in :class:`tokenlake.etl.sources.layout.FolderLayout`; ``none`` if no name says
+        origin: Source of the splits, as in
+            :class:`tokenlake.etl.sources.layout.FolderLayout`; ``none`` if no name says
             a split, ``saved dataset`` for a folder that ``Dataset.save_to_disk`` wrote.
         subset: Subset of the splits; None if there are no subsets.
         subsets: Names of all subsets.
@@ -83,7 +84,8 @@ class Choice:
     Attributes:
         paths: Paths of the files to read.
         note: Note on the files that are read and left out, "" if none is left out.
-        refusal: Reason for which none of the named files is read; it is raised if no file of any entry is read.
+        refusal: Reason for which none of the named files is read; it is raised if no
+            file of any entry is read.
     """
 
     paths: Sequence[str]
@@ -92,7 +94,9 @@ class Choice:
 
 
 def notes_of(choices: Iterable[Choice]) -> str:
-    """Return the notes on all entries of a source; ConfigError if no file of any entry is read."""
+    """Return the notes on all entries of a source; ConfigError if no file of any
+    entry is read.
+    """
     notes: list[str] = []
     first_refusal: ConfigError | None = None
     has_paths = False
@@ -108,25 +112,36 @@ def notes_of(choices: Iterable[Choice]) -> str:
     return "; ".join(notes)
 
 
-def splits_of(entry: FilesEntry, subset: str | None, *, takes_first: bool = False) -> EntrySplits:
+def splits_of(
+    entry: FilesEntry, subset: str | None, *, takes_first: bool = False
+) -> EntrySplits:
     """Return the splits of an entry: by its card, as a saved dataset, or by its names.
 
     Args:
         entry: The entry.
         subset: Name of the subset, None for the default one.
-        takes_first: Whether the first subset is taken if none is the default one, instead of raising.
+        takes_first: Whether the first subset is taken if none is the default one,
+            instead of raising.
 
     Raises:
         ConfigError: The subset does not exist, or the card cannot be used.
     """
     folder_layout = _layout_of(entry)
-    # 1. No file describes the folder: a saved dataset has one split, and in any other folder names tell the splits.
+    # 1. No file describes the folder: a saved dataset has one split, and in any other
+    #    folder names tell the splits.
     if folder_layout is None:
         if subset is not None:
             raise _no_subsets(entry, subset)
         if saved_layout.is_saved(entry.names):
-            split = saved_layout.saved_split(entry.read(saved_layout.STATE), saved_layout.STATE) or TRAIN
-            return EntrySplits(splits={split: entry.paths}, unnamed=(), origin="saved dataset")
+            split = (
+                saved_layout.saved_split(
+                    entry.read(saved_layout.STATE), saved_layout.STATE
+                )
+                or TRAIN
+            )
+            return EntrySplits(
+                splits={split: entry.paths}, unnamed=(), origin="saved dataset"
+            )
         splits = split_names.splits_named(entry.paths, only_known_shards=True)
         if not splits:
             return EntrySplits(splits={TRAIN: entry.paths}, unnamed=(), origin="none")
@@ -174,10 +189,12 @@ class Survey:
     """Lists all files of a source, and collects the splits and subsets that they have.
 
     Attributes:
-        splits: Split to absolute paths or URLs; only splits that names or descriptions say.
+        splits: Split to absolute paths or URLs; only splits that names or descriptions
+            say.
         unnamed: Files in no split, if other files of their entry are in one.
         subsets: Names of all subsets.
-        subset: Subset of the splits: the source's, otherwise the default one, otherwise the first.
+        subset: Subset of the splits: the source's, otherwise the default one, otherwise
+            the first.
         has_folder: Whether an entry is a folder.
     """
 
@@ -197,13 +214,17 @@ class Survey:
             self.subset = entry_splits.subset
         if entry_splits.origin not in ("none", "saved dataset"):
             for split, paths in entry_splits.splits.items():
-                self.splits.setdefault(split, []).extend(entry.base + path for path in paths)
+                self.splits.setdefault(split, []).extend(
+                    entry.base + path for path in paths
+                )
             self.unnamed += [entry.base + path for path in entry_splits.unnamed]
         return Choice(paths=entry.paths)
 
 
 def every_file(entry: FilesEntry, source: ResolvedSource) -> Choice:
-    """Return all files of an entry, of whatever split, unless the source names a split or subset."""
+    """Return all files of an entry, of whatever split, unless the source names a
+    split or subset.
+    """
     if source.split_from == "default" and source.subset is None:
         return Choice(paths=entry.paths)
     return choose(entry, source)
@@ -213,7 +234,8 @@ def choose(entry: FilesEntry, source: ResolvedSource) -> Choice:
     """Return the files of an entry that a source reads.
 
     Raises:
-        ConfigError: the entry has no such subset or split, or its names do not say which files are meant.
+        ConfigError: the entry has no such subset or split, or its names do not say
+            which files are meant.
     """
     split = source.split
     is_written = source.split_from == "option"
@@ -230,28 +252,39 @@ def choose(entry: FilesEntry, source: ResolvedSource) -> Choice:
         return Choice(paths=entry.paths)
     entry_splits = splits_of(entry, source.subset)
     if entry_splits.origin == "saved dataset" and not is_written:
-        return Choice(paths=entry.paths)  # a folder of one dataset, whatever split it was taken from
-    if split not in entry_splits.splits and split_names.split_of_word(split) in entry_splits.splits:
+        # A folder of one dataset, whatever split it was taken from.
+        return Choice(paths=entry.paths)
+    if (
+        split not in entry_splits.splits
+        and split_names.split_of_word(split) in entry_splits.splits
+    ):
         split = split_names.split_of_word(split)
 
-    # 1. No name says a split: all files are train, unless the folder itself is named after the split.
+    # 1. No name says a split: all files are train, unless the folder itself is named
+    #    after the split.
     if entry_splits.origin == "none":
         is_of_folder = split_names.is_name_of(split, entry.folder_name)
         paths_of_word = split_names.paths_of_word(entry.paths, split)
         if source.split_from == "mapping" or split == TRAIN or is_of_folder:
             return Choice(paths=entry.paths)
         if paths_of_word:
-            return Choice(paths=paths_of_word, note=_note(entry, split, paths_of_word, entry_splits))
+            return Choice(
+                paths=paths_of_word,
+                note=_note(entry, split, paths_of_word, entry_splits),
+            )
         refusal = _nothing_says(entry, split)
         if entry.is_folder:
             raise refusal
-        return Choice(paths=(), note=_note(entry, split, (), entry_splits), refusal=refusal)
+        return Choice(
+            paths=(), note=_note(entry, split, (), entry_splits), refusal=refusal
+        )
 
     # 2. A file whose name says two splits belongs to neither for certain.
     if entry_splits.origin == "names":
         _refuse_ambiguous(entry, entry_splits.splits)
 
-    # 3. The files of the split. Files that were named, and whose names say no split, are of train.
+    # 3. The files of the split. Files that were named, and whose names say no split,
+    #    are of train.
     paths = list(entry_splits.splits.get(split, ()))
     if not entry.is_folder and split == TRAIN:
         paths += entry_splits.unnamed
@@ -261,31 +294,45 @@ def choose(entry: FilesEntry, source: ResolvedSource) -> Choice:
         refusal = _no_split(entry, split, entry_splits)
         if entry.is_folder:
             raise refusal
-        return Choice(paths=(), note=_note(entry, split, (), entry_splits), refusal=refusal)
-    if entry.is_folder and not is_written and entry_splits.origin == "names" and entry_splits.unnamed:
+        return Choice(
+            paths=(), note=_note(entry, split, (), entry_splits), refusal=refusal
+        )
+    if (
+        entry.is_folder
+        and not is_written
+        and entry_splits.origin == "names"
+        and entry_splits.unnamed
+    ):
         raise _partly_named(entry, split, entry_splits)
     return Choice(paths=paths, note=_note(entry, split, paths, entry_splits))
 
 
 def _layout_of(entry: FilesEntry) -> layout.FolderLayout | None:
-    """Return the layout that a file of the folder describes; None where only names can say it."""
+    """Return the layout that a file of the folder describes; None where only names
+    can say it.
+    """
     if not entry.is_folder:
         return None
     if CARD in entry.names:
         pattern = f"{entry.written.rstrip('/')}/PATTERN"
         configs = card_layout.card_configs(entry.read(CARD), entry.written, pattern)
         if configs:
-            return card_layout.layout_by_card(configs, entry.paths, entry.written, pattern)
+            return card_layout.layout_by_card(
+                configs, entry.paths, entry.written, pattern
+            )
     return saved_layout.saved_layout(entry.paths, entry.names, entry.read)
 
 
 def counted(splits: Mapping[str, Sequence[str]]) -> str:
     """Return splits for a message: ``train (3 files), test (1 file)``."""
-    return ", ".join(f"{split} ({files_of(len(paths))})" for split, paths in splits.items())
+    return ", ".join(
+        f"{split} ({files_of(len(paths))})" for split, paths in splits.items()
+    )
 
 
 def left_over(splits: Splits, unnamed: Iterable[str], chosen: Collection[str]) -> str:
-    """Return the files that are not chosen, for a message: ``test (1 file), 2 files in no split``; "" for none.
+    """Return the files that are not chosen, for a message: ``test (1 file), 2 files in
+    no split``; "" for none.
 
     Args:
         splits: Split to paths.
@@ -317,7 +364,9 @@ def _listed(paths: Iterable[str]) -> str:
     return shown
 
 
-def _note(entry: FilesEntry, split: str, paths: Sequence[str], entry_splits: EntrySplits) -> str:
+def _note(
+    entry: FilesEntry, split: str, paths: Sequence[str], entry_splits: EntrySplits
+) -> str:
     """Return a note on the files of an entry that are read and left out."""
     rest = left_over(entry_splits.splits, entry_splits.unnamed, set(paths))
     if not rest and len(entry_splits.subsets) < 2:
@@ -335,10 +384,10 @@ def _no_subsets(entry: FilesEntry, subset: str) -> ConfigError:
         problem = f"{entry.written!r} has no {CARD} whose `configs:` defines subsets"
         remedy = "leave `subset` out"
         if any(path.startswith(f"{subset}/") for path in entry.paths):
-            remedy = (
-                f"name the folder in data_files, {entry.written.rstrip('/')}/{subset}, and leave `subset` out"
-            )
-    return ConfigError(f"data_files: {problem}; got subset {subset!r}: {remedy}", got=subset)
+            remedy = f"name the folder in data_files, {entry.written.rstrip('/')}/{subset}, and leave `subset` out"
+    return ConfigError(
+        f"data_files: {problem}; got subset {subset!r}: {remedy}", got=subset
+    )
 
 
 def _nothing_says(entry: FilesEntry, split: str) -> ConfigError:
@@ -378,7 +427,9 @@ def _no_split(entry: FilesEntry, split: str, entry_splits: EntrySplits) -> Confi
     )
 
 
-def _partly_named(entry: FilesEntry, split: str, entry_splits: EntrySplits) -> ConfigError:
+def _partly_named(
+    entry: FilesEntry, split: str, entry_splits: EntrySplits
+) -> ConfigError:
     return ConfigError(
         f"data_files: in {entry.written!r} some names contain a split ({counted(entry_splits.splits)}), and "
         f"{files_of(len(entry_splits.unnamed))} in no split ({_listed(entry_splits.unnamed)}), so it is not clear "

@@ -1,4 +1,6 @@
-"""Names of splits in the paths of files: folders, file names, and shards (``data/train-00000-of-00005.parquet``)."""
+"""Names of splits in the paths of files: folders, file names, and shards
+(``data/train-00000-of-00005.parquet``).
+"""
 
 from __future__ import annotations
 
@@ -37,15 +39,18 @@ _IN_NAME: Final = _word_pattern(_WORDS, _SEPARATOR)
 
 
 def splits_by_name(paths: Iterable[str]) -> dict[str, list[str]]:
-    """Return split to paths, by the names of data alone: shards, folders, file names, or all of them as train.
+    """Return split to paths, by the names of data alone: shards, folders, file names,
+    or all of them as train.
 
-    A path whose name says two splits is in both; where some paths say a split, those that say none are in no split.
+    A path whose name says two splits is in both; where some paths say a split, those
+    that say none are in no split.
 
     Args:
         paths: Paths of data, relative to the folder, with ``/``.
 
     Returns:
-        The splits in the order train, validation, test, others by name; their paths sorted. Empty without a path.
+        The splits in the order train, validation, test, others by name; their paths
+        sorted. Empty without a path.
     """
     ordered = sorted(set(paths))
     splits = splits_named(ordered)
@@ -54,13 +59,17 @@ def splits_by_name(paths: Iterable[str]) -> dict[str, list[str]]:
     return splits
 
 
-def splits_named(paths: Sequence[str], *, only_known_shards: bool = False) -> dict[str, list[str]]:
-    """Return split to paths, as :func:`splits_by_name` does; empty if no name says a split.
+def splits_named(
+    paths: Sequence[str], *, only_known_shards: bool = False
+) -> dict[str, list[str]]:
+    """Return split to paths, as :func:`splits_by_name` does; empty if no name says a
+    split.
 
     Args:
         paths: Paths of data, relative to the folder, with ``/``.
-        only_known_shards: Whether ``data/NAME-00000-of-00005`` names splits only if one of the names is a usual one:
-            outside of the Hub ``data/part-00000-of-00005`` is a part of the data, not a split ``part``.
+        only_known_shards: Whether ``data/NAME-00000-of-00005`` names splits only if one
+            of the names is a usual one: outside of the Hub ``data/part-00000-of-00005``
+            is a part of the data, not a split ``part``.
     """
     # 1. Shards. Their names are the splits, usual or not.
     shards: dict[str, list[str]] = {}
@@ -80,7 +89,11 @@ def splits_named(paths: Sequence[str], *, only_known_shards: bool = False) -> di
             for split in splits_of(path):
                 paths_of_split.setdefault(split, []).append(path)
         if paths_of_split:
-            return {split: paths_of_split[split] for split in KEYWORDS if split in paths_of_split}
+            return {
+                split: paths_of_split[split]
+                for split in KEYWORDS
+                if split in paths_of_split
+            }
     return {}
 
 
@@ -99,12 +112,16 @@ def splits_of_file(path: str) -> set[str]:
 
 
 def split_of_word(word: str) -> str:
-    """Return the split that a word names: ``validation`` for ``dev``; any other word is a split by itself."""
+    """Return the split that a word names: ``validation`` for ``dev``; any other word
+    is a split by itself.
+    """
     return _WORDS.get(word, word)
 
 
 def paths_of_word(paths: Iterable[str], word: str) -> list[str]:
-    """Return the paths that name a split which is no usual word, such as ``holdout``, by the same rules."""
+    """Return the paths that name a split which is no usual word, such as
+    ``holdout``, by the same rules.
+    """
     in_folder = _word_pattern([word], f"{_SEPARATOR}|$")
     in_name = _word_pattern([word], _SEPARATOR)
     matching: list[str] = []

@@ -1,7 +1,8 @@
 """Ranges of files that can be read independently.
 
-Ranges are a function of the file and the unit size alone. Two neighbouring ranges ``[start, stop)`` of a line file meet
-at a byte that need not begin a line: a range owns the lines that start inside it, with the blank lines among them.
+Ranges are a function of the file and the unit size alone. Two neighbouring ranges
+``[start, stop)`` of a line file meet at a byte that need not begin a line: a range owns
+the lines that start inside it, with the blank lines among them.
 """
 
 from __future__ import annotations
@@ -22,14 +23,20 @@ _BATCHES_PER_THREAD: Final = 16
 def splittable(file: InputFile) -> bool:
     """Say whether parts of `file` can be read without the parts before them."""
     # Whether an Arrow file is a stream only its first bytes tell.
-    is_divisible = file.is_lines or file.has_blocks or file.has_records or file.facts.layout == "ids"
+    is_divisible = (
+        file.is_lines
+        or file.has_blocks
+        or file.has_records
+        or file.facts.layout == "ids"
+    )
     return is_divisible and file.compression is None
 
 
 def split_file(
     file: InputFile, unit_size: int, storage_options: Mapping[str, Any] | None = None
 ) -> list[FileRange]:
-    """Cut `file` into ranges of about `unit_size` bytes; every file has at least one, even an empty one.
+    """Cut `file` into ranges of about `unit_size` bytes; every file has at least one,
+    even an empty one.
 
     Args:
         file: The file.
@@ -63,7 +70,8 @@ def split_file(
         return [_whole_file(file)]
     edges = [*range(0, count * unit_size, unit_size), file.size]
     return [
-        FileRange(file=file, start=start, stop=stop, weight=stop - start) for start, stop in pairwise(edges)
+        FileRange(file=file, start=start, stop=stop, weight=stop - start)
+        for start, stop in pairwise(edges)
     ]
 
 
@@ -71,8 +79,12 @@ def _whole_file(file: InputFile) -> FileRange:
     return FileRange(file=file, start=0, stop=file.size, weight=file.size)
 
 
-def _row_groups(file: InputFile, storage_options: Mapping[str, Any] | None) -> list[tuple[int, int | None]]:
-    """Return the size in bytes and the number of rows of each row group of a Parquet file."""
+def _row_groups(
+    file: InputFile, storage_options: Mapping[str, Any] | None
+) -> list[tuple[int, int | None]]:
+    """Return the size in bytes and the number of rows of each row group of a Parquet
+    file.
+    """
     from tokenlake.etl.sources.parquet import footer
 
     with opened(file, storage_options) as data:
@@ -105,7 +117,9 @@ def _split_groups(
         else:
             records += rows
         if weight >= unit_size or index == len(groups) - 1:
-            part = FileRange(file=file, start=start, stop=index + 1, weight=weight, records=records)
+            part = FileRange(
+                file=file, start=start, stop=index + 1, weight=weight, records=records
+            )
             ranges.append(part)
             start = index + 1
             weight = 0
@@ -134,8 +148,12 @@ def split_files(
         DamagedFileError: A footer cannot be read.
         InputChangedError: A file is not as it was listed.
     """
-    sizes_with_footer = [file.size for file in files if file.has_blocks or file.has_records]
-    meter = ProgressMeter("splitting", len(sizes_with_footer), sum(sizes_with_footer), on_progress)
+    sizes_with_footer = [
+        file.size for file in files if file.has_blocks or file.has_records
+    ]
+    meter = ProgressMeter(
+        "splitting", len(sizes_with_footer), sum(sizes_with_footer), on_progress
+    )
     if not sizes_with_footer:
         threads = 1
 
@@ -151,7 +169,9 @@ def split_files(
         meter.add(footers, footer_bytes)
         return ranges
 
-    batch_size = max(1, min(_BATCH_FILES, len(files) // (_BATCHES_PER_THREAD * threads)))
+    batch_size = max(
+        1, min(_BATCH_FILES, len(files) // (_BATCHES_PER_THREAD * threads))
+    )
     starts = range(0, len(files), batch_size)
     batches = [range(start, min(start + batch_size, len(files))) for start in starts]
     return chain.from_iterable(in_order(split_batch, batches, threads))

@@ -1,7 +1,9 @@
-"""SQL expressions over the fields of a record: DuckDB parses and computes them, and they are checked to be pure.
+"""SQL expressions over the fields of a record: DuckDB parses and computes them, and
+they are checked to be pure.
 
-DuckDB sees one record batch at a time and nothing else of this machine. The value of an expression must depend on the
-record alone, so that every run, range and worker comes to the same one.
+DuckDB sees one record batch at a time and nothing else of this machine. The value of an
+expression must depend on the record alone, so that every run, range and worker comes to
+the same one.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ CLOSED: Final = {
     # a name must never find a Python variable of ours
     "python_enable_replacements": "false",
 }
-"""Settings of every DuckDB of ours: it runs no code and reads no data that it is not given."""
+"""Settings of every DuckDB of ours: it runs no code and reads no data that it is not
+given.
+"""
 
 _SETTINGS: Final = {
     "threads": "1",
@@ -37,7 +41,9 @@ _SETTINGS: Final = {
 }
 _ROWS: Final = "tokenlake rows"  # an identifier that nobody writes
 _UNDERLINED: Final = re.compile(r"(LINE \d+: )(.*)\n( *)(\^+)")
-_FUNCTIONS: Final = "SELECT lower(function_name), function_type, stability FROM duckdb_functions()"
+_FUNCTIONS: Final = (
+    "SELECT lower(function_name), function_type, stability FROM duckdb_functions()"
+)
 
 
 Node = dict[str, Any]
@@ -52,16 +58,23 @@ _NOUNS: Final = {
     "POSITIONAL_REFERENCE": "a column by its position",
     "DEFAULT": "DEFAULT",
 }
-# Macros are SQL of DuckDB's own. These are pure; others read the clock, the session or the catalog.
+# Macros are SQL of DuckDB's own. These are pure; others read the clock, the session or
+# the catalog.
 _PURE_MACROS: Final = frozenset(
     {"date_add", "days_in_month", "fdiv", "fmod", "if", "json", "nullif", "split_part"}
-    | {"map_contains_entry", "map_contains_value", "md5_number_lower", "md5_number_upper"}
+    | {
+        "map_contains_entry",
+        "map_contains_value",
+        "md5_number_lower",
+        "md5_number_upper",
+    }
 )
 _PURE_FAMILIES: Final = ("list_", "array_")
 _FUNCTIONS_OF_THE_BUILD: Final = frozenset(
     {"version"}
 )  # consistent in one process, another value in the next
-# Names that SQL takes for a function if there is no column of that name; quoted, they are columns.
+# Names that SQL takes for a function if there is no column of that name; quoted, they
+# are columns.
 _CLOCKS: Final = frozenset(
     {"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"}
 )
@@ -74,13 +87,17 @@ _EXPECTED: Final = (
 
 @final
 class ConditionDatabase:
-    """One in-memory database of one thread with a locked configuration; usable from several threads."""
+    """One in-memory database of one thread with a locked configuration; usable from
+    several threads.
+    """
 
     def __init__(self) -> None:
         try:
             import duckdb
         except ModuleNotFoundError as error:
-            raise MissingExtraError("`where` needs duckdb: pip install 'tokenlake[etl]'") from error
+            raise MissingExtraError(
+                "`where` needs duckdb: pip install 'tokenlake[etl]'"
+            ) from error
         self._lock = threading.Lock()
         self._error: Any = duckdb.Error
         self._connection: Any = duckdb.connect(":memory:", config=dict(_SETTINGS))
@@ -102,7 +119,9 @@ class ConditionDatabase:
         """
         try:
             with self._lock:
-                rows = self._connection.execute("SELECT json_serialize_sql(?)", [statement]).fetchall()
+                rows = self._connection.execute(
+                    "SELECT json_serialize_sql(?)", [statement]
+                ).fetchall()
         except (self._error, UnicodeError) as error:
             raise ConfigError(str(error)) from error
         tree = json.loads(rows[0][0])
@@ -123,7 +142,8 @@ class ConditionDatabase:
             rows: Records.
 
         Raises:
-            ConfigError: DuckDB cannot compute it; the message is DuckDB's, with the place that it names.
+            ConfigError: DuckDB cannot compute it; the message is DuckDB's, with the
+                place that it names.
         """
         query = f'SELECT (\n{expression}\n) FROM "{_ROWS}"'
         with self._lock:
@@ -137,17 +157,23 @@ class ConditionDatabase:
 
 
 def draw_nothing(connection: Any) -> None:
-    """Turn off DuckDB's progress bar, which is printed to the standard output of programs without a file (`python -c`).
+    """Turn off DuckDB's progress bar, which is printed to the standard output of
+    programs without a file (`python -c`).
 
-    Only where it is on: in Jupyter without ipywidgets it is off, and every setting of it is refused.
+    Only where it is on: in Jupyter without ipywidgets it is off, and every setting of
+    it is refused.
     """
-    if connection.execute("SELECT current_setting('enable_progress_bar')").fetchone()[0]:
+    if connection.execute("SELECT current_setting('enable_progress_bar')").fetchone()[
+        0
+    ]:
         connection.execute("SET enable_progress_bar = false")
 
 
 @lru_cache(maxsize=1)
 def engine() -> ConditionDatabase:
-    """Return this process's database; the first call imports DuckDB, which takes a tenth of a second."""
+    """Return this process's database; the first call imports DuckDB, which takes a
+    tenth of a second.
+    """
     database = ConditionDatabase()
 
     def close() -> None:
@@ -159,7 +185,8 @@ def engine() -> ConditionDatabase:
 
 
 def _message_with_place(message: str) -> str:
-    """Return a message of DuckDB with the place that it underlines, without the lines of a query that nobody wrote.
+    """Return a message of DuckDB with the place that it underlines, without the lines
+    of a query that nobody wrote.
 
     Example: ``Conversion Error: Could not ... (at `x > 'abc'`)``.
     """
@@ -197,11 +224,13 @@ def parse(sql: str) -> Expression:
     """Parse and check an expression, once per process.
 
     Raises:
-        ConfigError: The text is not one expression, not a pure function of a record, or names no field.
+        ConfigError: The text is not one expression, not a pure function of a record, or
+            names no field.
     """
     try:
-        # It must be one whole expression both bare and in parentheses: in parentheses no clause can follow it
-        # (``true ORDER BY x``); bare it cannot close them (``true) UNION (...``).
+        # It must be one whole expression both bare and in parentheses: in parentheses
+        # no clause can follow it (``true ORDER BY x``); bare it cannot close them
+        # (``true) UNION (...``).
         tree = _where_clause(sql, f"{_WHERE}(\n{sql}\n)")
         bare_tree = _where_clause(sql, f"{_WHERE}\n{sql}\n")
         if not tree or _without_places(tree) != _without_places(bare_tree):
@@ -217,12 +246,16 @@ def parse(sql: str) -> Expression:
     for name in columns:
         other = name_of_folded.setdefault(name.lower(), name)
         if other != name:
-            raise _refused(sql, f"SQL cannot distinguish the fields {other!r} and {name!r}")
+            raise _refused(
+                sql, f"SQL cannot distinguish the fields {other!r} and {name!r}"
+            )
     return Expression(sql, tree, tuple(columns), tuple(paths))
 
 
 def _where_clause(sql: str, statement: str) -> Node | None:
-    """Return the syntax tree of the condition in a statement that holds the expression `sql`."""
+    """Return the syntax tree of the condition in a statement that holds the
+    expression `sql`.
+    """
     try:
         statements = engine().parse(statement)["statements"]
     except ConfigError as error:
@@ -237,7 +270,9 @@ def _without_places(tree: Any) -> Any:
     if isinstance(tree, dict):
         node: Node = tree
         return {
-            key: _without_places(value) for key, value in node.items() if not key.startswith("query_location")
+            key: _without_places(value)
+            for key, value in node.items()
+            if not key.startswith("query_location")
         }
     if isinstance(tree, list):
         items: list[Any] = tree
@@ -271,7 +306,8 @@ def _paths(node: Node, bound: frozenset[str], sql: str) -> Iterator[Path]:
         is_quoted = sql.encode()[place : place + 1] == b'"'
         if not is_quoted:
             raise _refused(
-                sql, f'{name} is the current time, so runs would differ; quote it ("{name}") if it is a field'
+                sql,
+                f'{name} is the current time, so runs would differ; quote it ("{name}") if it is a field',
             )
     yield path
 
@@ -280,7 +316,10 @@ def field_path(node: Node) -> Path | None:
     """Return the names in ``a``, ``a.b`` or ``a['b'].c``; None for any other node."""
     if node["class"] == "COLUMN_REF":
         return tuple(node["column_names"])
-    if node["type"] in ("STRUCT_EXTRACT", "ARRAY_EXTRACT") and len(node["children"]) == 2:
+    if (
+        node["type"] in ("STRUCT_EXTRACT", "ARRAY_EXTRACT")
+        and len(node["children"]) == 2
+    ):
         inner, key = node["children"]
         path = field_path(inner)
         if path and key["class"] == "CONSTANT" and key["literal"]["kind"] == "STRING":
@@ -289,7 +328,9 @@ def field_path(node: Node) -> Path | None:
 
 
 def _children(node: Node, sql: str) -> Iterable[Node]:
-    """Return the operands of a node; ConfigError if a predicate may not hold such a node."""
+    """Return the operands of a node; ConfigError if a predicate may not hold such a
+    node.
+    """
     match node["class"]:
         case "CONSTANT":
             return ()
@@ -322,8 +363,11 @@ def _children(node: Node, sql: str) -> Iterable[Node]:
 def _parameters(node: Node, sql: str) -> frozenset[str]:
     """Return the names of a lambda's parameters, in lower case."""
     if node["syntax_type"] != "LAMBDA_KEYWORD":
-        # `a -> 'b'` may be JSON and `x -> x + 1` a lambda: DuckDB decides it by the types.
-        raise _refused(sql, "`->` is not allowed; write `lambda x: ...`, or json_extract(a, 'b')")
+        # `a -> 'b'` may be JSON and `x -> x + 1` a lambda: DuckDB decides it by the
+        # types.
+        raise _refused(
+            sql, "`->` is not allowed; write `lambda x: ...`, or json_extract(a, 'b')"
+        )
     left = node["lhs"]
     parameters = [left]
     if left["class"] != "COLUMN_REF":
@@ -335,23 +379,43 @@ def _require_pure(node: Node, sql: str) -> None:
     """Raise ConfigError unless a function's value depends on its arguments alone."""
     name = node["function_name"].lower()
     if node["schema"] or node["catalog"]:
-        shown = ".".join(part for part in (node["catalog"], node["schema"], name) if part)
-        raise _refused(sql, f"{shown}(...) is not allowed; write {name}(...) with the field as its argument")
-    # Only DuckDB's own functions that return the same value for the same arguments are allowed.
+        shown = ".".join(
+            part for part in (node["catalog"], node["schema"], name) if part
+        )
+        raise _refused(
+            sql,
+            f"{shown}(...) is not allowed; write {name}(...) with the field as its argument",
+        )
+    # Only DuckDB's own functions that return the same value for the same arguments are
+    # allowed.
     kinds = _kinds().get(name)
     if kinds is None:
-        raise _refused(sql, f"{name}(...) is not a function of one record that DuckDB knows")
-    if kinds & {("aggregate", ""), ("window", "")} and ("scalar", "CONSISTENT") not in kinds:
-        raise _refused(sql, f"{name}(...) is an aggregate over many records, which is not allowed")
+        raise _refused(
+            sql, f"{name}(...) is not a function of one record that DuckDB knows"
+        )
+    if (
+        kinds & {("aggregate", ""), ("window", "")}
+        and ("scalar", "CONSISTENT") not in kinds
+    ):
+        raise _refused(
+            sql, f"{name}(...) is an aggregate over many records, which is not allowed"
+        )
     is_pure_macro = name in _PURE_MACROS or name.startswith(_PURE_FAMILIES)
-    is_pure_function = kinds == {("scalar", "CONSISTENT")} and name not in _FUNCTIONS_OF_THE_BUILD
+    is_pure_function = (
+        kinds == {("scalar", "CONSISTENT")} and name not in _FUNCTIONS_OF_THE_BUILD
+    )
     if not is_pure_macro and not is_pure_function:
-        raise _refused(sql, f"{name}(...) does not depend on the record alone, so runs would differ")
+        raise _refused(
+            sql,
+            f"{name}(...) does not depend on the record alone, so runs would differ",
+        )
 
 
 @lru_cache(maxsize=1)
 def _kinds() -> dict[str, set[tuple[str, str]]]:
-    """Return the kinds of every function by its name: (kind, stability of a scalar one)."""
+    """Return the kinds of every function by its name: (kind, stability of a scalar
+    one).
+    """
     kinds: dict[str, set[tuple[str, str]]] = {}
     for name, kind, stability in engine().functions():
         if kind == "scalar":
@@ -363,4 +427,6 @@ def _kinds() -> dict[str, set[tuple[str, str]]]:
 
 def _refused(sql: str, reason: str) -> ConfigError:
     """Return the error for an expression that cannot be used."""
-    return ConfigError(f"where: {sql!r} cannot be used: {reason}. {_EXPECTED}.", where=sql)
+    return ConfigError(
+        f"where: {sql!r} cannot be used: {reason}. {_EXPECTED}.", where=sql
+    )

@@ -14,17 +14,24 @@ from tokenlake.etl.sources.inputs import InputFile
 
 _CHECKED_BYTES: Final = 64 << 10
 
-_FEW_CONTROLS: Final = 8  # control characters that may stand in any file: its records are judged one by one
+# Control characters that may stand in any file: its records are judged one by one.
+_FEW_CONTROLS: Final = 8
 _BYTES_PER_CONTROL: Final = (
     20  # UTF-16 has more control characters, and so has anything compressed or compiled
 )
-_IS_CONTROL: Final = np.array([byte < 32 and byte not in b"\b\t\n\f\r\x1b" for byte in range(256)])
+_IS_CONTROL: Final = np.array(
+    [byte < 32 and byte not in b"\b\t\n\f\r\x1b" for byte in range(256)]
+)
 
 
 def check_text(data: InputBytes) -> None:
     """Raise UnsuitableFileError if the first 64 KiB of a file are UTF-16 or no text."""
     is_plain = data.file.compression is None
-    head = data.pread(_CHECKED_BYTES, 0) if is_plain else ByteStream(data).read(_CHECKED_BYTES)
+    head = (
+        data.pread(_CHECKED_BYTES, 0)
+        if is_plain
+        else ByteStream(data).read(_CHECKED_BYTES)
+    )
     check_marks(data.file, head)
     controls = int(np.count_nonzero(_IS_CONTROL[np.frombuffer(head, np.uint8)]))
     if controls >= _FEW_CONTROLS and controls * _BYTES_PER_CONTROL >= len(head):
@@ -33,7 +40,9 @@ def check_text(data: InputBytes) -> None:
             f"({head.count(0)} of them NUL, as in UTF-16 or in binary files), expected UTF-8"
         )
         raise unsuitable(
-            data.file, problem, "convert it, for example with `iconv -f UTF-16 -t UTF-8 OLD > NEW`"
+            data.file,
+            problem,
+            "convert it, for example with `iconv -f UTF-16 -t UTF-8 OLD > NEW`",
         )
 
 
@@ -43,5 +52,7 @@ def check_marks(file: InputFile, head: bytes) -> None:
     if encoding is not None:
         problem = f"it begins with {head[:4].hex(' ')} and is encoded in {encoding}, expected UTF-8"
         raise unsuitable(
-            file, problem, f"convert it, for example with `iconv -f {encoding} -t UTF-8 OLD > NEW`"
+            file,
+            problem,
+            f"convert it, for example with `iconv -f {encoding} -t UTF-8 OLD > NEW`",
         )

@@ -1,7 +1,9 @@
-"""Columns with every value written out: dictionaries, runs and views unfolded, in steps of bounded memory.
+"""Columns with every value written out: dictionaries, runs and views unfolded, in steps
+of bounded memory.
 
-A dictionary, a run or a view lets a few stored bytes stand for many. Before such a column is written out, the size that
-it will have is computed from lengths alone, and a batch that would be too large is cut in halves.
+A dictionary, a run or a view lets a few stored bytes stand for many. Before such a
+column is written out, the size that it will have is computed from lengths alone, and a
+batch that would be too large is cut in halves.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from tokenlake.runtime.reading.unfolding import UNFOLDED_BYTES, Bomb
 
 _COMPUTE: Final[Any] = pc
 _ARROW: Final[Any] = pa  # the stubs do not know all constructors
-_BYTES_TYPES: Final = frozenset({pa.string(), pa.large_string(), pa.binary(), pa.large_binary()})
+_BYTES_TYPES: Final = frozenset(
+    {pa.string(), pa.large_string(), pa.binary(), pa.large_binary()}
+)
 _STEP_BYTES: Final = 16 << 20
 _VALUE_BYTES: Final = 8  # a number, or an offset into strings
 
@@ -27,7 +31,8 @@ _VALUE_BYTES: Final = 8  # a number, or an offset into strings
 def plain_type(column_type: Any) -> Any:
     """Return the type of a column as it is handed over.
 
-    Dictionaries and runs are unfolded, extensions are their storage, and views are strings, of which rows can be taken.
+    Dictionaries and runs are unfolded, extensions are their storage, and views are
+    strings, of which rows can be taken.
     """
     if isinstance(column_type, pa.BaseExtensionType):
         return plain_type(column_type.storage_type)
@@ -41,7 +46,8 @@ def plain_type(column_type: Any) -> Any:
 
 
 def unfold(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield a batch in pieces of at most 16 MB, or of one row, with columns of the types of `schema`.
+    """Yield a batch in pieces of at most 16 MB, or of one row, with columns of the
+    types of `schema`.
 
     Raises:
         Bomb: One row alone unfolds to more than 1 GiB.
@@ -91,7 +97,10 @@ def _column_bytes(column: Any) -> int:
 
     # Nested columns: the values inside.
     if types.is_struct(column_type):
-        return sum(_column_bytes(column.field(index)) for index in range(column_type.num_fields))
+        return sum(
+            _column_bytes(column.field(index))
+            for index in range(column_type.num_fields)
+        )
     if types.is_map(column_type):
         key = pa.field("key", column_type.key_type)
         value = pa.field("value", column_type.item_type)
@@ -119,13 +128,17 @@ def _dictionary_bytes(column: Any) -> int:
 
 
 def _entry_sizes(column: Any) -> Int64s:
-    """Return int64[n], the bytes of every row of a dictionary-encoded column of strings; 0 for a null."""
+    """Return int64[n], the bytes of every row of a dictionary-encoded column of
+    strings; 0 for a null.
+    """
     sizes = _COMPUTE.binary_length(column.dictionary).cast(pa.int64()).fill_null(0)
     return sizes.take(column.indices).fill_null(0).to_numpy(zero_copy_only=False)
 
 
 def _run_bytes(column: Any) -> int:
-    """Return the number of bytes of a column of runs with its values written out; only their lengths are."""
+    """Return the number of bytes of a column of runs with its values written out;
+    only their lengths are.
+    """
     values = column.values
     if not isinstance(values, pa.ExtensionArray) and values.type not in _BYTES_TYPES:
         return _VALUE_BYTES * len(column)
@@ -136,21 +149,26 @@ def _run_bytes(column: Any) -> int:
 
 
 def _view_bytes(column: Any) -> int:
-    """Return the number of bytes of strings that may share them, each with bytes of its own.
+    """Return the number of bytes of strings that may share them, each with bytes of its
+    own.
 
     A view has 16 bytes, and its first four are the length.
     """
     validity, views = column.buffers()[:2]
     if views is None:
         return 0
-    lengths = np.frombuffer(views, "<i4")[::4][column.offset : column.offset + len(column)]
+    lengths = np.frombuffer(views, "<i4")[::4][
+        column.offset : column.offset + len(column)
+    ]
     if validity is not None:
         lengths = lengths[column.is_valid().to_numpy(zero_copy_only=False)]
     return _VALUE_BYTES * len(column) + int(lengths.sum(dtype=np.int64))
 
 
 def _list_view_bytes(column: Any) -> int:
-    """Return a bound of the bytes of lists that may share values, each with values of its own."""
+    """Return a bound of the bytes of lists that may share values, each with values
+    of its own.
+    """
     count = _COMPUTE.sum(_COMPUTE.list_value_length(column)).as_py() or 0
     values = column.values
     largest = _VALUE_BYTES

@@ -1,12 +1,15 @@
 """`where`: one SQL predicate over the fields of a record, as DuckDB understands it.
 
-Names are those of the data, letter by letter: ``meta.lang`` is a field of the field "meta", and a field whose own name
-has a dot is quoted (``"a.b"``). A type that does not fit is an error; TRY_CAST returns null for it.
+Names are those of the data, letter by letter: ``meta.lang`` is a field of the field
+"meta", and a field whose own name has a dot is quoted (``"a.b"``). A type that does not
+fit is an error; TRY_CAST returns null for it.
 
-Integers of JSON are BIGINT, beyond that UBIGINT, beyond that DECIMAL(38, 0), and with more than 38 digits DOUBLE.
+Integers of JSON are BIGINT, beyond that UBIGINT, beyond that DECIMAL(38, 0), and with
+more than 38 digits DOUBLE.
 
-The verdict on a record depends on that record alone. Columns have one type in all records of a file, and are judged
-together. JSON objects are judged in groups of equal types (:mod:`tokenlake.etl.sources.where_groups`).
+The verdict on a record depends on that record alone. Columns have one type in all
+records of a file, and are judged together. JSON objects are judged in groups of equal
+types (:mod:`tokenlake.etl.sources.where_groups`).
 """
 
 from __future__ import annotations
@@ -27,7 +30,9 @@ from tokenlake.etl.sources.rows import Rows
 from tokenlake.etl.sources.sql import engine, parse
 from tokenlake.etl.sources.where_groups import field_tree, group_by_types
 
-_ADVICE: Final = "if types do not match, TRY_CAST(field AS type) converts a value, or returns null"
+_ADVICE: Final = (
+    "if types do not match, TRY_CAST(field AS type) converts a value, or returns null"
+)
 _ARROW: Final[Any] = pa
 
 
@@ -38,8 +43,8 @@ class Verdicts:
 
     Attributes:
         mask: bool[n], true where the predicate is true.
-        faults: Index to the reason (``where_failed``) for which a record cannot be judged; `mask` is false there.
-            Indices count from 0.
+        faults: Index to the reason (``where_failed``) for which a record cannot be
+            judged; `mask` is false there. Indices count from 0.
     """
 
     mask: npt.NDArray[np.bool_]
@@ -52,7 +57,8 @@ class _UnfitError(Exception):
 
 @final
 class Predicate:
-    """A predicate on records; a record for which it is null is left out, as in SQL's WHERE.
+    """A predicate on records; a record for which it is null is left out, as in SQL's
+    WHERE.
 
     Attributes:
         columns: Top-level fields that it looks at, sorted.
@@ -61,20 +67,24 @@ class Predicate:
     columns: tuple[str, ...]
 
     def __init__(self, sql: str) -> None:
-        """Compile `sql`; an expression that this process has compiled before costs nothing.
+        """Compile `sql`; an expression that this process has compiled before costs
+        nothing.
 
         Raises:
-            ConfigError: The text is not one expression over fields, or not a pure function of a record.
+            ConfigError: The text is not one expression over fields, or not a pure
+                function of a record.
         """
         self._expression = parse(sql)
         self._tree = field_tree(self._expression.paths)
         self.columns = self._expression.columns
 
     def judge(self, rows: Rows) -> Verdicts:
-        """Judge every row by itself: a field that an object lacks is null, one that columns lack is an error.
+        """Judge every row by itself: a field that an object lacks is null, one that
+        columns lack is an error.
 
         Raises:
-            ConfigError: A column is missing, or the predicate cannot be evaluated on columns of these types.
+            ConfigError: A column is missing, or the predicate cannot be evaluated on
+                columns of these types.
         """
         if rows.has_objects:
             return self._judge_objects(rows)
@@ -82,10 +92,14 @@ class Predicate:
         try:
             return self._judge_columns(columns)
         except _UnfitError as error:
-            raise ConfigError(self._message(error, columns) + ".", where=self._expression.sql) from error
+            raise ConfigError(
+                self._message(error, columns) + ".", where=self._expression.sql
+            ) from error
 
     def excludes(self, ranges: Mapping[str, ColumnRange]) -> bool:
-        """Say whether the predicate surely holds for no record of a stretch with these statistics."""
+        """Say whether the predicate surely holds for no record of a stretch with
+        these statistics.
+        """
         return holds_nowhere(self._expression.tree, ranges)
 
     def _judge_objects(self, rows: Rows) -> Verdicts:
@@ -95,7 +109,9 @@ class Predicate:
         for indices, columns in group_by_types(rows.objects, self._tree):
             try:
                 if columns is None:
-                    raise _UnfitError("a field that it uses is not JSON, or is nested too deeply")
+                    raise _UnfitError(
+                        "a field that it uses is not JSON, or is nested too deeply"
+                    )
                 verdicts = self._judge_columns(columns)
             except _UnfitError as error:
                 fault = Fault("where_failed", self._message(error, columns))
@@ -107,7 +123,9 @@ class Predicate:
         return Verdicts(mask, faults)
 
     def _judge_columns(self, rows: pa.RecordBatch) -> Verdicts:
-        """Judge rows of one type each; _UnfitError if the predicate does not fit these types."""
+        """Judge rows of one type each; _UnfitError if the predicate does not fit
+        these types.
+        """
         # 1. Nearly always all rows can be judged together. Where DuckDB fails on a row of nulls, too, the types do not
         #    fit, and no row can be judged.
         try:
@@ -137,7 +155,9 @@ class Predicate:
         return Verdicts(mask, faults)
 
     def _evaluate(self, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        """Return bool[n], true where the expression is true; _UnfitError if DuckDB cannot compute it."""
+        """Return bool[n], true where the expression is true; _UnfitError if DuckDB
+        cannot compute it.
+        """
         try:
             values: Any = engine().evaluate(self._expression.sql, rows)
         except ConfigError as error:
@@ -151,7 +171,9 @@ class Predicate:
         return _as_bools(values.fill_null(False))
 
     def _message(self, error: _UnfitError, rows: pa.RecordBatch | None) -> str:
-        """Return a message about rows that cannot be judged, with the types of their columns."""
+        """Return a message about rows that cannot be judged, with the types of their
+        columns.
+        """
         message = f"where: {self._expression.sql!r} cannot be evaluated: {error}"
         if rows is None:
             return message
@@ -168,7 +190,9 @@ class Predicate:
         names: list[str] = rows.schema.names
         for name in self.columns:
             if names.count(name) > 1:
-                raise ConfigError(f"where: there are several columns {name!r}", where=sql)
+                raise ConfigError(
+                    f"where: there are several columns {name!r}", where=sql
+                )
             if name not in names:
                 raise _missing_column(sql, name, names)
         columns = {name: _without_offset(rows.column(name)) for name in self.columns}
@@ -197,7 +221,9 @@ def _as_bools(column: Any) -> npt.NDArray[np.bool_]:
 
 
 def _without_offset(array: pa.Array[Any]) -> pa.Array[Any]:
-    """Return nested values without offsets into their buffers, which DuckDB does not read in structs."""
+    """Return nested values without offsets into their buffers, which DuckDB does not
+    read in structs.
+    """
     if not pa.types.is_nested(array.type) or not _has_offset(array):
         return array
     nested: Any = array
@@ -205,10 +231,14 @@ def _without_offset(array: pa.Array[Any]) -> pa.Array[Any]:
 
 
 def _has_offset(array: Any) -> bool:
-    """Say whether an array, or one inside it, may begin in the middle of its buffers."""
+    """Say whether an array, or one inside it, may begin in the middle of its
+    buffers.
+    """
     array_type: Any = array.type
     if array.offset or pa.types.is_map(array_type) or pa.types.is_union(array_type):
         return True
     if pa.types.is_struct(array_type):
-        return any(_has_offset(array.field(index)) for index in range(array_type.num_fields))
+        return any(
+            _has_offset(array.field(index)) for index in range(array_type.num_fields)
+        )
     return pa.types.is_nested(array_type) and _has_offset(array.values)

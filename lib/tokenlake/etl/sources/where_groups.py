@@ -1,8 +1,9 @@
 """JSON objects in groups of equal types, as columns that DuckDB can judge.
 
-A predicate's verdict on a record depends on that record alone. A column of JSON values would not allow this: beside
-``5`` the value ``"en"`` would become JSON text, and ``lang = 'en'`` would be false. Objects are therefore grouped by
-the types of the fields that the predicate looks at, and the columns of a group have the types that each object has
+A predicate's verdict on a record depends on that record alone. A column of JSON values
+would not allow this: beside ``5`` the value ``"en"`` would become JSON text, and ``lang
+= 'en'`` would be false. Objects are therefore grouped by the types of the fields that
+the predicate looks at, and the columns of a group have the types that each object has
 alone.
 
 Example, with a predicate on ``lang``::
@@ -11,10 +12,12 @@ Example, with a predicate on ``lang``::
 
 The steps:
 
-1. The fields that the predicate looks at are picked (:func:`_pick_fields`), null where an object lacks one.
-2. Of each field whose values may differ in type, the type of every value alone is found (:func:`_type_alone`).
-3. Objects with the same types are one group. A group whose columns still have other types than its objects alone is
-   halved (:func:`_columns_of_group`).
+1. The fields that the predicate looks at are picked (:func:`_pick_fields`), null where
+   an object lacks one.
+2. Of each field whose values may differ in type, the type of every value alone is found
+   (:func:`_type_alone`).
+3. Objects with the same types are one group. A group whose columns still have other
+   types than its objects alone is halved (:func:`_columns_of_group`).
 """
 
 from __future__ import annotations
@@ -31,20 +34,32 @@ from tokenlake.base.arrays import Int64s
 from tokenlake.etl.sources.rows import MAX_DEPTH, column_of
 
 FieldTree: TypeAlias = "dict[str, tuple[str, FieldTree]]"
-"""Lower-case name of each field to its spelling and the fields inside it; an empty tree stands for the whole value."""
+"""Lower-case name of each field to its spelling and the fields inside it; an empty
+tree stands for the whole value.
+"""
 
 Group: TypeAlias = "tuple[Int64s, pa.RecordBatch | None]"
-"""Indices of the objects, and their columns; None if a value is no JSON or is nested too deeply."""
+"""Indices of the objects, and their columns; None if a value is no JSON or is nested
+too deeply.
+"""
 
-_UNIFORM_TYPES: Final[tuple[set[type[Any]], ...]] = ({type(None)}, {bool}, {float}, {str})
+_UNIFORM_TYPES: Final[tuple[set[type[Any]], ...]] = (
+    {type(None)},
+    {bool},
+    {float},
+    {str},
+)
 _JSON_TYPES: Final = frozenset({bool, int, float, str, list, dict, type(None)})
-_NOT_JSON: Final = (TypeError, UnicodeEncodeError, OverflowError, pa.ArrowException)  # or nested too deeply
+# Or nested too deeply.
+_NOT_JSON: Final = (TypeError, UnicodeEncodeError, OverflowError, pa.ArrowException)
 _INT64_LIMIT: Final = 1 << 63
 _ARROW: Final[Any] = pa
 
 
 def field_tree(paths: Iterable[Sequence[str]]) -> FieldTree:
-    """Return the fields that paths lead to; a path that ends at an object stands for all of it."""
+    """Return the fields that paths lead to; a path that ends at an object stands for
+    all of it.
+    """
     tree: FieldTree = {}
     # Longest first: a path that ends above another one then replaces it.
     for path in sorted(paths, key=len, reverse=True):
@@ -56,14 +71,19 @@ def field_tree(paths: Iterable[Sequence[str]]) -> FieldTree:
     return tree
 
 
-def group_by_types(objects: Sequence[Mapping[str, Any]], tree: FieldTree) -> Iterator[Group]:
-    """Yield objects in groups of equal types, each group as its indices and columns; a missing field is null."""
+def group_by_types(
+    objects: Sequence[Mapping[str, Any]], tree: FieldTree
+) -> Iterator[Group]:
+    """Yield objects in groups of equal types, each group as its indices and columns;
+    a missing field is null.
+    """
     columns: dict[str, list[Any]] = {}
     for name, inner in tree.values():
         values = [record.get(name) for record in objects]
         columns[name] = _pick_fields(values, inner)
 
-    # Types decide only in columns where they differ. Nearly all columns pass the quick look.
+    # Types decide only in columns where they differ. Nearly all columns pass the quick
+    # look.
     types_of_columns: list[list[Hashable]] = []
     for values in columns.values():
         if not _surely_have_one_type(values, 0):
@@ -80,12 +100,17 @@ def group_by_types(objects: Sequence[Mapping[str, Any]], tree: FieldTree) -> Ite
     for index, types in enumerate(zip(*types_of_columns, strict=True)):
         indices_of_types.setdefault(types, []).append(index)
     for indices in indices_of_types.values():
-        members = {name: [values[index] for index in indices] for name, values in columns.items()}
+        members = {
+            name: [values[index] for index in indices]
+            for name, values in columns.items()
+        }
         yield from _columns_of_group(np.array(indices), members)
 
 
 def _pick_fields(values: list[Any], tree: FieldTree) -> list[Any]:
-    """Return objects with the fields of `tree` alone, null where they lack one; any other value as it is."""
+    """Return objects with the fields of `tree` alone, null where they lack one; any
+    other value as it is.
+    """
     types = set(map(type, values))
     if not tree or dict not in types:
         return values
@@ -98,17 +123,27 @@ def _pick_fields(values: list[Any], tree: FieldTree) -> list[Any]:
     names: list[str] = []
     columns: list[list[Any]] = []
     for name, inner in tree.values():
-        members = [record[name] if name in record else _folded_member(record, name) for record in objects]
+        members = [
+            record[name] if name in record else _folded_member(record, name)
+            for record in objects
+        ]
         names.append(name)
         columns.append(_pick_fields(members, inner))
-    picked = [dict(zip(names, members, strict=True)) for members in zip(*columns, strict=True)]
+    picked = [
+        dict(zip(names, members, strict=True)) for members in zip(*columns, strict=True)
+    ]
     if is_all_objects:
         return picked
-    return [new if type(old) is dict else old for old, new in zip(values, picked, strict=True)]
+    return [
+        new if type(old) is dict else old
+        for old, new in zip(values, picked, strict=True)
+    ]
 
 
 def _folded_member(record: dict[str, Any], name: str) -> Any:
-    """Return the field whose name is `name` in other letters, as DuckDB finds it in a struct; None if there is none."""
+    """Return the field whose name is `name` in other letters, as DuckDB finds it in
+    a struct; None if there is none.
+    """
     folded = name.lower()
     for key, value in record.items():
         if str(key).lower() == folded:
@@ -125,7 +160,8 @@ def _type_alone(value: Any) -> Hashable:
 
 
 def _surely_have_one_type(values: Sequence[Any], depth: int) -> bool:
-    """Say whether values surely have one type: a quick look, which nearly all columns pass.
+    """Say whether values surely have one type: a quick look, which nearly all columns
+    pass.
 
     Args:
         values: Values of one field.
@@ -142,8 +178,12 @@ def _surely_have_one_type(values: Sequence[Any], depth: int) -> bool:
     return types in _UNIFORM_TYPES
 
 
-def _columns_of_group(indices: Int64s, columns: Mapping[str, list[Any]]) -> Iterator[Group]:
-    """Yield the columns of a group, in halves where together they would have other types than alone."""
+def _columns_of_group(
+    indices: Int64s, columns: Mapping[str, list[Any]]
+) -> Iterator[Group]:
+    """Yield the columns of a group, in halves where together they would have other
+    types than alone.
+    """
     try:
         arrays = {name: _column(values) for name, values in columns.items()}
         is_right = _have_types_of_first(columns, arrays)
@@ -160,32 +200,44 @@ def _columns_of_group(indices: Int64s, columns: Mapping[str, list[Any]]) -> Iter
         yield from _columns_of_group(indices[half], half_columns)
 
 
-def _have_types_of_first(columns: Mapping[str, list[Any]], arrays: Mapping[str, Any]) -> bool:
+def _have_types_of_first(
+    columns: Mapping[str, list[Any]], arrays: Mapping[str, Any]
+) -> bool:
     """Say whether columns have the types of their first values.
 
-    A column of very many large objects becomes JSON text, although each of them alone is a struct.
+    A column of very many large objects becomes JSON text, although each of them alone
+    is a struct.
     """
     for name, array in arrays.items():
         first = columns[name][:1]
         is_text = pa.types.is_large_string(array.type)
-        if is_text and type(first[0]) is not str and not pa.types.is_large_string(_column(first).type):
+        if (
+            is_text
+            and type(first[0]) is not str
+            and not pa.types.is_large_string(_column(first).type)
+        ):
             return False
     return True
 
 
 def _column(values: list[Any]) -> Any:
-    """Return values of one type as a column; those that columns or functions gave need not be JSON."""
+    """Return values of one type as a column; those that columns or functions gave
+    need not be JSON.
+    """
     if type(values[0]) not in _JSON_TYPES:
         return _ARROW.array(values)
     array = column_of(values)
     if type(values[0]) is int and pa.types.is_large_string(array.type):
-        # Integers of more than 38 digits. SQL reads such a literal as a double, and the field is read alike.
+        # Integers of more than 38 digits. SQL reads such a literal as a double, and the
+        # field is read alike.
         return _ARROW.array([_nearest_double(value) for value in values], pa.float64())
     return array
 
 
 def _nearest_double(value: int) -> float:
-    """Return the double that is nearest to an integer, infinity beyond the range of doubles."""
+    """Return the double that is nearest to an integer, infinity beyond the range of
+    doubles.
+    """
     try:
         return float(value)
     except OverflowError:

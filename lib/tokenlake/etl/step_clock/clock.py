@@ -13,10 +13,12 @@ from tokenlake.etl.step_clock.reported_steps import Stage, mark_of
 
 @final
 class StepClock:
-    """The steps of the unit that this process builds: one unit at a time, in one thread.
+    """The steps of the unit that this process builds: one unit at a time, in one
+    thread.
 
     Attributes:
-        on_begin: Receives a mark at every begin of a step, see :func:`~tokenlake.etl.step_clock.step_of_mark`.
+        on_begin: Receives a mark at every begin of a step, see
+            :func:`~tokenlake.etl.step_clock.step_of_mark`.
     """
 
     def __init__(self) -> None:
@@ -30,11 +32,13 @@ class StepClock:
         self._began: dict[Stage, int] = {}
         self._ended: dict[Stage, int] = {}
         self._failed: Stage | None = None
-        # The step under way, the time of its begin, and the busy time of `save` at that time.
+        # The step under way, the time of its begin, and the busy time of `save` at that
+        # time.
         self._current: Stage | None = None
         self._since = 0
         self._saved_before = 0
-        # A wall clock may be set back, so that only its distance to the other clock is read, and only once.
+        # A wall clock may be set back, so that only its distance to the other clock is
+        # read, and only once.
         self._to_wall_clock = time.time_ns() - time.perf_counter_ns()
 
     def begin(self, stage: Stage) -> None:
@@ -82,7 +86,9 @@ class StepClock:
         self.end()
 
     def fields(self) -> dict[str, int]:
-        """Return all times in microseconds, as a worker reports them; `step_times` reads them."""
+        """Return all times in microseconds, as a worker reports them; `step_times`
+        reads them.
+        """
         fields: dict[str, int] = {}
         for stage, began in self._began.items():
             ended = self._ended.get(stage, began)

@@ -1,7 +1,9 @@
-"""Steps of a unit as a worker reports them: fields of its progress, or the mark of a worker that died.
+"""Steps of a unit as a worker reports them: fields of its progress, or the mark of a
+worker that died.
 
-The fields of a step are its busy time under its own name, and ``.began`` and ``.ended``, all in microseconds. The step
-that raised the error of the unit also has ``.failed``.
+The fields of a step are its busy time under its own name, and ``.began`` and
+``.ended``, all in microseconds. The step that raised the error of the unit also has
+``.failed``.
 """
 
 from __future__ import annotations
@@ -15,13 +17,16 @@ Stage: TypeAlias = Literal["load", "tokenize", "mix", "pack", "save"]
 """Name of a step."""
 
 STAGES: Final[tuple[Stage, ...]] = ("load", "tokenize", "mix", "pack", "save")
-"""All steps, in order. Load: inputs are read and parsed. Mix: rows of stored datasets are put in order. Save: files are
-written and published."""
+"""All steps, in order. Load: inputs are read and parsed. Mix: rows of stored datasets
+are put in order. Save: files are written and published.
+"""
 
 _TIME_SUFFIXES: Final = (".began", ".ended", ".failed")
 
 _MARK: Final = struct.Struct("<Bq")
-"""Layout of a mark: number of the step, from 1, and nanoseconds since 1970 of its first begin."""
+"""Layout of a mark: number of the step, from 1, and nanoseconds since 1970 of its
+first begin.
+"""
 
 MARK_BYTES: Final = _MARK.size
 """Size of a mark."""
@@ -73,12 +78,19 @@ def step_times(fields: Mapping[str, int]) -> tuple[StepTime, ...]:
 
 
 def countable(fields: Mapping[str, int]) -> dict[str, int]:
-    """Return the fields that can be added up over several attempts at a unit: all except the times of its steps."""
-    return {name: value for name, value in fields.items() if not name.endswith(_TIME_SUFFIXES)}
+    """Return the fields that can be added up over several attempts at a unit: all
+    except the times of its steps.
+    """
+    return {
+        name: value
+        for name, value in fields.items()
+        if not name.endswith(_TIME_SUFFIXES)
+    }
 
 
 def mark_of(stage: Stage, began: int) -> bytes:
-    """Return a step and its first begin as bytes of a fixed size, which outlive the process that writes them.
+    """Return a step and its first begin as bytes of a fixed size, which outlive the
+    process that writes them.
 
     Args:
         stage: Name of the step.
@@ -91,7 +103,8 @@ def step_of_mark(mark: bytes, ended: float) -> StepTime | None:
     """Return the step in which a process ended; None where it had begun none.
 
     Args:
-        mark: Last mark of the process, see :attr:`StepClock.on_begin`; empty or zeros where it wrote none.
+        mark: Last mark of the process, see :attr:`StepClock.on_begin`; empty or zeros
+            where it wrote none.
         ended: Time at which the process ended, in seconds since 1970.
     """
     if len(mark) < MARK_BYTES:
@@ -100,5 +113,9 @@ def step_of_mark(mark: bytes, ended: float) -> StepTime | None:
     if number == 0:
         return None
     return StepTime(
-        stage=STAGES[number - 1], began=began / 1e9, ended=ended, busy=ended - began / 1e9, has_failed=True
+        stage=STAGES[number - 1],
+        began=began / 1e9,
+        ended=ended,
+        busy=ended - began / 1e9,
+        has_failed=True,
     )

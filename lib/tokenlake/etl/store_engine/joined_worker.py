@@ -2,13 +2,16 @@
 
 Each thread of the worker repeats these steps:
 
-1. Look at the store, at most once a second: which units have a record, a lease or a note of failure, and whether there
-   is a newer plan.
-2. Take a lease of a free unit: first of the own share (units ``I, I + N, I + 2N ...`` of share ``I/N``), in order, then
-   of the shares of others, from the last unit backwards, because their workers begin at the first.
-3. Build the unit, file its record, release the lease. Where it cannot be built, file a note of its error.
-4. Without a unit, wait. The worker stays until the commit, or for the time of a lease: another plan may come, because
-   a backend was condemned or a failed unit is tried again.
+1. Look at the store, at most once a second: which units have a record, a lease or a
+   note of failure, and whether there is a newer plan.
+2. Take a lease of a free unit: first of the own share (units ``I, I + N, I + 2N ...``
+   of share ``I/N``), in order, then of the shares of others, from the last unit
+   backwards, because their workers begin at the first.
+3. Build the unit, file its record, release the lease. Where it cannot be built, file a
+   note of its error.
+4. Without a unit, wait. The worker stays until the commit, or for the time of a lease:
+   another plan may come, because a backend was condemned or a failed unit is tried
+   again.
 """
 
 from __future__ import annotations
@@ -28,7 +31,11 @@ from tokenlake import errors
 from tokenlake.etl.commit import require_held
 from tokenlake.etl.job.messages import Job, WorkJob
 from tokenlake.etl.pool import Pool, run_threads, worth_a_retry
-from tokenlake.etl.shared_plan.failures import failed_units, publish_failure, take_failure
+from tokenlake.etl.shared_plan.failures import (
+    failed_units,
+    publish_failure,
+    take_failure,
+)
 from tokenlake.etl.shared_plan.leases import Leases, lease_seconds, leased_units
 from tokenlake.etl.shared_plan.published import SharedPlan, read_plan
 from tokenlake.etl.step_clock import countable
@@ -43,13 +50,17 @@ _SECONDS_BETWEEN_LOOKS: Final = 1.0
 """Smallest number of seconds between two looks at the store."""
 
 _LOOK_FRACTION: Final = 20
-"""A look comes after this many times the duration of the last one: a listing of very many units takes long."""
+"""A look comes after this many times the duration of the last one: a listing of very
+many units takes long.
+"""
 
 _ATTEMPTS: Final = 3
 """Number of attempts at a unit whose worker process dies or whose store fails."""
 
 OnUnit: TypeAlias = Callable[[UnitRecord, float], None]
-"""Receives the record of a unit that was built here, and the seconds that it took; from several threads."""
+"""Receives the record of a unit that was built here, and the seconds that it took;
+from several threads.
+"""
 
 
 @final
@@ -86,12 +97,14 @@ def join_build(
         share: Index of the worker's share, from 0, and number of shares.
         patience: Number of seconds to wait for a plan.
         on_unit: Function that receives each record of a unit that is built here.
-        worker: Unique name of the worker; None makes one of the machine and the process.
+        worker: Unique name of the worker; None makes one of the machine and the
+            process.
         allow: Function that raises ConfigError for a job that must not run here.
 
     Raises:
         NotFoundError: The version has no plan.
-        ConfigError: This process would write other bytes, or cannot build; the message says why.
+        ConfigError: This process would write other bytes, or cannot build; the message
+            says why.
         VersionConflictError: The build was given up.
         TokenlakeError: A unit cannot be built, and no run took note of it.
     """
@@ -119,7 +132,9 @@ def join_build(
 @final
 @dataclass
 class _JoinedWorker:
-    """One worker on one build; its threads share all fields. See :func:`join_build` for the arguments."""
+    """One worker on one build; its threads share all fields. See :func:`join_build`
+    for the arguments.
+    """
 
     where: StoreAddress
     plan: SharedPlan
@@ -136,7 +151,8 @@ class _JoinedWorker:
         self._lock = threading.Lock()
         self._is_over = threading.Event()
         self._jobs: dict[int, WorkJob] = {}
-        # Units without a record that seemed free at the last look, in the order in which they are taken.
+        # Units without a record that seemed free at the last look, in the order in
+        # which they are taken.
         self._free_units: list[int] = []
         self._done: set[int] = set()
         self._failed: set[int] = set()
@@ -171,7 +187,9 @@ class _JoinedWorker:
                 self._leases.release(unit)
 
     def _take_unit(self) -> int | None:
-        """Take a lease of a unit that has no record, and return the unit; None where none is free."""
+        """Take a lease of a unit that has no record, and return the unit; None where
+        none is free.
+        """
         for unit in list(self._free_units):
             if not self._leases.take(unit):
                 continue
@@ -183,10 +201,12 @@ class _JoinedWorker:
         return None
 
     def _may_get_work(self) -> bool:
-        """Return whether a unit has no record, according to the last look, or may lose it.
+        """Return whether a unit has no record, according to the last look, or may lose
+        it.
 
         Raises:
-            TokenlakeError: A unit failed, with this error, and no run removed the note of it in the time of a lease.
+            TokenlakeError: A unit failed, with this error, and no run removed the note
+                of it in the time of a lease.
         """
         self._look_if_due()
         left = self._jobs.keys() - self._done
@@ -230,11 +250,17 @@ class _JoinedWorker:
         self._done = listing.done
         self._failed = failed_units(listing.notes)
         self._leases.look(leased_units(listing.notes))
-        self._has_commit = self._done >= self._jobs.keys() and is_committed(self._store, self._layout)
-        self._free_units = [unit for unit in self._units_in_order() if self._leases.is_free(unit)]
+        self._has_commit = self._done >= self._jobs.keys() and is_committed(
+            self._store, self._layout
+        )
+        self._free_units = [
+            unit for unit in self._units_in_order() if self._leases.is_free(unit)
+        ]
 
     def _units_in_order(self) -> list[int]:
-        """Return the units without a record, in the order in which this worker takes them."""
+        """Return the units without a record, in the order in which this worker takes
+        them.
+        """
         share, shares = self.share
         own_units: list[int] = []
         units_of_others: list[int] = []
@@ -263,7 +289,9 @@ class _JoinedWorker:
         return is_committed(self._store, self._layout)
 
     def _load_jobs(self, plan: SharedPlan) -> None:
-        """Work on this plan from now on, unless another one replaced it: the next look finds that one."""
+        """Work on this plan from now on, unless another one replaced it: the next
+        look finds that one.
+        """
         with suppress(errors.NotFoundError):
             jobs = plan.jobs(self._store, self.where)
             if (plan.versions, plan.probes) != (self.plan.versions, self.plan.probes):
@@ -272,7 +300,9 @@ class _JoinedWorker:
             self.plan = plan
 
     def _check_machine(self, plan: SharedPlan) -> None:
-        """Raise ConfigError where this machine would write other bytes, cannot read the inputs, or must not."""
+        """Raise ConfigError where this machine would write other bytes, cannot read
+        the inputs, or must not.
+        """
         for job in plan.preflights(self.where):
             if job.probe is not None:
                 self.allow(job.probe)
@@ -287,7 +317,9 @@ class _JoinedWorker:
             raise
         except errors.TokenlakeError as error:
             # Another worker may have filed the record, or the build may be over.
-            if not self._is_finished() and not self._store.exists(self._layout.ledger(unit)):
+            if not self._is_finished() and not self._store.exists(
+                self._layout.ledger(unit)
+            ):
                 publish_failure(self._store, self._layout, unit, error)
             return
         with self._lock:
@@ -309,7 +341,9 @@ class _JoinedWorker:
 
     def _build_once(self, unit: int, job: WorkJob) -> UnitRecord:
         self.allow(job)
-        sealed: str = self.pool.run(job, lambda progress: self._leases.tell(unit, countable(progress)))
+        sealed: str = self.pool.run(
+            job, lambda progress: self._leases.tell(unit, countable(progress))
+        )
         require_held(self._store, self._layout, self.plan.claimed)
         self._store.put_new(self._layout.ledger(unit), sealed.encode())
         return UnitRecord.from_bytes(sealed.encode(), f"the record of unit {unit}")

@@ -1,4 +1,6 @@
-"""Arguments of ``tokenlake work``: the build that is joined, and the worker's share of it."""
+"""Arguments of ``tokenlake work``: the build that is joined, and the worker's share
+of it.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def parse_share(text: str) -> tuple[int, int]:
     """
     match = _SHARE.fullmatch(text)
     if match is None or int(match[1]) >= int(match[2]):
-        raise errors.ConfigError(f"share {text!r}: expected I/N, such as 0/4 to 3/4 for four workers")
+        raise errors.ConfigError(
+            f"share {text!r}: expected I/N, such as 0/4 to 3/4 for four workers"
+        )
     return int(match[1]), int(match[2])
 
 
@@ -48,7 +52,9 @@ def named_build(where: StoreAddress, name: str, patience: float) -> Layout:
     """
     reference = Reference.parse(name)
     if reference.tag is not None:
-        raise errors.ConfigError(f"{name}: tags name finished versions; expected NAME or NAME@v3")
+        raise errors.ConfigError(
+            f"{name}: tags name finished versions; expected NAME or NAME@v3"
+        )
     if reference.version is not None:
         return Layout(reference.dataset, reference.version)
     catalog = Catalog(open_store(where))
@@ -60,7 +66,8 @@ def named_build(where: StoreAddress, name: str, patience: float) -> Layout:
 
 
 def wait_until_found(find: Callable[[], Result], patience: float) -> Result:
-    """Return the result of a function, which is called once a second until it raises no NotFoundError.
+    """Return the result of a function, which is called once a second until it raises no
+    NotFoundError.
 
     Args:
         find: Function that looks for something.

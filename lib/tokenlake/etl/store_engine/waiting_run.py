@@ -35,16 +35,25 @@ _SECONDS_BETWEEN_LOOKS: Final = 0.5
 """Number of seconds between two looks at the store, each of two listings."""
 
 _UNITS_AWAITED: Final = 32
-"""Number of units that are awaited at a time; others that are finished meanwhile are found at once."""
+"""Number of units that are awaited at a time; others that are finished meanwhile are
+found at once.
+"""
 
-_MAY_SUCCEED_LATER: Final = (errors.WorkerDiedError, errors.StoreError, errors.EngineMismatchError)
-"""Errors after which a unit is tried again, so that the note of its failure is removed."""
+_MAY_SUCCEED_LATER: Final = (
+    errors.WorkerDiedError,
+    errors.StoreError,
+    errors.EngineMismatchError,
+)
+"""Errors after which a unit is tried again, so that the note of its failure is
+removed.
+"""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """The units and workers for which a run waits, according to the last look at its store.
+    """The units and workers for which a run waits, according to the last look at its
+    store.
 
     Attributes:
         address: Address of the store.
@@ -103,7 +112,9 @@ class StorePool(Pool):
         self._changed = threading.Condition()
         self._board: _Board | None = None
         self._has_ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="tokenlake-ledger", daemon=True)
+        self._thread = threading.Thread(
+            target=self._watch, name="tokenlake-ledger", daemon=True
+        )
 
     def expect(self, count: int, jobs: Jobs = tuple) -> None:
         """Publish the plan of these jobs, instead of an older one."""
@@ -116,7 +127,8 @@ class StorePool(Pool):
                 self._publish(unit_jobs)
 
     def run(self, job: Job, on_progress: Progress | None = None) -> Any:
-        """Wait for the record of a unit and return it, sealed; choose a backend by the own process.
+        """Wait for the record of a unit and return it, sealed; choose a backend by the
+        own process.
 
         Raises:
             CancelledError: :meth:`cancel` was called; the workers continue.
@@ -128,7 +140,8 @@ class StorePool(Pool):
                 self._engine_choices[job.source.name] = (job, answer["engine"])
             return answer
         with self._publishing:
-            # The job differs from the published one where its backend was condemned meanwhile.
+            # The job differs from the published one where its backend was condemned
+            # meanwhile.
             if self._published_jobs.get(job.unit) != job:
                 self._publish(self._published_jobs | {job.unit: job})
             board = self._board
@@ -136,7 +149,9 @@ class StorePool(Pool):
         return self._wait(board, job.unit, on_progress)
 
     def awaited(self) -> Awaited | None:
-        """Return the units and workers that are awaited; None before there is a plan."""
+        """Return the units and workers that are awaited; None before there is a
+        plan.
+        """
         with self._publishing:
             board = self._board
             units = set(self._published_jobs)
@@ -144,11 +159,15 @@ class StorePool(Pool):
             return None
         with self._changed:
             now = time.monotonic()
-            heard = {worker: now - changed for worker, (_, changed) in board.present.items()}
+            heard = {
+                worker: now - changed for worker, (_, changed) in board.present.items()
+            }
             return Awaited(board.address, board.layout, len(units - board.done), heard)
 
     def give_up(self, error: errors.TokenlakeError) -> None:
-        """Raise an error in running and later calls of :meth:`run`, as nobody will build the rest."""
+        """Raise an error in running and later calls of :meth:`run`, as nobody will
+        build the rest.
+        """
         if self._board is not None:
             with self._changed:
                 self._board.over = error
@@ -185,14 +204,23 @@ class StorePool(Pool):
 
         claim = Catalog(board.store).read_claim(layout.dataset, layout.version)
         if claim is None:
-            raise errors.StoreError(f"{layout.claim} no longer exists; run the build again", key=layout.claim)
+            raise errors.StoreError(
+                f"{layout.claim} no longer exists; run the build again",
+                key=layout.claim,
+            )
         sources = {job.source.name for job in jobs.values() if job.op == "unit"}
-        engines = [choice for source, choice in self._engine_choices.items() if source in sources]
+        engines = [
+            choice
+            for source, choice in self._engine_choices.items()
+            if source in sources
+        ]
         publish_plan(board.store, layout, claim.fingerprint, jobs.values(), engines)
         self._published_jobs = dict(jobs)
 
     def _wait(self, board: _Board, unit: int, on_progress: Progress | None) -> str:
-        """Return the sealed record of a unit once it has one, or raise the error with which it failed."""
+        """Return the sealed record of a unit once it has one, or raise the error
+        with which it failed.
+        """
         last_mark: Mark | None = None
         reported: dict[str, int] = {}
         while True:
@@ -221,7 +249,9 @@ class StorePool(Pool):
     def _raise_if_over(self, board: _Board) -> None:
         """Raise the error that ends all waiting, if there is one."""
         if self._has_ended.is_set():
-            raise errors.CancelledError("the run was cancelled; workers continue. Run it again to commit")
+            raise errors.CancelledError(
+                "the run was cancelled; workers continue. Run it again to commit"
+            )
         problem = board.over or board.problem
         if problem is not None:
             raise problem
@@ -258,7 +288,9 @@ class StorePool(Pool):
 
 
 def _raise_failure(board: _Board, unit: int) -> None:
-    """Raise the error with which a unit failed; return where another process removed the note of it."""
+    """Raise the error with which a unit failed; return where another process removed
+    the note of it.
+    """
     error = take_failure(board.store, board.layout, unit, keep=True)
     if error is None:
         return
@@ -267,7 +299,9 @@ def _raise_failure(board: _Board, unit: int) -> None:
     raise error
 
 
-def _report_progress(board: _Board, unit: int, reported: dict[str, int], on_progress: Progress) -> None:
+def _report_progress(
+    board: _Board, unit: int, reported: dict[str, int], on_progress: Progress
+) -> None:
     """Report the progress of a unit since the last report.
 
     Args:

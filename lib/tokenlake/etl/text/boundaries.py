@@ -1,4 +1,6 @@
-"""Boundaries in a text at which a cut reads well: ends of sentences, and ends of words."""
+"""Boundaries in a text at which a cut reads well: ends of sentences, and ends of
+words.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,9 @@ from tokenlake.base.arrays import Int64
 _CLOSERS: Final = "\"'”’»)\\]}」』】》〉）］"
 _MARKS: Final = "!?…‽"
 _FULL_STOPS: Final = "。！？｡．।॥؟۔።፧፨။၊។։܀"
-# One set of characters in front lets the regex engine skip all others. Every alternative begins where a run of marks
-# begins and gives nothing back, so that each character of a text is looked at once.
+# One set of characters in front lets the regex engine skip all others. Every
+# alternative begins where a run of marks begins and gives nothing back, so that each
+# character of a text is looked at once.
 _END: Final = re.compile(
     rf"[.{_MARKS}{_FULL_STOPS}\n](?:"
     rf"(?<=[.])(?<![.][.])(?P<dots>[.]*+)[{_CLOSERS}]*+(?=\s|\Z)"
@@ -32,22 +35,26 @@ _LISTED: Final = (
     "bzw z.b d.h u.a vgl nr bd hr fr usw m.e p.ex sig dott"
 )
 ABBREVIATIONS: Final = frozenset(_LISTED.split())
-"""Abbreviations without their last full stop, in lower case. Those that often end a sentence (etc., a.m., no.) are left
-out: there the case of the next letter decides."""
+"""Abbreviations without their last full stop, in lower case. Those that often end a
+sentence (etc., a.m., no.) are left out: there the case of the next letter decides.
+"""
 _LONGEST_ABBREVIATION: Final = 16  # characters, with room to spare
 
 
 def sentence_breaks(text: str) -> tuple[Int64, Int64]:
-    """Return the breaks between the sentences of `text`: (end, begin), int64[k] each, ascending, in characters.
+    """Return the breaks between the sentences of `text`: (end, begin), int64[k] each,
+    ascending, in characters.
 
-    A sentence ends before the character ``end``, and the next begins with the character ``begin``, after the blanks
-    between them; the text may be cut anywhere from ``end`` to ``begin``. The ends of the text itself are no breaks.
+    A sentence ends before the character ``end``, and the next begins with the character
+    ``begin``, after the blanks between them; the text may be cut anywhere from ``end``
+    to ``begin``. The ends of the text itself are no breaks.
     """
     ends: list[int] = []
     begins: list[int] = []
     for match in _END.finditer(text):
         if match["gap"] is None:
-            # A mark that ends a sentence: the blanks after it belong to neither sentence.
+            # A mark that ends a sentence: the blanks after it belong to neither
+            # sentence.
             end = match.end()
             blanks = _BLANKS.match(text, end)
             begin = blanks.end() if blanks else end
@@ -64,7 +71,8 @@ def sentence_breaks(text: str) -> tuple[Int64, Int64]:
 
 
 def _is_inside_sentence(text: str, match: re.Match[str], begin: int) -> bool:
-    """Return whether a full stop ends no sentence: lower case or an abbreviation shows that.
+    """Return whether a full stop ends no sentence: lower case or an abbreviation shows
+    that.
 
     Args:
         text: Text.
@@ -98,7 +106,9 @@ _FLAG_LETTERS: Final = range(0x1F1E6, 0x1F200)
 
 
 def is_word_boundary(text: str, at: int) -> bool:
-    """Return whether `text` may be cut before its character `at`; both ends of the text are boundaries."""
+    """Return whether `text` may be cut before its character `at`; both ends of the
+    text are boundaries.
+    """
     if not 0 < at < len(text):
         return True
     if _form_one_character(text[at - 1], text[at]):
@@ -113,11 +123,14 @@ def _is_in_word(text: str, at: int) -> bool:
     if _is_word_character(left) and _is_word_character(right):
         # In a script without blanks every letter is a word of its own.
         return not (_UNSPACED.match(left) or _UNSPACED.match(right))
-    # A joiner, such as an apostrophe, belongs to a word only between two of its characters.
+    # A joiner, such as an apostrophe, belongs to a word only between two of its
+    # characters.
     if right in _JOINERS:
         return at + 1 < len(text) and _is_spaced(left) and _is_spaced(text[at + 1])
     if left in _JOINERS:
-        return at >= 2 and _is_spaced(right) and _is_spaced(_base_character(text, at - 2))
+        return (
+            at >= 2 and _is_spaced(right) and _is_spaced(_base_character(text, at - 2))
+        )
     return False
 
 
@@ -138,7 +151,9 @@ def _is_spaced(character: str) -> bool:
 
 
 def _form_one_character(left: str, right: str) -> bool:
-    """Return whether two code points are parts of one visible character, or of one line end."""
+    """Return whether two code points are parts of one visible character, or of one
+    line end.
+    """
     if right.isascii():
         return left == _ZWJ or (left == "\r" and right == "\n")
     if _ZWJ in (left, right) or ord(right) in _SKIN_TONES:

@@ -1,8 +1,10 @@
 """Budgets of tokens shared among the columns of a row.
 
-Every strategy gives a column at most its own length, and gives out exactly ``min(total, sum of all lengths)`` tokens:
-tokens that one column does not need go to the others. Fractions are rounded by largest remainder, the earlier column
-first among equals, so that equal arguments give equal budgets. For example, 90 tokens for columns of 10, 100 and 50:
+Every strategy gives a column at most its own length, and gives out exactly ``min(total,
+sum of all lengths)`` tokens: tokens that one column does not need go to the others.
+Fractions are rounded by largest remainder, the earlier column first among equals, so
+that equal arguments give equal budgets. For example, 90 tokens for columns of 10, 100
+and 50:
 
 | strategy | 10 | 100 | 50 | how |
 |---|---|---|---|---|
@@ -12,8 +14,9 @@ first among equals, so that equal arguments give equal budgets. For example, 90 
 | ``ratio`` 1:1:2 | 10 | 30 | 50 | 22.5, 22.5 and 45; the first leaves 12.5, shared as 1 to 2, and so on |
 | ``priority`` c | 10 | 30 | 50 | the last column first, then the others in their order |
 
-Shares are worked out in rounds (:func:`_share_by_weight`): columns that need no more than their share get their need
-and leave the round; the others share the rest by their weights.
+Shares are worked out in rounds (:func:`_share_by_weight`): columns that need no more
+than their share get their need and leave the round; the others share the rest by their
+weights.
 """
 
 from __future__ import annotations
@@ -33,7 +36,8 @@ BUDGET_STRATEGIES: Final[tuple[BudgetStrategy, ...]] = get_args(BudgetStrategy)
 
 
 class ContentDistributionMode(StrEnum):
-    """Budget strategies by name. Each is its own text, so that it can be given as `budget`.
+    """Budget strategies by name. Each is its own text, so that it can be given as
+    `budget`.
 
     Example:
         >>> from tokenlake.data_pipeline import ContentDistributionMode
@@ -63,23 +67,26 @@ def allocate(
         total: Number of tokens to give out; less than 1 gives out none.
         strategy: Rule by which they are shared:
 
-            - ``equal``: every column gets the same number; tokens that a column does not need are shared out equally
-              among those that need more, and so on.
-            - ``proportional``: every column gets the share of the budget that it has of all tokens, so that all are
-              cut by the same part.
-            - ``ratio``: as ``equal``, but the shares stand to each other as `ratios`; a column of ratio 0 gets only
-              tokens that the others leave.
-            - ``priority``: the first column of `priority` gets all it needs, then the second, and so on; columns that
-              are not named come last, in their own order.
-            - ``adaptive``: every column gets its tokens up to an equal share of the budget; the rest is shared out in
-              proportion to the tokens that each still lacks. Short columns stay whole, and long ones are cut by the
-              same part of their tokens beyond the equal share.
-        ratios: Weight of every column, at least and at least one above 0; for ``ratio`` only.
+            - ``equal``: every column gets the same number; tokens that a column does
+              not need are shared out equally among those that need more, and so on.
+            - ``proportional``: every column gets the share of the budget that it has of
+              all tokens, so that all are cut by the same part.
+            - ``ratio``: as ``equal``, but the shares stand to each other as `ratios`; a
+              column of ratio 0 gets only tokens that the others leave.
+            - ``priority``: the first column of `priority` gets all it needs, then the
+              second, and so on; columns that are not named come last, in their own
+              order.
+            - ``adaptive``: every column gets its tokens up to an equal share of the
+              budget; the rest is shared out in proportion to the tokens that each still
+              lacks. Short columns stay whole, and long ones are cut by the same part of
+              their tokens beyond the equal share.
+        ratios: Weight of every column, at least and at least one above 0; for ``ratio``
+            only.
         priority: Columns, the most important first; for ``priority`` only.
 
     Raises:
-        ConfigError: The strategy or a column is unknown, a ratio is missing or negative, a length is negative, or the
-            strategy does not take an argument.
+        ConfigError: The strategy or a column is unknown, a ratio is missing or
+            negative, a length is negative, or the strategy does not take an argument.
     """
     require_one_of("strategy", strategy, BUDGET_STRATEGIES)
     _require_lengths(lengths)
@@ -94,7 +101,9 @@ def allocate(
     guaranteed = dict.fromkeys(lengths, 0)
     if strategy == "adaptive" and lengths:
         equal_share = total // len(lengths)
-        guaranteed = {name: min(length, equal_share) for name, length in lengths.items()}
+        guaranteed = {
+            name: min(length, equal_share) for name, length in lengths.items()
+        }
     needs = {name: length - guaranteed[name] for name, length in lengths.items()}
     # The rest is shared by weight.
     weights: Mapping[str, float] = needs
@@ -107,8 +116,12 @@ def allocate(
     return {name: guaranteed[name] + shares[name] for name in lengths}
 
 
-def _share_by_priority(lengths: Mapping[str, int], total: int, priority: Sequence[str]) -> dict[str, int]:
-    """Give each column all it needs, in the order of `priority` and then of `lengths`, while tokens are left."""
+def _share_by_priority(
+    lengths: Mapping[str, int], total: int, priority: Sequence[str]
+) -> dict[str, int]:
+    """Give each column all it needs, in the order of `priority` and then of
+    `lengths`, while tokens are left.
+    """
     shares = dict.fromkeys(lengths, 0)
     for name in dict.fromkeys([*priority, *lengths]):
         shares[name] = min(lengths[name], total)
@@ -116,11 +129,15 @@ def _share_by_priority(lengths: Mapping[str, int], total: int, priority: Sequenc
     return shares
 
 
-def _share_by_weight(needs: Mapping[str, int], weights: Mapping[str, Fraction], total: int) -> dict[str, int]:
-    """Share `total` (at most the sum of `needs`) by weight; a column gets at most its need.
+def _share_by_weight(
+    needs: Mapping[str, int], weights: Mapping[str, Fraction], total: int
+) -> dict[str, int]:
+    """Share `total` (at most the sum of `needs`) by weight; a column gets at most its
+    need.
 
     1. Give every pending column its share of the total by weight.
-    2. If shares cover the needs of some columns, give these their needs, and share the rest again.
+    2. If shares cover the needs of some columns, give these their needs, and share the
+       rest again.
     3. Otherwise round the shares.
     """
     budgets = dict.fromkeys(needs, 0)
@@ -129,7 +146,8 @@ def _share_by_weight(needs: Mapping[str, int], weights: Mapping[str, Fraction], 
         shares = _exact_shares(pending, weights, total)
         covered = [name for name, share in shares.items() if share >= pending[name]]
         if not covered:
-            # No share is more than its column needs, and rounding up a fraction cannot make it more.
+            # No share is more than its column needs, and rounding up a fraction cannot
+            # make it more.
             budgets.update(_rounded(shares, total))
             return budgets
         for name in covered:
@@ -138,8 +156,12 @@ def _share_by_weight(needs: Mapping[str, int], weights: Mapping[str, Fraction], 
     return budgets
 
 
-def _exact_shares(names: Collection[str], weights: Mapping[str, Fraction], total: int) -> dict[str, Fraction]:
-    """Return the share of each column by weight; equal shares where only columns of weight 0 are left."""
+def _exact_shares(
+    names: Collection[str], weights: Mapping[str, Fraction], total: int
+) -> dict[str, Fraction]:
+    """Return the share of each column by weight; equal shares where only columns of
+    weight 0 are left.
+    """
     total_weight = sum(weights[name] for name in names)
     if not total_weight:
         return dict.fromkeys(names, Fraction(total, len(names)))
@@ -159,12 +181,15 @@ def _rounded(shares: Mapping[str, Fraction], total: int) -> dict[str, int]:
     return rounded
 
 
-# ---- checks ------------------------------------------------------------------------------------------------
+# ---- checks
+# ------------------------------------------------------------------------------------------------
 
 
 def _require_lengths(lengths: Mapping[str, int]) -> None:
     if any(length < 0 for length in lengths.values()):
-        raise ConfigError(f"lengths: got {dict(lengths)}, expected at least 0 tokens in every column")
+        raise ConfigError(
+            f"lengths: got {dict(lengths)}, expected at least 0 tokens in every column"
+        )
 
 
 def _require_argument(
@@ -174,17 +199,23 @@ def _require_argument(
     strategy: BudgetStrategy,
     lengths: Mapping[str, int],
 ) -> None:
-    """Require that an argument is given where its strategy needs it, and nowhere else, and names columns only."""
+    """Require that an argument is given where its strategy needs it, and nowhere
+    else, and names columns only.
+    """
     if is_needed and names is None:
         raise ConfigError(f"budget strategy {strategy!r} needs {argument}")
     if names is not None and not is_needed:
         raise ConfigError(f"budget strategy {strategy!r} takes no {argument}")
     for name in names or ():
         if name not in lengths:
-            raise ConfigError(f"{argument}: no column {name!r}; there are {_listed(lengths)}")
+            raise ConfigError(
+                f"{argument}: no column {name!r}; there are {_listed(lengths)}"
+            )
 
 
-def _require_ratios(ratios: Mapping[str, float] | None, lengths: Mapping[str, int]) -> None:
+def _require_ratios(
+    ratios: Mapping[str, float] | None, lengths: Mapping[str, int]
+) -> None:
     if ratios is None or not lengths:
         return
     values = ratios.values()
@@ -198,7 +229,9 @@ def _require_ratios(ratios: Mapping[str, float] | None, lengths: Mapping[str, in
 
 def _require_priority(priority: Sequence[str] | None) -> None:
     if priority is not None and len(set(priority)) < len(priority):
-        raise ConfigError(f"priority: got {list(priority)!r}, expected every column at most once")
+        raise ConfigError(
+            f"priority: got {list(priority)!r}, expected every column at most once"
+        )
 
 
 def _listed(names: Collection[str]) -> str:

@@ -1,4 +1,5 @@
-"""Forms in which a conversation can be given to a template, where templates differ in the form they take.
+"""Forms in which a conversation can be given to a template, where templates differ in
+the form they take.
 
 | a turn has | forms, in this order |
 |---|---|
@@ -9,8 +10,9 @@
 | ``function_call``, ShareGPT's text | ``tool_calls``; the text as content |
 | content that is a text | the text; a list of one part, as templates of models that see images take it |
 
-The first form that the template renders without losing anything is taken. The order is the same for every
-conversation, so the text is a function of the conversation and the template alone.
+The first form that the template renders without losing anything is taken. The order is
+the same for every conversation, so the text is a function of the conversation and the
+template alone.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ Change = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def cleaned(message: Message) -> dict[str, Any]:
-    """Return a message's fields that are not null; its reasoning is in both fields that most templates know."""
+    """Return a message's fields that are not null; its reasoning is in both fields
+    that most templates know.
+    """
     fields = {name: value for name, value in message.items() if value is not None}
     thought = next((fields[name] for name in THOUGHTS if name in fields), None)
     if thought is None:
@@ -37,14 +41,18 @@ def cleaned(message: Message) -> dict[str, Any]:
 
 
 def is_special(message: Message) -> bool:
-    """Return whether a message has calls, reasoning or parts, which a template may leave out."""
+    """Return whether a message has calls, reasoning or parts, which a template may
+    leave out.
+    """
     if isinstance(message.get("content"), list):
         return True
     return any(name in message for name in ("tool_calls", "function_call", *THOUGHTS))
 
 
 def forms(messages: Sequence[Message]) -> Iterator[list[dict[str, Any]]]:
-    """Yield the forms of a conversation, in the order in which they are tried; most have one."""
+    """Yield the forms of a conversation, in the order in which they are tried; most
+    have one.
+    """
     cleaned_messages = [cleaned(message) for message in messages]
     if any(map(is_special, cleaned_messages)):
         yield from _special_forms(cleaned_messages)
@@ -54,11 +62,15 @@ def forms(messages: Sequence[Message]) -> Iterator[list[dict[str, Any]]]:
         yield [_as_parts(message) for message in cleaned_messages]
 
 
-def _special_forms(messages: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+def _special_forms(
+    messages: Sequence[dict[str, Any]],
+) -> Iterator[list[dict[str, Any]]]:
     """Yield the different forms of a conversation with calls, reasoning or parts."""
     tried: list[list[dict[str, Any]]] = []
     # The last changes vary first.
-    for changes in product(_CALL_CHANGES, _PART_CHANGES, _ARGUMENT_CHANGES, _CONTENT_CHANGES):
+    for changes in product(
+        _CALL_CHANGES, _PART_CHANGES, _ARGUMENT_CHANGES, _CONTENT_CHANGES
+    ):
         form = [_changed(message, changes) for message in messages]
         if form not in tried and not any(map(_is_unread, form)):
             tried.append(form)
@@ -76,7 +88,8 @@ def _same(message: dict[str, Any]) -> dict[str, Any]:
     return message
 
 
-# ---- calls -------------------------------------------------------------------------------------------------
+# ---- calls
+# -------------------------------------------------------------------------------------------------
 
 
 def _is_unread(message: dict[str, Any]) -> bool:
@@ -92,7 +105,10 @@ def _as_tool_calls(message: dict[str, Any]) -> dict[str, Any]:
     """Write ``function_call`` as ``tool_calls``."""
     call = message.get("function_call")
     if isinstance(call, dict):
-        return {**_without_function_call(message), "tool_calls": [{"type": "function", "function": call}]}
+        return {
+            **_without_function_call(message),
+            "tool_calls": [{"type": "function", "function": call}],
+        }
     if isinstance(call, str):
         calls = calls_of_text(call)
         if calls is not None:
@@ -109,7 +125,9 @@ def _as_text(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def calls_of_text(text: str) -> list[dict[str, Any]] | None:
-    """Return the calls in a JSON text, an object with a name or a list of them; None where it is something else."""
+    """Return the calls in a JSON text, an object with a name or a list of them; None
+    where it is something else.
+    """
     try:
         value: Any = json.loads(text)
     except (ValueError, RecursionError):
@@ -120,12 +138,15 @@ def calls_of_text(text: str) -> list[dict[str, Any]] | None:
         if not isinstance(call, dict) or not isinstance(call.get("name"), str):
             return None
         fields = cast("dict[str, Any]", call)
-        function = {name: fields[name] for name in ("name", "arguments") if name in fields}
+        function = {
+            name: fields[name] for name in ("name", "arguments") if name in fields
+        }
         calls.append({"type": "function", "function": function})
     return calls or None
 
 
-# ---- parts -------------------------------------------------------------------------------------------------
+# ---- parts
+# -------------------------------------------------------------------------------------------------
 
 
 def _as_parts(message: dict[str, Any]) -> dict[str, Any]:
@@ -156,16 +177,21 @@ def _with_one_part(message: dict[str, Any]) -> dict[str, Any]:
     return _as_parts(_with_joined_parts(message))
 
 
-# ---- arguments ---------------------------------------------------------------------------------------------
+# ---- arguments
+# ---------------------------------------------------------------------------------------------
 
 
-def _with_arguments(message: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+def _with_arguments(
+    message: dict[str, Any], change: Callable[[Any], Any]
+) -> dict[str, Any]:
     """Give the arguments of every call another form."""
     if not calls_of(message):
         return message
     fields = dict(message)
     if isinstance(fields.get("tool_calls"), list):
-        fields["tool_calls"] = [_call_with(call, change) for call in fields["tool_calls"]]
+        fields["tool_calls"] = [
+            _call_with(call, change) for call in fields["tool_calls"]
+        ]
     if isinstance(fields.get("function_call"), dict):
         fields["function_call"] = _call_with(fields["function_call"], change)
     return fields
@@ -205,13 +231,18 @@ def _json_of_object(arguments: Any) -> Any:
         return arguments
 
 
-# ---- turns without content ---------------------------------------------------------------------------------
+# ---- turns without content
+# ---------------------------------------------------------------------------------
 
 
 def _has_no_content(message: dict[str, Any]) -> bool:
     """Return whether a turn has calls, or reasoning alone, and no content."""
     content = message.get("content")
-    is_blank = content is None or content == [] or (isinstance(content, str) and not content.strip())
+    is_blank = (
+        content is None
+        or content == []
+        or (isinstance(content, str) and not content.strip())
+    )
     return is_blank and is_special(message)
 
 

@@ -1,9 +1,10 @@
 """Marks in the place of a turn's words, which show where a template renders them.
 
-A mark is a word of ASCII letters and digits that no text of the conversation holds. It keeps the blanks around the
-words that it replaces, so that a template strips the marked text as it strips the words. A turn has one mark for its
-content, one for its reasoning, and one for the arguments of each of its calls: names and ids of calls stay, because
-the turns that answer a call may repeat them.
+A mark is a word of ASCII letters and digits that no text of the conversation holds. It
+keeps the blanks around the words that it replaces, so that a template strips the marked
+text as it strips the words. A turn has one mark for its content, one for its reasoning,
+and one for the arguments of each of its calls: names and ids of calls stay, because the
+turns that answer a call may repeat them.
 
     {"role": "assistant", "content": "<think>\\nhm\\n</think>\\n\\nIt is 3."}
     {"role": "assistant", "content": "<think>\\nQzVe0x\\n</think>\\n\\nQzVe1x"}
@@ -22,10 +23,15 @@ from tokenlake.etl.text.plain_data import texts_in
 
 THOUGHTS: Final = ("reasoning_content", "thinking", "reasoning")
 """Names of the field that holds a turn's reasoning."""
-THOUGHT_TAGS: Final = (("<think>", "</think>"), ("<thinking>", "</thinking>"), ("[THINK]", "[/THINK]"))
+THOUGHT_TAGS: Final = (
+    ("<think>", "</think>"),
+    ("<thinking>", "</thinking>"),
+    ("[THINK]", "[/THINK]"),
+)
 """Tags around reasoning that is a part of the content."""
 
-_SALT: Final = "QzVe"  # of both cases, so that a template that changes the case loses it
+# Of both cases, so that a template that changes the case loses it.
+_SALT: Final = "QzVe"
 _Kind = Literal["content", "reasoning", "call"]
 
 
@@ -37,9 +43,11 @@ class Item:
     Attributes:
         kind: Kind of the piece.
         title: Name of the piece in errors.
-        words: Text that the rendering must hold as it is: the words, or the name of the function that is called.
+        words: Text that the rendering must hold as it is: the words, or the name of the
+            function that is called.
         mark: Mark in its place in the marked turn.
-        lead: Text of the content before the words, such as a tag that opens the reasoning.
+        lead: Text of the content before the words, such as a tag that opens the
+            reasoning.
     """
 
     kind: _Kind
@@ -49,7 +57,9 @@ class Item:
     lead: str = ""
 
     def is_in(self, rendered: str) -> bool:
-        """Return whether the rendering of the marked turn holds the item as data, not as a quoted literal."""
+        """Return whether the rendering of the marked turn holds the item as data,
+        not as a quoted literal.
+        """
         if self.mark not in rendered:
             return False
         if self.kind == "call":
@@ -57,7 +67,10 @@ class Item:
             is_literal = f'\\"{self.mark}' in rendered
         else:
             # A list of parts that became text as a whole.
-            is_literal = f"'text': '{self.mark}" in rendered or f'"text": "{self.mark}' in rendered
+            is_literal = (
+                f"'text': '{self.mark}" in rendered
+                or f'"text": "{self.mark}' in rendered
+            )
         return not is_literal
 
 
@@ -89,7 +102,9 @@ def unused_salt(values: Sequence[Any]) -> str:
 
 
 def mark_turn(
-    message: Message, salt: str, kinds: Iterable[_Kind] = ("content", "reasoning", "call")
+    message: Message,
+    salt: str,
+    kinds: Iterable[_Kind] = ("content", "reasoning", "call"),
 ) -> MarkedTurn:
     """Return a turn with marks in the place of its words.
 
@@ -119,10 +134,14 @@ class _Marker:
         if isinstance(content, str):
             fields["content"] = self._content(content)
         elif isinstance(content, list):
-            fields["content"] = [self._part(part) for part in cast("list[Any]", content)]
+            fields["content"] = [
+                self._part(part) for part in cast("list[Any]", content)
+            ]
         calls = fields.get("tool_calls")
         if isinstance(calls, list):
-            fields["tool_calls"] = [self._call(call) for call in cast("list[Any]", calls)]
+            fields["tool_calls"] = [
+                self._call(call) for call in cast("list[Any]", calls)
+            ]
         if isinstance(fields.get("function_call"), dict):
             fields["function_call"] = self._call(fields["function_call"])
         return MarkedTurn(fields, tuple(self._items))
@@ -139,7 +158,10 @@ class _Marker:
     def _part(self, part: Any) -> Any:
         """Mark a text part of a content."""
         if isinstance(part, dict) and isinstance(part.get("text"), str):
-            return {**cast("dict[str, Any]", part), "text": self._content(str(part["text"]))}
+            return {
+                **cast("dict[str, Any]", part),
+                "text": self._content(str(part["text"])),
+            }
         return part
 
     def _content(self, text: str) -> str:
@@ -148,18 +170,23 @@ class _Marker:
         for opening, closing in tags:
             if text.count(closing) != 1:
                 continue
-            # Text before the opening tag, reasoning, and the answer behind the closing tag.
+            # Text before the opening tag, reasoning, and the answer behind the closing
+            # tag.
             thought, closing_tag, answer = text.partition(closing)
             before, opening_tag, reasoning = thought.rpartition(opening)
             lead = before + opening_tag
-            marked_reasoning = self._words(reasoning, "reasoning", f"its reasoning (before {closing})", lead)
+            marked_reasoning = self._words(
+                reasoning, "reasoning", f"its reasoning (before {closing})", lead
+            )
             answer_lead = lead + reasoning + closing_tag
             marked_answer = self._words(answer, "content", "its content", answer_lead)
             return lead + marked_reasoning + closing_tag + marked_answer
         return self._words(text, "content", "its content")
 
     def _words(self, text: str, kind: _Kind, title: str, lead: str = "") -> str:
-        """Put a mark in the place of a text, between the blanks around it, and behind `lead`."""
+        """Put a mark in the place of a text, between the blanks around it, and
+        behind `lead`.
+        """
         words = text.strip()
         if not words or kind not in self._kinds:
             return text
@@ -182,7 +209,10 @@ class _Marker:
         function = cast("dict[str, Any]", inner if isinstance(inner, dict) else fields)
         name = str(function.get("name") or "")
         mark = self._add("call", f"its call of {name!r}", name)
-        marked_function = {**function, "arguments": _marked_arguments(function.get("arguments"), mark)}
+        marked_function = {
+            **function,
+            "arguments": _marked_arguments(function.get("arguments"), mark),
+        }
         if isinstance(inner, dict):
             return {**fields, "function": marked_function}
         return marked_function

@@ -1,4 +1,5 @@
-"""Conversations of the shapes that datasets have, as messages ``{"role", "content", ...}``.
+"""Conversations of the shapes that datasets have, as messages ``{"role", "content",
+...}``.
 
 | shape | a turn |
 |---|---|
@@ -7,8 +8,9 @@
 | ShareGPT | ``{"from": "human", "value": "Hello"}`` |
 | input-output | ``{"input": "Hello", "output": "Hi"}``, with or without ``"system"``: two or three messages |
 
-All other fields of a turn (tool calls, names) stay. A conversation may also be the JSON text of its list. A turn of
-ShareGPT's ``function_call``, whose text is the JSON of a call, becomes a turn of the assistant that makes this call.
+All other fields of a turn (tool calls, names) stay. A conversation may also be the JSON
+text of its list. A turn of ShareGPT's ``function_call``, whose text is the JSON of a
+call, becomes a turn of the assistant that makes this call.
 """
 
 from __future__ import annotations
@@ -67,7 +69,8 @@ _TEXT_PARTS: Final = ("text", "input_text", "output_text")
 _PLAIN_FIELDS: Final = 2  # role and content
 
 
-# ---- conversations -----------------------------------------------------------------------------------------
+# ---- conversations
+# -----------------------------------------------------------------------------------------
 
 
 @final
@@ -98,21 +101,30 @@ class ConversationReader:
         """Return the messages of a conversation.
 
         Raises:
-            BadRecordError: It has another shape; `details` hold the reason: ``no_messages``, ``not_messages``,
-                ``no_role``, ``unknown_role``, ``no_content``, ``content_not_text``, ``empty_turn``,
+            BadRecordError: It has another shape; `details` hold the reason:
+                ``no_messages``, ``not_messages``, ``no_role``, ``unknown_role``,
+                ``no_content``, ``content_not_text``, ``empty_turn``,
                 ``bad_tool_calls``, ``bad_weight``.
         """
         messages: list[Turn] = []
         for index, turn in enumerate(_turns_of(conversation)):
             if not isinstance(turn, dict):
-                _refuse_turn("not_messages", index, f"it is {_kind(turn)}, expected an object")
+                _refuse_turn(
+                    "not_messages", index, f"it is {_kind(turn)}, expected an object"
+                )
             fields = cast("Turn", turn)
             role = fields.get("role")
             # Plain turns, turns of input and output, and all others.
             if self._is_plain(fields):
                 new_role = self.roles[fields["role"]]
-                messages.append(fields if new_role == role else {**fields, "role": new_role})
-            elif role is None and fields.get("from") is None and fields.get("input") is not None:
+                messages.append(
+                    fields if new_role == role else {**fields, "role": new_role}
+                )
+            elif (
+                role is None
+                and fields.get("from") is None
+                and fields.get("input") is not None
+            ):
                 messages += _input_and_output(fields, index)
             else:
                 messages.append(self._message(fields, index))
@@ -120,14 +132,20 @@ class ConversationReader:
         return messages
 
     def _is_plain(self, fields: Turn) -> bool:
-        """Return whether a turn has a known role and a text, and nothing else: most have, and need no more checks."""
+        """Return whether a turn has a known role and a text, and nothing else: most
+        have, and need no more checks.
+        """
         if len(fields) != _PLAIN_FIELDS or type(fields.get("content")) is not str:
             return False
         role = fields.get("role")
-        return isinstance(role, str) and role in self.roles and role not in _CALLING_ROLES
+        return (
+            isinstance(role, str) and role in self.roles and role not in _CALLING_ROLES
+        )
 
     def _message(self, fields: Turn, index: int) -> Turn:
-        """Return the message of a turn of another form; BadRecordError where it has none."""
+        """Return the message of a turn of another form; BadRecordError where it has
+        none.
+        """
         has_from = self._reads_values and fields.get("role") is None
         name = self._role_name(fields, "from" if has_from else "role", index)
         content = fields.get("content")
@@ -140,25 +158,39 @@ class ConversationReader:
         if content is not None:
             turn["content"] = _text_or_parts(content, index)
         # All other fields stay.
-        other_fields = {key: value for key, value in fields.items() if key not in own_names}
+        other_fields = {
+            key: value for key, value in fields.items() if key not in own_names
+        }
         turn |= _with_read_calls(other_fields, index)
         _check_thoughts(turn, index)
         try:
             check_weight(turn)
         except BadRecordError as error:
-            raise BadRecordError(f"turn {index + 1}: {error}", **error.details) from error
+            raise BadRecordError(
+                f"turn {index + 1}: {error}", **error.details
+            ) from error
         if name in _CALLING_ROLES and turn["role"] == ASSISTANT:
             turn = _with_written_call(turn)
         if turn.get("content") is None and not _says_beside_content(turn):
-            _refuse_turn("no_content", index, "its content is missing or null, and it calls no tools")
+            _refuse_turn(
+                "no_content",
+                index,
+                "its content is missing or null, and it calls no tools",
+            )
         return turn
 
     def _role_name(self, fields: Turn, field: str, index: int) -> str:
-        """Return the known name of a turn's role in a field; BadRecordError where it has none."""
+        """Return the known name of a turn's role in a field; BadRecordError where it
+        has none.
+        """
         name = fields.get(field)
         if name is None:
             listed = ", ".join(fields)
-            _refuse_turn("no_role", index, f"it has neither role nor from; its fields are {listed}")
+            _refuse_turn(
+                "no_role",
+                index,
+                f"it has neither role nor from; its fields are {listed}",
+            )
         if not isinstance(name, str):
             _refuse_turn("no_role", index, f"its role is {_kind(name)}, expected text")
         if name not in self.roles:
@@ -172,23 +204,37 @@ class ConversationReader:
 
 
 def _turns_of(conversation: Any) -> Sequence[Any]:
-    """Return the turns of a conversation, or of its JSON text; BadRecordError where it is no list, or empty."""
+    """Return the turns of a conversation, or of its JSON text; BadRecordError where
+    it is no list, or empty.
+    """
     turns = _parsed(conversation, "got text, expected a list of turns", "not_messages")
     if turns is None:
-        raise BadRecordError("it is missing or null, expected a list of turns", reason="no_messages")
+        raise BadRecordError(
+            "it is missing or null, expected a list of turns", reason="no_messages"
+        )
     if not isinstance(turns, list | tuple):
-        raise BadRecordError(f"it holds {_kind(turns)}, expected a list of turns", reason="not_messages")
+        raise BadRecordError(
+            f"it holds {_kind(turns)}, expected a list of turns", reason="not_messages"
+        )
     if not turns:
-        raise BadRecordError("it is empty, expected at least one turn", reason="no_messages")
+        raise BadRecordError(
+            "it is empty, expected at least one turn", reason="no_messages"
+        )
     return cast("Sequence[Any]", turns)
 
 
 def _input_and_output(fields: Turn, index: int) -> list[Turn]:
-    """Return the messages of a turn that holds the texts of the user and the assistant."""
+    """Return the messages of a turn that holds the texts of the user and the
+    assistant.
+    """
     if fields.get("output") is None:
         _refuse_turn("no_content", index, "its output is missing or null")
     messages: list[Turn] = []
-    for name, role in (("system", "system"), ("input", "user"), ("output", "assistant")):
+    for name, role in (
+        ("system", "system"),
+        ("input", "user"),
+        ("output", "assistant"),
+    ):
         if fields.get(name) is not None:
             messages.append({"role": role, "content": _text(fields[name], name, index)})
     return messages
@@ -199,9 +245,15 @@ def _refuse_empty(turn: Turn, index: int) -> None:
     content = turn.get("content")
     if turn["role"] != ASSISTANT or content is None:
         return
-    text = content if isinstance(content, str) else "".join(part["text"] for part in content)
+    text = (
+        content
+        if isinstance(content, str)
+        else "".join(part["text"] for part in content)
+    )
     if not text.strip() and not _says_beside_content(turn):
-        _refuse_turn("empty_turn", index, "the assistant says nothing and calls no tools")
+        _refuse_turn(
+            "empty_turn", index, "the assistant says nothing and calls no tools"
+        )
 
 
 def _says_beside_content(turn: Turn) -> bool:
@@ -209,24 +261,32 @@ def _says_beside_content(turn: Turn) -> bool:
     return any(turn.get(name) for name in _FIELDS_BESIDE_CONTENT)
 
 
-# ---- contents ----------------------------------------------------------------------------------------------
+# ---- contents
+# ----------------------------------------------------------------------------------------------
 
 
 def _text_or_parts(content: Any, index: int) -> str | list[Any]:
-    """Return a content, a text or a list of text parts; BadRecordError where it is neither.
+    """Return a content, a text or a list of text parts; BadRecordError where it is
+    neither.
 
-    Parts that are all blank become one text: where a template prints a list, no words would show it.
+    Parts that are all blank become one text: where a template prints a list, no words
+    would show it.
     """
     if not isinstance(content, list):
         return _text(content, "content", index)
-    texts = [_part_text(part, place, index) for place, part in enumerate(cast("list[Any]", content))]
+    texts = [
+        _part_text(part, place, index)
+        for place, part in enumerate(cast("list[Any]", content))
+    ]
     if not "".join(texts).strip():
         return "".join(texts)
     return [{"type": "text", "text": text} for text in texts]
 
 
 def _part_text(part: Any, place: int, index: int) -> str:
-    """Return the text of a part of a content; BadRecordError where it is no text part."""
+    """Return the text of a part of a content; BadRecordError where it is no text
+    part.
+    """
     if isinstance(part, str):
         return part
     if not isinstance(part, dict) or not part:
@@ -235,7 +295,9 @@ def _part_text(part: Any, place: int, index: int) -> str:
     part_type = fields.get("type", "text")
     text = fields.get("text")
     if part_type not in _TEXT_PARTS or not isinstance(text, str):
-        _refuse_part(f"of type {part_type!r}, with text that is {_kind(text)}", place, index)
+        _refuse_part(
+            f"of type {part_type!r}, with text that is {_kind(text)}", place, index
+        )
     return text
 
 
@@ -252,7 +314,9 @@ def _refuse_part(problem: str, place: int, index: int) -> NoReturn:
 def _text(value: Any, name: str, index: int) -> str:
     """Return a text; BadRecordError where the value is none."""
     if not isinstance(value, str):
-        _refuse_turn("content_not_text", index, f"its {name} is {_kind(value)}, expected text")
+        _refuse_turn(
+            "content_not_text", index, f"its {name} is {_kind(value)}, expected text"
+        )
     return value
 
 
@@ -261,14 +325,21 @@ def _check_thoughts(turn: Turn, index: int) -> None:
     for name in THOUGHTS:
         value = turn.get(name)
         if value is not None and not isinstance(value, str):
-            _refuse_turn("content_not_text", index, f"its {name} is {_kind(value)}, expected text")
+            _refuse_turn(
+                "content_not_text",
+                index,
+                f"its {name} is {_kind(value)}, expected text",
+            )
 
 
-# ---- calls and tools ---------------------------------------------------------------------------------------
+# ---- calls and tools
+# ---------------------------------------------------------------------------------------
 
 
 def _with_read_calls(fields: Turn, index: int) -> Turn:
-    """Return fields whose calls are objects; JSON text of calls is read, and empty lists are left out."""
+    """Return fields whose calls are objects; JSON text of calls is read, and empty
+    lists are left out.
+    """
     read_fields = dict(fields)
     for field in _CALL_FIELDS:
         calls = _parsed(
@@ -281,7 +352,11 @@ def _with_read_calls(fields: Turn, index: int) -> Turn:
             continue
         listed = calls if field == "tool_calls" else [calls]
         if not isinstance(listed, list):
-            _refuse_turn(BAD_CALLS, index, f"its {field} hold {_kind(calls)}, expected a list of calls")
+            _refuse_turn(
+                BAD_CALLS,
+                index,
+                f"its {field} hold {_kind(calls)}, expected a list of calls",
+            )
         for call in cast("list[Any]", listed):
             if not isinstance(call, dict):
                 _refuse_turn(
@@ -294,10 +369,11 @@ def _with_read_calls(fields: Turn, index: int) -> Turn:
 
 
 def _with_written_call(turn: Turn) -> Turn:
-    """Return a turn of ShareGPT's ``function_call`` as one that makes the call of which its text is the JSON.
+    """Return a turn of ShareGPT's ``function_call`` as one that makes the call of which
+    its text is the JSON.
 
-    The text stays in ``function_call``: a template that renders no calls gets it as the content. A text that is no call
-    stays the content.
+    The text stays in ``function_call``: a template that renders no calls gets it as the
+    content. A text that is no call stays the content.
     """
     content = turn.get("content")
     has_calls = any(turn.get(name) for name in _CALL_FIELDS)
@@ -309,7 +385,8 @@ def _with_written_call(turn: Turn) -> Turn:
 
 
 def tools_of(value: Any) -> list[Any] | None:
-    """Return the tools of a row: a list of objects (JSON schemas), or JSON text of one; None where it is empty.
+    """Return the tools of a row: a list of objects (JSON schemas), or JSON text of one;
+    None where it is empty.
 
     Raises:
         BadRecordError: They are something else (``bad_tools``).
@@ -317,13 +394,19 @@ def tools_of(value: Any) -> list[Any] | None:
     if value is None:
         return None
     tools = _parsed(value, "the tools are text that is not JSON", "bad_tools")
-    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in cast("list[Any]", tools)):
-        raise BadRecordError("the tools must be a list of objects (JSON schemas)", reason="bad_tools")
+    if not isinstance(tools, list) or not all(
+        isinstance(tool, dict) for tool in cast("list[Any]", tools)
+    ):
+        raise BadRecordError(
+            "the tools must be a list of objects (JSON schemas)", reason="bad_tools"
+        )
     return cast("list[Any]", tools) or None
 
 
 def texts_in_calls(value: Any) -> Iterator[str]:
-    """Yield the texts in the JSON text of calls: a template may get the call instead of its JSON."""
+    """Yield the texts in the JSON text of calls: a template may get the call instead
+    of its JSON.
+    """
     pending: list[Any] = [value]
     while pending:
         item = pending.pop()
@@ -346,21 +429,28 @@ def _texts_in_json(text: str) -> Iterator[str]:
         return
 
 
-# ---- values ------------------------------------------------------------------------------------------------
+# ---- values
+# ------------------------------------------------------------------------------------------------
 
 
 def without_nulls(value: Any) -> Any:
     """Return plain data without the fields that are null, at any depth."""
     if isinstance(value, dict):
         fields = cast("Mapping[str, Any]", value)
-        return {name: without_nulls(item) for name, item in fields.items() if item is not None}
+        return {
+            name: without_nulls(item)
+            for name, item in fields.items()
+            if item is not None
+        }
     if isinstance(value, list):
         return [without_nulls(item) for item in cast("list[Any]", value)]
     return value
 
 
 def _parsed(value: Any, problem: str, reason: str) -> Any:
-    """Return a value, or the value of a JSON text; BadRecordError where a text is no JSON."""
+    """Return a value, or the value of a JSON text; BadRecordError where a text is no
+    JSON.
+    """
     if not isinstance(value, str):
         return value
     try:
@@ -371,11 +461,18 @@ def _parsed(value: Any, problem: str, reason: str) -> Any:
 
 def _kind(value: Any) -> str:
     """Return the name of a value's type in JSON, with its article."""
-    names = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
+    names = {
+        dict: "an object",
+        list: "a list",
+        str: "text",
+        bool: "true or false",
+        type(None): "null",
+    }
     return names.get(type(value), f"a {type(value).__name__}")
 
 
-# ---- errors ------------------------------------------------------------------------------------------------
+# ---- errors
+# ------------------------------------------------------------------------------------------------
 
 
 @contextmanager

@@ -12,27 +12,40 @@ from typing import Any, Final, final
 import jinja2
 
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.etl.text.chat_protocol import LIMIT, Limits, Message, RenderedChat, template_error
+from tokenlake.etl.text.chat_protocol import (
+    LIMIT,
+    Limits,
+    Message,
+    RenderedChat,
+    template_error,
+)
 from tokenlake.etl.text.chat_sandbox import ERROR, NAME, Output, Sandbox, with_clock
 
 
 @final
 class Program:
-    """Renders conversations as `apply_chat_template(tokenize=False)` of transformers does, or not at all.
+    """Renders conversations as `apply_chat_template(tokenize=False)` of transformers
+    does, or not at all.
 
     Args:
         text: Jinja template.
-        variables: Variables of every conversation, the tokenizer's named tokens among them.
+        variables: Variables of every conversation, the tokenizer's named tokens among
+            them.
         limits: Limits of one rendering.
-        learned: Variable that is marked wherever it is output, in a template without marks of its own.
+        learned: Variable that is marked wherever it is output, in a template without
+            marks of its own.
 
     Raises:
-        ConfigError: The template cannot be compiled, needs other files, or has ``{% generation %}`` at a place that is
-            not known in the text.
+        ConfigError: The template cannot be compiled, needs other files, or has ``{%
+            generation %}`` at a place that is not known in the text.
     """
 
     def __init__(
-        self, text: str, variables: Mapping[str, Any], limits: Limits, learned: str | None = None
+        self,
+        text: str,
+        variables: Mapping[str, Any],
+        limits: Limits,
+        learned: str | None = None,
     ) -> None:
         self.text: Final = text
         self._variables = with_clock(variables)
@@ -42,18 +55,24 @@ class Program:
         self.compiled: Final = self._sandbox.compiled(text, learned)
 
     def render(
-        self, messages: Sequence[Message], tools: Sequence[Any] | None = None, **variables: Any
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Any] | None = None,
+        **variables: Any,
     ) -> RenderedChat:
         """Render a conversation.
 
         Args:
-            messages: Dicts of plain data (JSON) with ``role`` and ``content``, as the template gets them.
+            messages: Dicts of plain data (JSON) with ``role`` and ``content``, as the
+                template gets them.
             tools: JSON schemas of the tools.
-            variables: Variables of this conversation; ``add_generation_prompt`` is False by default.
+            variables: Variables of this conversation; ``add_generation_prompt`` is
+                False by default.
 
         Raises:
-            BadRecordError: The template fails on this conversation (``template_error``), refuses it
-                (``template_refused``), or exceeds a limit (``template_limit``).
+            BadRecordError: The template fails on this conversation
+                (``template_error``), refuses it (``template_refused``), or exceeds a
+                limit (``template_limit``).
             ConfigError: The template needs today's date, and none was given.
         """
         all_variables = {
@@ -67,7 +86,9 @@ class Program:
         return self._rendered(all_variables)
 
     def render_row(self, row: Mapping[str, Any]) -> RenderedChat:
-        """Render a row, whose fields are variables; raises the errors of :meth:`render`."""
+        """Render a row, whose fields are variables; raises the errors of
+        :meth:`render`.
+        """
         return self._rendered({**row, **self._variables})
 
     def _rendered(self, variables: dict[str, Any]) -> RenderedChat:
@@ -94,7 +115,9 @@ class Program:
             output.length += len(part)
             if output.length > self._limits.text:
                 raise template_error(
-                    BadRecordError, f" took more than {self._limits.text:,} characters", reason=LIMIT
+                    BadRecordError,
+                    f" took more than {self._limits.text:,} characters",
+                    reason=LIMIT,
                 )
         if output.starts:
             raise template_error(
@@ -105,7 +128,9 @@ class Program:
         return RenderedChat("".join(parts), tuple(output.marked))
 
     def _line_of(self, error: Exception) -> int:
-        """Return the line of the template in which an error was raised; 1 where it is not known."""
+        """Return the line of the template in which an error was raised; 1 where it
+        is not known.
+        """
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno or 1 for frame in frames if frame.filename == NAME]
         if not lines:
@@ -113,7 +138,9 @@ class Program:
         return self.compiled.template.get_corresponding_lineno(lines[-1])
 
     def _set_limits(self) -> None:
-        """Have the kernel end this process if the next rendering takes too long, and refuse it more memory."""
+        """Have the kernel end this process if the next rendering takes too long, and
+        refuse it more memory.
+        """
         seconds = int(time.process_time()) + 1 + self._limits.seconds
         _set_limit(resource.RLIMIT_CPU, seconds)
         _set_limit(resource.RLIMIT_AS, self._limits.memory)

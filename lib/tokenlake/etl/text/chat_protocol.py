@@ -1,4 +1,6 @@
-"""Names that this process and the one that renders templates share: requests, answers, limits and errors."""
+"""Names that this process and the one that renders templates share: requests,
+answers, limits and errors.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ class Limits:
 
     Attributes:
         seconds: Processor time in seconds, not time on the clock.
-        memory: Bytes of memory of the whole process that renders (where the system limits them: Linux does).
+        memory: Bytes of memory of the whole process that renders (where the system
+            limits them: Linux does).
         text: Characters of the result.
     """
 
@@ -56,8 +59,9 @@ class RenderedChat:
 
     Attributes:
         text: Text.
-        loss: Spans that count toward the loss, ascending and disjoint. Where no loss was requested: the spans that the
-            template itself marks as the assistant's, () without such marks.
+        loss: Spans that count toward the loss, ascending and disjoint. Where no loss
+            was requested: the spans that the template itself marks as the assistant's,
+            () without such marks.
     """
 
     text: str
@@ -86,8 +90,9 @@ def template_error(kind: type[_Error], problem: str, **details: Any) -> _Error:
 
     Args:
         kind: Class of the error.
-        problem: Rest of the message, which begins with a space or a comma. It is the detail ``template_problem``, so
-            that templates that are no chat templates can be called otherwise.
+        problem: Rest of the message, which begins with a space or a comma. It is the
+            detail ``template_problem``, so that templates that are no chat templates
+            can be called otherwise.
         details: Further details of the error.
     """
     return kind(f"the chat template{problem}", template_problem=problem, **details)

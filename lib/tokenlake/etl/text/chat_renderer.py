@@ -8,7 +8,12 @@ from typing import Any, Final, final
 from tokenlake.config.resolved import MESSAGES_FIELDS, ResolvedChat
 from tokenlake.errors import ConfigError
 from tokenlake.etl.sources.rows import Rows
-from tokenlake.etl.text.chat_messages import ConversationReader, in_field, tools_of, without_nulls
+from tokenlake.etl.text.chat_messages import (
+    ConversationReader,
+    in_field,
+    tools_of,
+    without_nulls,
+)
 from tokenlake.etl.text.chat_template import ChatTemplate
 from tokenlake.etl.text.conversations import Chat, Conversations
 from tokenlake.etl.text.renderer import Rendered
@@ -22,15 +27,20 @@ class ChatRenderer:
     """Renders conversations by a chat template.
 
     Args:
-        chat: Section ``chat``, with its template, and usually the field of the messages.
+        chat: Section ``chat``, with its template, and usually the field of the
+            messages.
         files: Files of the tokenizer.
-        special_tokens_in_text: Treatment of rows that spell a special token, ``fail`` or ``encode``.
+        special_tokens_in_text: Treatment of rows that spell a special token, ``fail``
+            or ``encode``.
 
     Raises:
-        ConfigError: The template cannot be used, or special tokens of rows should stay plain text.
+        ConfigError: The template cannot be used, or special tokens of rows should stay
+            plain text.
     """
 
-    def __init__(self, chat: ResolvedChat, files: TokenizerFiles, special_tokens_in_text: str) -> None:
+    def __init__(
+        self, chat: ResolvedChat, files: TokenizerFiles, special_tokens_in_text: str
+    ) -> None:
         check_mode(special_tokens_in_text)
         if chat.template is None:
             raise ConfigError(no_template(files.name, []))
@@ -69,7 +79,8 @@ class ChatRenderer:
         if self._chat.tools_field is not None:
             tools = rows.values(self._chat.tools_field)
         if not rows.has_objects:
-            # In columns every object has every key; a null there says that the row has none.
+            # In columns every object has every key; a null there says that the row has
+            # none.
             conversations = list(map(without_nulls, conversations))
             tools = list(map(without_nulls, tools))
 
@@ -79,7 +90,9 @@ class ChatRenderer:
         return self._conversations.render(conversations, tools, read)
 
     def _conversations_of(self, rows: Rows) -> tuple[Sequence[str], Sequence[Any]]:
-        """Return the field of each row's conversation, and its value: the first field that is not null."""
+        """Return the field of each row's conversation, and its value: the first
+        field that is not null.
+        """
         fields = MESSAGES_FIELDS
         if self._chat.messages_field is not None:
             fields = (self._chat.messages_field,)
@@ -94,7 +107,9 @@ class ChatRenderer:
         return names, conversations
 
     def _read(self, field: str, conversation: Any, tools: Any) -> Chat:
-        """Return the messages and the tools of a row; BadRecordError where they cannot be used."""
+        """Return the messages and the tools of a row; BadRecordError where they
+        cannot be used.
+        """
         with in_field(field):
             messages = self._reader.read(conversation)
         with in_field(str(self._chat.tools_field)):

@@ -1,14 +1,16 @@
-"""A chat template as a program, in Jinja's immutable sandbox with nothing in it but data.
+"""A chat template as a program, in Jinja's immutable sandbox with nothing in it but
+data.
 
-A template has no clock and no chance. It may test whether a value is missing (``is defined``, ``if``, ``for``,
-``default``), but neither a missing value nor a function, a generator or anything else that is no data ever becomes
-text. The block ``{% generation %} ... {% endgeneration %}`` marks the assistant's words. Limits of a template are set
+A template has no clock and no chance. It may test whether a value is missing (``is
+defined``, ``if``, ``for``, ``default``), but neither a missing value nor a function, a
+generator or anything else that is no data ever becomes text. The block ``{% generation
+%} ... {% endgeneration %}`` marks the assistant's words. Limits of a template are set
 from outside (:mod:`tokenlake.etl.text.chat_template`).
 
-For a skeleton (:mod:`tokenlake.etl.text.chat_server`) contents are symbols: objects that can be joined and
-stripped, and that raise :class:`LookedInto` when a template does anything else with them (reads their length or
-letters, compares them). The output of one is a mark: ``U+E000, sides on which it was stripped, index of the message,
-U+E001``.
+For a skeleton (:mod:`tokenlake.etl.text.chat_server`) contents are symbols: objects
+that can be joined and stripped, and that raise :class:`LookedInto` when a template does
+anything else with them (reads their length or letters, compares them). The output of
+one is a mark: ``U+E000, sides on which it was stripped, index of the message, U+E001``.
 """
 
 from __future__ import annotations
@@ -37,13 +39,26 @@ from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.filters import do_trim
 from jinja2.parser import Parser
-from jinja2.runtime import BlockReference, Context, LoopContext, Macro, TemplateReference
+from jinja2.runtime import (
+    BlockReference,
+    Context,
+    LoopContext,
+    Macro,
+    TemplateReference,
+)
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Cycler, Joiner, Namespace
 from jinja2.visitor import NodeTransformer
 
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.etl.text.chat_protocol import LEFT, MAX_TEMPLATE, RIGHT, CharSpan, Slot, template_error
+from tokenlake.etl.text.chat_protocol import (
+    LEFT,
+    MAX_TEMPLATE,
+    RIGHT,
+    CharSpan,
+    Slot,
+    template_error,
+)
 
 REFUSED: Final = "template_refused"
 """Reason of rows that a template itself refuses, by ``raise_exception``."""
@@ -53,11 +68,18 @@ ERROR: Final = "template_error"
 OPEN: Final = "\ue000"
 """First character of a mark."""
 NAME: Final = "<chat template>"
-# Filters that note the length of the output. Their names have blanks, so that no template can use them.
+# Filters that note the length of the output. Their names have blanks, so that no
+# template can use them.
 _BEGIN: Final = "generation begins"
 _END: Final = "generation ends"
 _OTHER_FILES: Final = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)
-_CAPTURING: Final = (nodes.Macro, nodes.CallBlock, nodes.FilterBlock, nodes.AssignBlock, nodes.Block)
+_CAPTURING: Final = (
+    nodes.Macro,
+    nodes.CallBlock,
+    nodes.FilterBlock,
+    nodes.AssignBlock,
+    nodes.Block,
+)
 _ESCAPING: Final = (nodes.EvalContextModifier, nodes.ScopedEvalContextModifier)
 _REMOVED_FILTERS: Final = ("random", "pprint", "urlize", "xmlattr")
 """Filters that depend on chance or on Python, or make markup for pages."""
@@ -76,10 +98,19 @@ _DATA_TYPES: Final = (
 )
 _JINJAS_NAMES: Final = {"loop", "caller", "varargs", "kwargs", "self", "super"}
 _FUNCTIONS: Final = (BuiltinMethodType, FunctionType, MethodType)
-_JINJAS_OWN: Final = (BlockReference, Cycler, Joiner, LoopContext, Macro, Namespace, TemplateReference)
+_JINJAS_OWN: Final = (
+    BlockReference,
+    Cycler,
+    Joiner,
+    LoopContext,
+    Macro,
+    Namespace,
+    TemplateReference,
+)
 
 
-# ---- parsing and marks -------------------------------------------------------------------------------------
+# ---- parsing and marks
+# -------------------------------------------------------------------------------------
 
 
 def _parsed(sandbox: Sandbox, text: str, learned: str | None = None) -> nodes.Template:
@@ -88,21 +119,25 @@ def _parsed(sandbox: Sandbox, text: str, learned: str | None = None) -> nodes.Te
     Args:
         sandbox: Environment.
         text: Text of the template.
-        learned: Variable that is marked wherever it is output, in a template without marks of its own.
+        learned: Variable that is marked wherever it is output, in a template without
+            marks of its own.
 
     Raises:
-        ConfigError: The template cannot be parsed, needs other files, or has marks at unknown places of the text.
+        ConfigError: The template cannot be parsed, needs other files, or has marks at
+            unknown places of the text.
     """
     if len(text) > MAX_TEMPLATE:
         raise template_error(
-            ConfigError, f" has {len(text):,} characters, at most {MAX_TEMPLATE:,} are allowed"
+            ConfigError,
+            f" has {len(text):,} characters, at most {MAX_TEMPLATE:,} are allowed",
         )
     with _compiling():
         tree = sandbox.parse(text)
     if learned is not None and not _has_marks(tree):
         tree = _OutputMarker(learned).visit(tree)
         tree.set_environment(sandbox)
-    # Templates that need other files, or whose marks lie in text that is captured first, cannot be used.
+    # Templates that need other files, or whose marks lie in text that is captured
+    # first, cannot be used.
     for node in tree.find_all(_OTHER_FILES):
         raise template_error(
             ConfigError,
@@ -125,7 +160,9 @@ def _compiling() -> Generator[None]:
     try:
         yield
     except jinja2.TemplateSyntaxError as error:
-        raise template_error(ConfigError, f", line {error.lineno}: {error.message}") from error
+        raise template_error(
+            ConfigError, f", line {error.lineno}: {error.message}"
+        ) from error
     except (RecursionError, SyntaxError, ValueError) as error:
         problem = f" cannot be compiled: {type(error).__name__}: {error}"
         raise template_error(ConfigError, problem) from error
@@ -180,13 +217,17 @@ class _GenerationBlock(Extension):
 
 
 def _marked(node: nodes.Node) -> list[nodes.Node]:
-    """Return a statement between the notes of the beginning and the end of its output."""
+    """Return a statement between the notes of the beginning and the end of its
+    output.
+    """
     return [_note(_BEGIN, node.lineno), node, _note(_END, node.lineno)]
 
 
 def _note(name: str, line: int) -> nodes.Node:
     """Return a statement that calls one of our two filters."""
-    return nodes.ExprStmt(nodes.Filter(nodes.Const(0), name, [], [], None, None)).set_lineno(line)
+    return nodes.ExprStmt(
+        nodes.Filter(nodes.Const(0), name, [], [], None, None)
+    ).set_lineno(line)
 
 
 @final
@@ -201,7 +242,9 @@ class _OutputMarker(NodeTransformer):
         self._name = name
 
     def visit_Output(self, node: nodes.Output) -> list[nodes.Node]:  # noqa: N802 (as Jinja calls it)
-        """Split an output into its expressions, so that marks can stand between them."""
+        """Split an output into its expressions, so that marks can stand between
+        them.
+        """
         parts: list[nodes.Node] = []
         for expression in node.nodes:
             part = nodes.Output([expression]).set_lineno(node.lineno)
@@ -269,11 +312,18 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """Output of the current rendering."""
         for name in _REMOVED_FILTERS:
             del self.filters[name]
-        self.filters = {name: _without_generators(function) for name, function in self.filters.items()}
+        self.filters = {
+            name: _without_generators(function)
+            for name, function in self.filters.items()
+        }
         self.filters |= {"tojson": _tojson, "trim": _trim, _BEGIN: _begin, _END: _end}
         self.tests["string"] = _is_string
         del self.globals["lipsum"]  # random words
-        self.globals |= {"namespace": _Namespace, "raise_exception": _refuse, "strftime_now": _no_clock}
+        self.globals |= {
+            "namespace": _Namespace,
+            "raise_exception": _refuse,
+            "strftime_now": _no_clock,
+        }
         self.globals |= {name: _Function(value) for name, value in self.globals.items()}
 
     def compiled(self, text: str, learned: str | None) -> Compiled:
@@ -281,10 +331,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
         Args:
             text: Text of the template.
-            learned: Variable that is marked wherever it is output, in a template without marks of its own.
+            learned: Variable that is marked wherever it is output, in a template
+                without marks of its own.
 
         Raises:
-            ConfigError: The template cannot be compiled, or its marks have no known place in the text.
+            ConfigError: The template cannot be compiled, or its marks have no known
+                place in the text.
         """
         tree = _parsed(self, text, learned)
         loaded_names: set[str] = set()
@@ -296,7 +348,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
         with _compiling():
             code = self.compile(tree, None, NAME)
         template = jinja2.Template.from_code(self, code, self.make_globals(None))
-        template.root_render_func.__globals__["str_join"] = _concat  # the operator `~` calls it
+        # The operator `~` calls it.
+        template.root_render_func.__globals__["str_join"] = _concat
         return Compiled(
             template=template,
             names=sorted(loaded_names - own_names - set(self.globals)),
@@ -309,17 +362,22 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return _closed(super().getattr(obj, attribute))
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        """Return ``obj[argument]``; the fields of a message, a dict, come before its methods."""
+        """Return ``obj[argument]``; the fields of a message, a dict, come before its
+        methods.
+        """
         if type(obj) is dict and type(argument) is str and argument in obj:
             return obj[argument]
         return _closed(super().getitem(obj, argument))
 
 
-# ---- values that are no text -------------------------------------------------------------------------------
+# ---- values that are no text
+# -------------------------------------------------------------------------------
 
 
 def _no_text(self: Any) -> NoReturn:
-    """Raise BadRecordError; this stands in the place of ``__str__`` and ``__repr__`` of values that are no data."""
+    """Raise BadRecordError; this stands in the place of ``__str__`` and ``__repr__``
+    of values that are no data.
+    """
     kind = getattr(self, "kind", type(self).__name__)
     raise template_error(
         BadRecordError,
@@ -330,7 +388,8 @@ def _no_text(self: Any) -> NoReturn:
 
 
 class NoData:
-    """A value that may be tested but is no text; it also stands for a value of a row that is no JSON.
+    """A value that may be tested but is no text; it also stands for a value of a row
+    that is no JSON.
 
     Args:
         kind: Name of the value's type.
@@ -373,7 +432,9 @@ class _Items(NoData):
 
 
 def forbid_text_of_jinjas_own() -> None:
-    """Make objects of Jinja raise an error instead of becoming text, in this process, which only renders templates."""
+    """Make objects of Jinja raise an error instead of becoming text, in this
+    process, which only renders templates.
+    """
     kinds: tuple[Any, ...] = _JINJAS_OWN
     for kind in kinds:
         kind.__str__ = kind.__repr__ = _no_text
@@ -393,7 +454,9 @@ class _Missing(jinja2.Undefined):
 
 @final
 class _Namespace(Namespace):
-    """Values that a template changes; names that begin with an underscore are Python's."""
+    """Values that a template changes; names that begin with an underscore are
+    Python's.
+    """
 
     def __init__(*args: Any, **kwargs: Any) -> None:
         for name in dict(*args[1:], **kwargs):
@@ -431,7 +494,9 @@ def _without_generators(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @jinja2.pass_context  # which also keeps Jinja from computing anything while it compiles
 def _finalized(_: Context, value: Any) -> Any:
-    """Return the text of a value that is output; BadRecordError for null and for values that are no data."""
+    """Return the text of a value that is output; BadRecordError for null and for
+    values that are no data.
+    """
     if value is None:
         raise template_error(
             BadRecordError,
@@ -445,19 +510,32 @@ def _finalized(_: Context, value: Any) -> Any:
     return value
 
 
-# ---- functions and filters ---------------------------------------------------------------------------------
+# ---- functions and filters
+# ---------------------------------------------------------------------------------
 
 
 def _tojson(
-    x: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+    x: Any,
+    ensure_ascii: bool = False,
+    indent: Any = None,
+    separators: Any = None,
+    sort_keys: bool = False,
 ) -> str:
     """Return the JSON of a value, with nothing escaped for a page."""
-    return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return json.dumps(
+        x,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
 
 
 def _refuse(message: Any = "") -> NoReturn:
     """Raise the error of a conversation that the template refuses."""
-    raise template_error(BadRecordError, f" refuses the conversation: {message}", reason=REFUSED)
+    raise template_error(
+        BadRecordError, f" refuses the conversation: {message}", reason=REFUSED
+    )
 
 
 def _no_clock(_format: Any = "") -> NoReturn:
@@ -471,7 +549,8 @@ def _no_clock(_format: Any = "") -> NoReturn:
 
 
 def with_clock(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return variables with ``strftime_now``, where it is one, as a function that gives this date.
+    """Return variables with ``strftime_now``, where it is one, as a function that gives
+    this date.
 
     Raises:
         ConfigError: It is no date.
@@ -488,11 +567,14 @@ def with_clock(variables: Mapping[str, Any]) -> dict[str, Any]:
     return {**variables, "strftime_now": _Function(date.strftime)}
 
 
-# ---- symbols -----------------------------------------------------------------------------------------------
+# ---- symbols
+# -----------------------------------------------------------------------------------------------
 
 
 class LookedInto(BaseException):
-    """A template looked into a content. It is no Exception, because Jinja's own functions would catch that."""
+    """A template looked into a content. It is no Exception, because Jinja's own
+    functions would catch that.
+    """
 
 
 def _raise_looked_into(*_: Any) -> NoReturn:
@@ -504,10 +586,11 @@ _refused: Any = _raise_looked_into
 
 @final
 class Symbol:
-    """A text of words and of contents that are not known yet, each assumed to hold more than blanks.
+    """A text of words and of contents that are not known yet, each assumed to hold more
+    than blanks.
 
-    It is no `str`, whose characters C code reads directly. All operations of a text but joining and stripping are
-    refused.
+    It is no `str`, whose characters C code reads directly. All operations of a text but
+    joining and stripping are refused.
 
     Args:
         parts: Words and slots, in order.
@@ -547,7 +630,9 @@ class Symbol:
         return Symbol(*rest, words) if words else Symbol(*rest).rstrip()
 
     __getattr__ = _refused
-    __str__ = __repr__ = __format__ = __bool__ = __int__ = __float__ = __index__ = __hash__ = _refused
+    __str__ = __repr__ = __format__ = __bool__ = __int__ = __float__ = __index__ = (
+        __hash__
+    ) = _refused
     __len__ = __iter__ = __contains__ = __getitem__ = _refused
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refused
 
@@ -562,7 +647,9 @@ def _parts(value: object) -> Sequence[str | Slot]:
 
 
 def _marked_text(symbol: Symbol) -> str:
-    """Return the text of a symbol in the output, with marks in the place of contents."""
+    """Return the text of a symbol in the output, with marks in the place of
+    contents.
+    """
     texts = [part if isinstance(part, str) else mark(*part) for part in _parts(symbol)]
     return "".join(texts)
 

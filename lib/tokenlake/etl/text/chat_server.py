@@ -1,17 +1,22 @@
-"""The process that renders templates, and finds the spans of a conversation that count toward the loss.
+"""The process that renders templates, and finds the spans of a conversation that count
+toward the loss.
 
-A line of JSON requests comes in, and a line of JSON goes out for every one of them. A template is opened once, under a
-name; requests with this name render conversations, or ask for a skeleton. All that a template does, it does in this
-process: the kernel ends it after too much time, and memory that it is refused ends it as well. The caller sees that
-from outside (:mod:`tokenlake.etl.text.render_process`).
+A line of JSON requests comes in, and a line of JSON goes out for every one of them. A
+template is opened once, under a name; requests with this name render conversations, or
+ask for a skeleton. All that a template does, it does in this process: the kernel ends
+it after too much time, and memory that it is refused ends it as well. The caller sees
+that from outside (:mod:`tokenlake.etl.text.render_process`).
 
-The assistant's turns count toward the loss: its words, its reasoning, the calls it makes, and the token that ends its
-turn; not the prompt that makes it speak (``<|im_start|>assistant``), nor blanks between that end and the next turn. A
-turn whose weight is 0 does not (:mod:`tokenlake.etl.text.chat_weights`).
+The assistant's turns count toward the loss: its words, its reasoning, the calls it
+makes, and the token that ends its turn; not the prompt that makes it speak
+(``<|im_start|>assistant``), nor blanks between that end and the next turn. A turn whose
+weight is 0 does not (:mod:`tokenlake.etl.text.chat_weights`).
 
-A template with ``{% generation %}`` marks these spans itself. For others, :mod:`tokenlake.etl.text.chat_turns` finds
-the turns, once for all conversations of a shape (:mod:`tokenlake.etl.text.chat_shapes`). A conversation is given to the
-template in the first of its forms (:mod:`tokenlake.etl.text.chat_forms`) of which the template leaves nothing out.
+A template with ``{% generation %}`` marks these spans itself. For others,
+:mod:`tokenlake.etl.text.chat_turns` finds the turns, once for all conversations of a
+shape (:mod:`tokenlake.etl.text.chat_shapes`). A conversation is given to the template
+in the first of its forms (:mod:`tokenlake.etl.text.chat_forms`) of which the template
+leaves nothing out.
 """
 
 from __future__ import annotations
@@ -39,7 +44,13 @@ from tokenlake.etl.text.chat_protocol import (
     Message,
     RenderedChat,
 )
-from tokenlake.etl.text.chat_sandbox import ERROR, OPEN, REFUSED, NoData, forbid_text_of_jinjas_own
+from tokenlake.etl.text.chat_sandbox import (
+    ERROR,
+    OPEN,
+    REFUSED,
+    NoData,
+    forbid_text_of_jinjas_own,
+)
 from tokenlake.etl.text.chat_shapes import Shapes
 from tokenlake.etl.text.chat_skeleton import skeleton
 from tokenlake.etl.text.chat_turns import (
@@ -63,7 +74,9 @@ _OTHER_FORM_REASONS: Final = (ERROR, REFUSED, NOT_RENDERED)
 
 @final
 class _SearchEndedError(Exception):
-    """The search for the turns of a conversation takes too long; the search does not catch this error."""
+    """The search for the turns of a conversation takes too long; the search does not
+    catch this error.
+    """
 
 
 @final
@@ -71,35 +84,50 @@ class ServedTemplate:
     """A template with its settings, which answers requests.
 
     Args:
-        settings: Settings of :class:`tokenlake.etl.text.chat_template.ChatTemplate` by name.
+        settings: Settings of :class:`tokenlake.etl.text.chat_template.ChatTemplate` by
+            name.
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
         variables = settings["variables"]
-        self.program = Program(settings["text"], variables, Limits(**settings["limits"]), settings["learned"])
+        self.program = Program(
+            settings["text"],
+            variables,
+            Limits(**settings["limits"]),
+            settings["learned"],
+        )
         self._loss: str | None = settings["loss"]
         self._tokens: list[str] = settings["special_tokens"]
         self._is_guarded: bool = settings["guarded"]
-        self._is_prompted = bool(variables.get("add_generation_prompt"))  # renderings end with a prompt
+        # Renderings end with a prompt.
+        self._is_prompted = bool(variables.get("add_generation_prompt"))
         self._learns_empty_reasoning: bool = settings["learn_empty_reasoning"]
         self._masks_reasoning: bool = settings["mask_reasoning"]
-        # A skeleton needs marks that only contents can make, and a template that cannot read its own output.
+        # A skeleton needs marks that only contents can make, and a template that cannot
+        # read its own output.
         own_text = settings["text"] + json.dumps(variables, ensure_ascii=False)
-        self._has_skeletons = OPEN not in own_text and not self.program.compiled.captures
+        self._has_skeletons = (
+            OPEN not in own_text and not self.program.compiled.captures
+        )
         self._search_end = math.inf  # in processor seconds of this process
-        self._shapes = Shapes(partial(self._text, add_generation_prompt=self._is_prompted))
+        self._shapes = Shapes(
+            partial(self._text, add_generation_prompt=self._is_prompted)
+        )
 
     def answer(self, operation: str, *arguments: Any) -> dict[str, Any]:
         """Return the answer to a request.
 
         Raises:
-            BadRecordError: The conversation cannot be rendered, or the spans that count toward the loss not be found.
+            BadRecordError: The conversation cannot be rendered, or the spans that count
+                toward the loss not be found.
         """
         self._search_end = time.process_time() + _SEARCH_SECONDS
         try:
             return self._answer(operation, arguments)
         except RecursionError as error:
-            raise BadRecordError("the conversation is nested too deeply", reason=ERROR) from error
+            raise BadRecordError(
+                "the conversation is nested too deeply", reason=ERROR
+            ) from error
         except _SearchEndedError as error:
             raise BadRecordError(
                 f"it took more than {_SEARCH_SECONDS} seconds of a processor to find the turns of the conversation "
@@ -109,7 +137,9 @@ class ServedTemplate:
             ) from error
 
     def _answer(self, operation: str, arguments: Sequence[Any]) -> dict[str, Any]:
-        """Return the answer to a request; :class:`ChatTemplate` has a method for each operation."""
+        """Return the answer to a request; :class:`ChatTemplate` has a method for
+        each operation.
+        """
         if operation == "skeleton":
             (roles,) = arguments
             return self._skeleton(roles)
@@ -132,7 +162,9 @@ class ServedTemplate:
         return dataclasses.asdict(rendered)
 
     def _skeleton(self, roles: Sequence[str]) -> dict[str, Any]:
-        """Return the skeleton of conversations of some roles; {} where there is none."""
+        """Return the skeleton of conversations of some roles; {} where there is
+        none.
+        """
         if not self._has_skeletons:
             return {}
         roles_skeleton = skeleton(roles, self.program.render, self._with_loss)
@@ -152,7 +184,9 @@ class ServedTemplate:
         )
 
     def _empty_blocks(self) -> tuple[str, ...]:
-        """Return the empty blocks of reasoning that prompts supply when a model is not to think."""
+        """Return the empty blocks of reasoning that prompts supply when a model is
+        not to think.
+        """
         if self._learns_empty_reasoning:
             return ()
         prompt = generation_prompt(self._text)
@@ -162,7 +196,8 @@ class ServedTemplate:
         for switch in THINKING_SWITCHES:
             if switch not in self.program.compiled.names:
                 continue
-            # The block is the text that the prompt gains when reasoning is switched off.
+            # The block is the text that the prompt gains when reasoning is switched
+            # off.
             unthinking_prompt = generation_prompt(self._text, **{switch: False})
             block = unthinking_prompt[len(prompt) :]
             if unthinking_prompt.startswith(prompt) and block.strip():
@@ -171,21 +206,30 @@ class ServedTemplate:
 
     @cached_property
     def _forgery_scan(self) -> ForgeryScan:
-        # Beside a conversation's texts stand tokens; beside those of a row, any words of the template.
+        # Beside a conversation's texts stand tokens; beside those of a row, any words
+        # of the template.
         return ForgeryScan(self.program.text, self._tokens, beside=self._loss is None)
 
-    # ---- renderings ----------------------------------------------------------------------------------------
+    # ---- renderings
+    # ----------------------------------------------------------------------------------------
 
-    def _text(self, messages: Sequence[Message], tools: list[Any] | None, **variables: Any) -> str:
+    def _text(
+        self, messages: Sequence[Message], tools: list[Any] | None, **variables: Any
+    ) -> str:
         """Render a conversation once more, to find its turns."""
         if time.process_time() > self._search_end:
             raise _SearchEndedError
         return self.program.render(messages, tools, **variables).text
 
     def _whole(
-        self, messages: Sequence[Message], tools: list[Any] | None, variables: dict[str, Any]
+        self,
+        messages: Sequence[Message],
+        tools: list[Any] | None,
+        variables: dict[str, Any],
     ) -> RenderedChat:
-        """Render a conversation of which nothing may be left out, without the spans that count toward the loss."""
+        """Render a conversation of which nothing may be left out, without the spans
+        that count toward the loss.
+        """
         is_prompted = bool(variables.get("add_generation_prompt"))
         finder = dataclasses.replace(self._finder, is_prompted=is_prompted)
 
@@ -196,52 +240,82 @@ class ServedTemplate:
 
         return _in_first_form(messages, render)
 
-    def _with_loss(self, messages: Sequence[Message], tools: list[Any] | None = None) -> RenderedChat:
+    def _with_loss(
+        self, messages: Sequence[Message], tools: list[Any] | None = None
+    ) -> RenderedChat:
         """Render a conversation with the spans that count toward the loss.
 
         Raises:
-            BadRecordError: As for :meth:`Program.render`; nothing counts (``nothing_to_learn``), or all of it does
-                (``everything_to_learn``), the spans cannot be found (``turns_not_found``), the template leaves out
-                a part of a turn (``not_rendered``) or puts a special token together (``special_token_in_text``).
+            BadRecordError: As for :meth:`Program.render`; nothing counts
+                (``nothing_to_learn``), or all of it does (``everything_to_learn``), the
+                spans cannot be found (``turns_not_found``), the template leaves out a
+                part of a turn (``not_rendered``) or puts a special token together
+                (``special_token_in_text``).
         """
         return _in_first_form(messages, partial(self._form_with_loss, tools=tools))
 
-    def _form_with_loss(self, messages: Sequence[Message], tools: list[Any] | None) -> RenderedChat:
-        """Render a conversation in one form; BadRecordError as for :meth:`_with_loss`."""
+    def _form_with_loss(
+        self, messages: Sequence[Message], tools: list[Any] | None
+    ) -> RenderedChat:
+        """Render a conversation in one form; BadRecordError as for
+        :meth:`_with_loss`.
+        """
         rendered = self._render(messages, tools)
         if self._loss is None:
-            self._require_rendered(rendered.text, messages, tools, _special_turns(messages))
+            self._require_rendered(
+                rendered.text, messages, tools, _special_turns(messages)
+            )
             return rendered
         if self._is_guarded:
-            self._forgery_scan.check(rendered.text, [messages, tools], lambda row: self._render(*row))
+            self._forgery_scan.check(
+                rendered.text, [messages, tools], lambda row: self._render(*row)
+            )
         if self._loss == "all":
             return self._learning_all(rendered.text, messages, tools)
         return self._learning_assistant(rendered, messages, tools)
 
-    def _render(self, messages: Sequence[Message], tools: list[Any] | None) -> RenderedChat:
-        return self.program.render(messages, tools, add_generation_prompt=self._is_prompted)
+    def _render(
+        self, messages: Sequence[Message], tools: list[Any] | None
+    ) -> RenderedChat:
+        return self.program.render(
+            messages, tools, add_generation_prompt=self._is_prompted
+        )
 
     def _require_rendered(
-        self, text: str, messages: Sequence[Message], tools: list[Any] | None, turns: Sequence[int]
+        self,
+        text: str,
+        messages: Sequence[Message],
+        tools: list[Any] | None,
+        turns: Sequence[int],
     ) -> None:
         """Require that the template leaves out nothing of some turns."""
 
-        def check(rendered: str, shape_messages: Sequence[Message]) -> tuple[CharSpan, ...]:
+        def check(
+            rendered: str, shape_messages: Sequence[Message]
+        ) -> tuple[CharSpan, ...]:
             self._finder.require_rendered(rendered, shape_messages, tools, turns)
             return ()
 
         if turns:
             self._shapes.spans(f"rendered {turns}", text, messages, tools, check)
 
-    # ---- loss on the assistant's turns ---------------------------------------------------------------------
+    # ---- loss on the assistant's turns
+    # ---------------------------------------------------------------------
 
     def _learning_assistant(
-        self, rendered: RenderedChat, messages: Sequence[Message], tools: list[Any] | None
+        self,
+        rendered: RenderedChat,
+        messages: Sequence[Message],
+        tools: list[Any] | None,
     ) -> RenderedChat:
-        """Return a rendering with the spans of the assistant's turns that are learned."""
+        """Return a rendering with the spans of the assistant's turns that are
+        learned.
+        """
         text = rendered.text
         spoken_turns = list(assistant_turns(messages))
-        learned_turns = [index for index in spoken_turns if is_learned(messages[index]) is not False]
+        learned_turns = [
+            index for index in spoken_turns if is_learned(messages[index]) is not False
+        ]
         special_turns = _special_turns(messages)
         if self.program.compiled.marked:
             self._require_rendered(text, messages, tools, special_turns)
@@ -249,17 +323,27 @@ class ServedTemplate:
         else:
             loss = self._turn_spans(text, messages, tools, learned_turns)
             # Finding the spans of a turn has shown that it is rendered.
-            other_turns = [index for index in special_turns if index not in learned_turns]
+            other_turns = [
+                index for index in special_turns if index not in learned_turns
+            ]
             self._require_rendered(text, messages, tools, other_turns)
         _require_some_loss(text, loss, spoken_turns, learned_turns)
         return RenderedChat(text, loss)
 
     def _turn_spans(
-        self, text: str, messages: Sequence[Message], tools: list[Any] | None, turns: Sequence[int]
+        self,
+        text: str,
+        messages: Sequence[Message],
+        tools: list[Any] | None,
+        turns: Sequence[int],
     ) -> tuple[CharSpan, ...]:
-        """Return the spans of some of the assistant's turns, in a template without marks."""
+        """Return the spans of some of the assistant's turns, in a template without
+        marks.
+        """
 
-        def find(rendered: str, shape_messages: Sequence[Message]) -> tuple[CharSpan, ...]:
+        def find(
+            rendered: str, shape_messages: Sequence[Message]
+        ) -> tuple[CharSpan, ...]:
             return self._finder.spans(rendered, shape_messages, tools, turns)
 
         return self._shapes.spans(f"turns {turns}", text, messages, tools, find)
@@ -271,7 +355,9 @@ class ServedTemplate:
         tools: list[Any] | None,
         learned_turns: Sequence[int],
     ) -> tuple[CharSpan, ...]:
-        """Return the spans that the template marks, without those of turns and reasoning that are not learned."""
+        """Return the spans that the template marks, without those of turns and
+        reasoning that are not learned.
+        """
         text = rendered.text
         spans = list(rendered.loss)
         for index in assistant_turns(messages):
@@ -294,22 +380,33 @@ class ServedTemplate:
             spans = remaining
         return tuple(spans)
 
-    # ---- loss on all turns ---------------------------------------------------------------------------------
+    # ---- loss on all turns
+    # ---------------------------------------------------------------------------------
 
-    def _learning_all(self, text: str, messages: Sequence[Message], tools: list[Any] | None) -> RenderedChat:
-        """Return a text with loss on all of it but turns and reasoning that are not learned."""
+    def _learning_all(
+        self, text: str, messages: Sequence[Message], tools: list[Any] | None
+    ) -> RenderedChat:
+        """Return a text with loss on all of it but turns and reasoning that are not
+        learned.
+        """
         if not text:
-            raise BadRecordError("the chat template renders no text", reason="nothing_to_learn")
+            raise BadRecordError(
+                "the chat template renders no text", reason="nothing_to_learn"
+            )
         self._require_rendered(text, messages, tools, _special_turns(messages))
         spans: list[CharSpan] = [(0, len(text))]
         for index, message in enumerate(messages):
-            hole = self._hole(text, messages, tools, index, is_masked=is_learned(message) is False)
+            hole = self._hole(
+                text, messages, tools, index, is_masked=is_learned(message) is False
+            )
             remaining: list[CharSpan] = []
             for span in spans:
                 remaining += without(span, hole)
             spans = remaining
         if not spans:
-            raise BadRecordError("no turn counts toward the loss", reason="nothing_to_learn")
+            raise BadRecordError(
+                "no turn counts toward the loss", reason="nothing_to_learn"
+            )
         return RenderedChat(text, tuple(spans))
 
     def _hole(
@@ -321,9 +418,13 @@ class ServedTemplate:
         *,
         is_masked: bool,
     ) -> CharSpan | None:
-        """Return the part of a turn that is not learned where all others are: the turn, its reasoning, or None."""
+        """Return the part of a turn that is not learned where all others are: the
+        turn, its reasoning, or None.
+        """
         if messages[index].get("role") != ASSISTANT:
-            return self._finder.words(text, messages, tools, index) if is_masked else None
+            return (
+                self._finder.words(text, messages, tools, index) if is_masked else None
+            )
         if not is_masked and not self._masks_reasoning:
             return None
         finder = dataclasses.replace(self._finder, masks_reasoning=False)
@@ -334,11 +435,18 @@ class ServedTemplate:
 
 
 def _require_some_loss(
-    text: str, loss: Sequence[CharSpan], spoken_turns: Sequence[int], learned_turns: Sequence[int]
+    text: str,
+    loss: Sequence[CharSpan],
+    spoken_turns: Sequence[int],
+    learned_turns: Sequence[int],
 ) -> None:
-    """Require that a part of a text counts toward the loss, and not all of it; BadRecordError otherwise."""
+    """Require that a part of a text counts toward the loss, and not all of it;
+    BadRecordError otherwise.
+    """
     if not spoken_turns:
-        raise BadRecordError("the conversation has no turn of an assistant", reason="nothing_to_learn")
+        raise BadRecordError(
+            "the conversation has no turn of an assistant", reason="nothing_to_learn"
+        )
     if not learned_turns:
         raise BadRecordError(
             "no turn of the assistant counts toward the loss: each has weight: 0, train: false, loss: false or "
@@ -346,7 +454,10 @@ def _require_some_loss(
             reason="nothing_to_learn",
         )
     if not loss:
-        raise BadRecordError("the chat template marks no text as the assistant's", reason="nothing_to_learn")
+        raise BadRecordError(
+            "the chat template marks no text as the assistant's",
+            reason="nothing_to_learn",
+        )
     if sum(stop - start for start, stop in loss) == len(text):
         raise BadRecordError(
             "the whole text is the assistant's, so the loss mask would cover everything; set chat.loss: all if that "
@@ -359,7 +470,8 @@ def _in_first_form(messages: Sequence[Message], render: RenderForm) -> RenderedC
     """Return the rendering of the first form of a conversation that the template takes.
 
     Raises:
-        BadRecordError: The template takes none; the error names a part that is left out, where that is the problem.
+        BadRecordError: The template takes none; the error names a part that is left
+            out, where that is the problem.
     """
     first_error: BadRecordError | None = None
     first_loss: BadRecordError | None = None
@@ -383,14 +495,16 @@ def _special_turns(messages: Sequence[Message]) -> list[int]:
     return [index for index, message in enumerate(messages) if is_special(message)]
 
 
-# ---- the process -------------------------------------------------------------------------------------------
+# ---- the process
+# -------------------------------------------------------------------------------------------
 
 
 def main() -> None:
     """Answer requests until the input ends."""
     forbid_text_of_jinjas_own()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # Answers have the standard output for themselves; a template's output goes to the errors.
+    # Answers have the standard output for themselves; a template's output goes to the
+    # errors.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     templates: dict[str, ServedTemplate] = {}
@@ -405,7 +519,10 @@ def main() -> None:
 
 
 def _answer(
-    templates: dict[str, ServedTemplate], name: str, operation: str, arguments: list[Any]
+    templates: dict[str, ServedTemplate],
+    name: str,
+    operation: str,
+    arguments: list[Any],
 ) -> dict[str, Any]:
     """Return the answer to a request, or its error."""
     try:
@@ -419,7 +536,9 @@ def _answer(
 
 
 def _value_of(fields: dict[str, Any]) -> Any:
-    """Return an object of a request, or the value that stands for one that is no JSON."""
+    """Return an object of a request, or the value that stands for one that is no
+    JSON.
+    """
     if NO_DATA in fields:
         return NoData(cast("str", fields[NO_DATA]))
     return fields

@@ -1,8 +1,11 @@
-"""Conversations of the same shape, whose turns lie at the same places between their words.
+"""Conversations of the same shape, whose turns lie at the same places between their
+words.
 
-A shape is a conversation with marks in the place of all words. Spans that are found once for a shape hold for every
-conversation whose rendering is that of the shape with the words put in. Each rendering is compared with that, so a
-template that renders some words in another way is noticed, and the spans of such a conversation are found by itself.
+A shape is a conversation with marks in the place of all words. Spans that are found
+once for a shape hold for every conversation whose rendering is that of the shape with
+the words put in. Each rendering is compared with that, so a template that renders some
+words in another way is noticed, and the spans of such a conversation are found by
+itself.
 """
 
 from __future__ import annotations
@@ -45,7 +48,8 @@ class _TurnShape:
     spans: tuple[CharSpan, ...]
 
     def spans_in(self, text: str, words: dict[str, str]) -> tuple[CharSpan, ...] | None:
-        """Return the spans in the rendering of a conversation of this shape; None where it is not the shape's.
+        """Return the spans in the rendering of a conversation of this shape; None where
+        it is not the shape's.
 
         Args:
             text: Rendering of the conversation.
@@ -65,7 +69,9 @@ class _TurnShape:
         return bisect_right(self.starts, place) - 1
 
     def _moved(self, place: int, piece_starts: list[int]) -> int:
-        """Return the place in a text, whose pieces begin at `piece_starts`, of a place in the shape."""
+        """Return the place in a text, whose pieces begin at `piece_starts`, of a
+        place in the shape.
+        """
         part = self.part_at(place)
         return piece_starts[part] + place - self.starts[part]
 
@@ -83,12 +89,19 @@ class Shapes:
         render: Renderer of ``(messages, tools)``.
     """
 
-    def __init__(self, render: Callable[[Sequence[Message], list[Any] | None], str]) -> None:
+    def __init__(
+        self, render: Callable[[Sequence[Message], list[Any] | None], str]
+    ) -> None:
         self._render = render
         self._shapes: dict[bytes, _TurnShape | None] = {}
 
     def spans(
-        self, purpose: str, text: str, messages: Sequence[Message], tools: list[Any] | None, find: Find
+        self,
+        purpose: str,
+        text: str,
+        messages: Sequence[Message],
+        tools: list[Any] | None,
+        find: Find,
     ) -> tuple[CharSpan, ...]:
         """Return the spans of a conversation, by its shape where that is possible.
 
@@ -120,9 +133,15 @@ class Shapes:
         return spans
 
     def _shape(
-        self, purpose: str, messages: Sequence[Message], tools: list[Any] | None, find: Find
+        self,
+        purpose: str,
+        messages: Sequence[Message],
+        tools: list[Any] | None,
+        find: Find,
     ) -> _TurnShape | None:
-        """Return the shape of marked messages; None where it has no spans that could be moved."""
+        """Return the shape of marked messages; None where it has no spans that could
+        be moved.
+        """
         text = json.dumps([purpose, messages, tools], default=_kind_of)
         key = hashlib.blake2b(text.encode(), digest_size=16).digest()
         if key not in self._shapes:
@@ -135,7 +154,9 @@ class Shapes:
     def _new_shape(
         self, messages: Sequence[Message], tools: list[Any] | None, find: Find
     ) -> _TurnShape | None:
-        """Return the shape of marked messages; None where the template fails, or a span ends inside a mark."""
+        """Return the shape of marked messages; None where the template fails, or a
+        span ends inside a mark.
+        """
         try:
             rendered = self._render(messages, tools)
             spans = find(rendered, messages)
@@ -150,11 +171,15 @@ class Shapes:
 
 
 def _kind_of(value: Any) -> str:
-    """Return the text in a key of a value that is no JSON, of which a template sees nothing but its kind."""
+    """Return the text in a key of a value that is no JSON, of which a template sees
+    nothing but its kind.
+    """
     return f"{NO_DATA} {value.kind}"
 
 
 def _has_words_alone(message: Message) -> bool:
-    """Return whether a message has neither calls nor parts, whose forms may depend on their words."""
+    """Return whether a message has neither calls nor parts, whose forms may depend
+    on their words.
+    """
     has_calls = "tool_calls" in message or "function_call" in message
     return not has_calls and not isinstance(message.get("content"), list)

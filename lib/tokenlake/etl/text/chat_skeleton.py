@@ -1,7 +1,10 @@
-"""Skeletons: the words of a template around the contents of conversations of the same roles.
+"""Skeletons: the words of a template around the contents of conversations of the same
+roles.
 
-1. Render the roles with symbols as contents; a template that looks into one has no skeleton.
-2. Render them once more with marks as contents, which gives the spans that count toward the loss.
+1. Render the roles with symbols as contents; a template that looks into one has no
+   skeleton.
+2. Render them once more with marks as contents, which gives the spans that count toward
+   the loss.
 3. Both texts must be equal but for the sides on which contents are stripped.
 4. Cut the text at the marks, and the words where spans begin and end.
 """
@@ -14,7 +17,13 @@ from itertools import pairwise
 from typing import Final
 
 from tokenlake.errors import TokenlakeError
-from tokenlake.etl.text.chat_protocol import CharSpan, Message, RenderedChat, Skeleton, Slot
+from tokenlake.etl.text.chat_protocol import (
+    CharSpan,
+    Message,
+    RenderedChat,
+    Skeleton,
+    Slot,
+)
 from tokenlake.etl.text.chat_sandbox import OPEN, LookedInto, Symbol, mark
 
 _MARK: Final = re.compile(f"{OPEN}([0-3])([0-9]+)\ue001")
@@ -26,7 +35,8 @@ RenderMessages = Callable[[Sequence[Message]], RenderedChat]
 def skeleton(
     roles: Sequence[str], render_plain: RenderMessages, render_with_loss: RenderMessages
 ) -> Skeleton | None:
-    """Return the skeleton of conversations of some roles; None where each must be rendered by itself.
+    """Return the skeleton of conversations of some roles; None where each must be
+    rendered by itself.
 
     Args:
         roles: Roles of the messages.

@@ -8,10 +8,20 @@ from typing import Any, Final, Literal, cast, final
 from tokenlake.config.resolved import MESSAGES_FIELDS
 from tokenlake.errors import BadRecordError
 from tokenlake.etl.sources.rows import Row
-from tokenlake.etl.text.chat_messages import ConversationReader, in_field, tools_of, without_nulls
+from tokenlake.etl.text.chat_messages import (
+    ConversationReader,
+    in_field,
+    tools_of,
+    without_nulls,
+)
 from tokenlake.etl.text.chat_template import ChatTemplate
 from tokenlake.etl.text.special_token_guard import SpecialTokenGuard
-from tokenlake.etl.text.template_choice import DEFAULT, check_mode, chosen_template, named_tokens
+from tokenlake.etl.text.template_choice import (
+    DEFAULT,
+    check_mode,
+    chosen_template,
+    named_tokens,
+)
 from tokenlake.etl.text.transform import Transform
 from tokenlake.etl.tokenizers.files import files_of
 
@@ -24,19 +34,26 @@ class ChatTemplateTransform(Transform):
 
     Args:
         tokenizer: Hub id, path, or a tokenizer of transformers.
-        messages_field: Field of the conversation; a row that lacks it may have it in `conversations` or `conversation`.
+        messages_field: Field of the conversation; a row that lacks it may have it in
+            `conversations` or `conversation`.
         output_field: Field for the text; a row that has it already is an error.
-        tools: JSON schemas for all rows; None for those in each row's own field `tools`.
-        convert_from_value_format: True to read turns of ShareGPT, ``{"from", "value"}``, too.
-        drop_messages: True to leave the conversation (and the row's tools) out of the new row.
+        tools: JSON schemas for all rows; None for those in each row's own field
+            `tools`.
+        convert_from_value_format: True to read turns of ShareGPT, ``{"from",
+            "value"}``, too.
+        drop_messages: True to leave the conversation (and the row's tools) out of the
+            new row.
         role_mapping: {role in the data: role in the template}, beside the usual ones.
-        template: Template in the place of the tokenizer's: Jinja text, the path of a file, or the name of one of the
-            tokenizer's templates.
+        template: Template in the place of the tokenizer's: Jinja text, the path of a
+            file, or the name of one of the tokenizer's templates.
         template_kwargs: Further variables of the template.
-        add_generation_prompt: True to end with the beginning of the assistant's next turn.
-        special_tokens_in_text: Treatment of rows that spell a special token: ``fail`` makes such a row an error;
-            ``encode`` keeps it, and it becomes a control token when the text is tokenized.
-        drop_nulls: True to take nulls inside objects for missing fields, as rows of Parquet and Arrow have them.
+        add_generation_prompt: True to end with the beginning of the assistant's next
+            turn.
+        special_tokens_in_text: Treatment of rows that spell a special token: ``fail``
+            makes such a row an error; ``encode`` keeps it, and it becomes a control
+            token when the text is tokenized.
+        drop_nulls: True to take nulls inside objects for missing fields, as rows of
+            Parquet and Arrow have them.
 
     Raises:
         ConfigError: No template is found, or it cannot be used.
@@ -67,12 +84,17 @@ class ChatTemplateTransform(Transform):
         check_mode(special_tokens_in_text)
         files = files_of(tokenizer)
         own_templates = getattr(tokenizer, "chat_template", None)
-        if isinstance(own_templates, dict):  # an object of transformers with several templates
+        # An object of transformers with several templates.
+        if isinstance(own_templates, dict):
             template = template or cast("dict[str, str]", own_templates).get(DEFAULT)
         variables = {**named_tokens(files), **(template_kwargs or {})}
-        self._template = ChatTemplate(chosen_template(template, files), variables=variables)
+        self._template = ChatTemplate(
+            chosen_template(template, files), variables=variables
+        )
         self._guard = SpecialTokenGuard.of(files, special_tokens_in_text)
-        self._reader = ConversationReader(role_mapping, value_format=convert_from_value_format)
+        self._reader = ConversationReader(
+            role_mapping, value_format=convert_from_value_format
+        )
         self._fields = tuple(dict.fromkeys((messages_field, *MESSAGES_FIELDS)))
         self._output_field = output_field
         self._drops_messages = drop_messages
@@ -88,7 +110,8 @@ class ChatTemplateTransform(Transform):
         """Return the row with its text.
 
         Raises:
-            BadRecordError: The row has no conversation, or none that can be rendered; `details` hold the reason.
+            BadRecordError: The row has no conversation, or none that can be rendered;
+                `details` hold the reason.
         """
         field = self._field(example)
         if field is None:
@@ -121,7 +144,9 @@ class ChatTemplateTransform(Transform):
         return new_row
 
     def _without_conversation(self, row: Row, field: str) -> Row:
-        """Return a copy of the row, without its conversation and its own tools where these are dropped."""
+        """Return a copy of the row, without its conversation and its own tools where
+        these are dropped.
+        """
         if not self._drops_messages:
             return dict(row)
         dropped = (field, TOOLS_FIELD) if self._tools is None else (field,)
@@ -134,7 +159,8 @@ class ChatTemplateTransform(Transform):
 
 @final
 class MaybeApplyChatTemplate(Transform):
-    """Puts rows that have a conversation through the chat template, and leaves the others as they are.
+    """Puts rows that have a conversation through the chat template, and leaves the
+    others as they are.
 
     Args:
         tokenizer: Hub id, path, or a tokenizer of transformers.

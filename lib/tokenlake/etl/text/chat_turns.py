@@ -1,26 +1,31 @@
 """Where the turns of a conversation lie in its rendering.
 
-A template makes one text and does not tell its turns apart. So each turn is found by marks
-(:mod:`tokenlake.etl.text.chat_marks`): the conversation is rendered once more with marks in the place of one turn's
-words, and the difference between both texts is the words. It does not matter then if a template renders a turn
-differently when others follow, because both texts hold the whole conversation.
+A template makes one text and does not tell its turns apart. So each turn is found by
+marks (:mod:`tokenlake.etl.text.chat_marks`): the conversation is rendered once more
+with marks in the place of one turn's words, and the difference between both texts is
+the words. It does not matter then if a template renders a turn differently when others
+follow, because both texts hold the whole conversation.
 
     text     <|im_start|>user\\nhi<|im_end|>\\n<|im_start|>assistant\\nhello<|im_end|>\\n
     marked   <|im_start|>user\\nhi<|im_end|>\\n<|im_start|>assistant\\nQzVe0x<|im_end|>\\n
                                                                    words
 
-1. The turn *begins* behind the generation prompt: the conversation before the turn is rendered with the prompt, and the
-   text is compared as far as both agree. Where earlier turns differ, both are compared from the end of the words
-   of the turn before. In a template without a prompt only the words themselves tell a header from the turn, so the turn
-   begins with its words.
-2. An empty block of reasoning that the prompt supplies when a model is not to think is a part of the prompt.
-3. The turn *ends* where the conversation up to it ends. Where that is rendered differently when others follow, it ends
-   with the first special token behind the words.
+1. The turn *begins* behind the generation prompt: the conversation before the turn is
+   rendered with the prompt, and the text is compared as far as both agree. Where
+   earlier turns differ, both are compared from the end of the words of the turn before.
+   In a template without a prompt only the words themselves tell a header from the turn,
+   so the turn begins with its words.
+2. An empty block of reasoning that the prompt supplies when a model is not to think is
+   a part of the prompt.
+3. The turn *ends* where the conversation up to it ends. Where that is rendered
+   differently when others follow, it ends with the first special token behind the
+   words.
 
 Blanks behind a special token that ends a turn do not count toward the loss.
 
-Most templates render the beginning of a conversation as they render it alone. Where that holds for a turn, steps 1
-and 3 give both its ends, and one rendering with marks in all turns shows that nothing is left out.
+Most templates render the beginning of a conversation as they render it alone. Where
+that holds for a turn, steps 1 and 3 give both its ends, and one rendering with marks in
+all turns shows that nothing is left out.
 """
 
 from __future__ import annotations
@@ -32,7 +37,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final, final
 
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.etl.text.chat_marks import Item, MarkedTurn, Render, calls_of, mark_turn, unused_salt
+from tokenlake.etl.text.chat_marks import (
+    Item,
+    MarkedTurn,
+    Render,
+    calls_of,
+    mark_turn,
+    unused_salt,
+)
 from tokenlake.etl.text.chat_protocol import UNFOUND, CharSpan, Message
 from tokenlake.etl.text.chat_weights import ASSISTANT
 from tokenlake.etl.text.common_text import shared_end_length, shared_length
@@ -41,11 +53,14 @@ from tokenlake.etl.text.plain_data import texts_in
 NOT_RENDERED: Final = "not_rendered"
 """Reason of rows of which the template leaves something out."""
 THINKING_SWITCHES: Final = ("enable_thinking", "thinking")
-"""Variables that switch reasoning on; false makes a prompt supply an empty block of reasoning."""
+"""Variables that switch reasoning on; false makes a prompt supply an empty block of
+reasoning.
+"""
 
 _CALL_FIELDS: Final = ("tool_calls", "function_call")
 _REMEDY: Final = "mark the assistant's turns in the template with {% generation %}, or set chat.loss: all"
-# A prompt may end with these, and a turn need not begin with them: blanks, and tags around empty reasoning.
+# A prompt may end with these, and a turn need not begin with them: blanks, and tags
+# around empty reasoning.
 _TAG: Final = r"</?think(?:ing)?>|\[/?THINK\]"
 _ENDS_IN_TAGS: Final = re.compile(rf"(?:{_TAG}|\s)*\Z")
 _TAG_OR_BLANK: Final = re.compile(rf"{_TAG}|\s")
@@ -57,7 +72,8 @@ class TurnFinder:
     """Finds turns in the renderings of one template.
 
     Attributes:
-        render: Renderer of ``(messages, tools, **variables)``; BadRecordError where the template fails.
+        render: Renderer of ``(messages, tools, **variables)``; BadRecordError where the
+            template fails.
         endings: Texts of the special tokens.
         has_prompt: Whether the template reads ``add_generation_prompt``.
         is_prompted: Whether renderings end with a generation prompt.
@@ -75,7 +91,11 @@ class TurnFinder:
     masks_reasoning: bool = False
 
     def spans(
-        self, text: str, messages: Sequence[Message], tools: list[Any] | None, turns: Sequence[int]
+        self,
+        text: str,
+        messages: Sequence[Message],
+        tools: list[Any] | None,
+        turns: Sequence[int],
     ) -> tuple[CharSpan, ...]:
         """Return the spans of some of the assistant's turns that count toward the loss.
 
@@ -86,14 +106,15 @@ class TurnFinder:
             turns: Indices of the turns, ascending.
 
         Raises:
-            BadRecordError: The template leaves out a part of a turn (``not_rendered``), or a turn cannot be found in
-                the text (``turns_not_found``).
+            BadRecordError: The template leaves out a part of a turn (``not_rendered``),
+                or a turn cannot be found in the text (``turns_not_found``).
         """
         conversation = _Conversation(self, text, messages, tools)
         marked_turns = conversation.rendered(turns)
         spans: list[CharSpan] = []
         for index in turns:
-            # Most turns are rendered as the beginning of the conversation alone; the others are searched.
+            # Most turns are rendered as the beginning of the conversation alone; the
+            # others are searched.
             turn: CharSpan | None = None
             if index in marked_turns:
                 turn = conversation.stable_turn(index, marked_turns[index])
@@ -105,28 +126,48 @@ class TurnFinder:
                     f"that count toward the loss cannot be found: {_REMEDY}",
                     reason=UNFOUND,
                 )
-            hidden = conversation.reasoning(index, turn) if self.masks_reasoning else None
+            hidden = (
+                conversation.reasoning(index, turn) if self.masks_reasoning else None
+            )
             spans += without(turn, hidden)
         return tuple(spans)
 
     def words(
-        self, text: str, messages: Sequence[Message], tools: list[Any] | None, index: int
+        self,
+        text: str,
+        messages: Sequence[Message],
+        tools: list[Any] | None,
+        index: int,
     ) -> CharSpan | None:
-        """Return the span of the words of a turn of any role; None where the text holds none of them."""
+        """Return the span of the words of a turn of any role; None where the text
+        holds none of them.
+        """
         return _Conversation(self, text, messages, tools).words(index)
 
     def reasoning(
-        self, text: str, messages: Sequence[Message], tools: list[Any] | None, index: int, turn: CharSpan
+        self,
+        text: str,
+        messages: Sequence[Message],
+        tools: list[Any] | None,
+        index: int,
+        turn: CharSpan,
     ) -> CharSpan | None:
-        """Return the span of a turn's reasoning, up to the answer; None where none is rendered."""
+        """Return the span of a turn's reasoning, up to the answer; None where none
+        is rendered.
+        """
         return _Conversation(self, text, messages, tools).reasoning(index, turn)
 
     def require_rendered(
-        self, text: str, messages: Sequence[Message], tools: list[Any] | None, turns: Sequence[int]
+        self,
+        text: str,
+        messages: Sequence[Message],
+        tools: list[Any] | None,
+        turns: Sequence[int],
     ) -> None:
         """Require that the text holds all parts of some turns.
 
-        A part that a template renders only while its turn is the last one (reasoning) may be missing.
+        A part that a template renders only while its turn is the last one (reasoning)
+        may be missing.
 
         Raises:
             BadRecordError: A part is missing (``not_rendered``).
@@ -153,8 +194,8 @@ class _Extent:
         start: Index of the first character.
         stop: Index behind the last character.
         first: First piece of the turn in the text.
-        quote: Number of characters behind the last mark that the text does not have behind the words, such as a
-            quotation mark where an argument is a number.
+        quote: Number of characters behind the last mark that the text does not have
+            behind the words, such as a quotation mark where an argument is a number.
     """
 
     start: int
@@ -172,7 +213,8 @@ class _LastWords:
         end: Index in the text behind the words.
         messages: Messages before the turn, with these words marked.
         mark: Last mark of them.
-        quote: Number of characters behind the mark that the text does not have behind the words.
+        quote: Number of characters behind the mark that the text does not have behind
+            the words.
     """
 
     end: int
@@ -192,7 +234,8 @@ class _Conversation:
         messages: Messages of the conversation.
         tools: Tools of the conversation.
         salt: Beginning of the marks.
-        beginnings: Renderings of the first messages, by their number, with and without the prompt.
+        beginnings: Renderings of the first messages, by their number, with and without
+            the prompt.
     """
 
     finder: TurnFinder
@@ -200,13 +243,17 @@ class _Conversation:
     messages: Sequence[Message]
     tools: list[Any] | None
     salt: str = ""
-    beginnings: dict[tuple[int, bool], str] = field(default_factory=dict[tuple[int, bool], str])
+    beginnings: dict[tuple[int, bool], str] = field(
+        default_factory=dict[tuple[int, bool], str]
+    )
 
     def __post_init__(self) -> None:
         self.salt = unused_salt([self.text, self.messages, self.tools])
 
     def rendered(self, turns: Sequence[int]) -> dict[int, MarkedTurn]:
-        """Return the turns, marked, of which the template leaves nothing out, by one rendering for all."""
+        """Return the turns, marked, of which the template leaves nothing out, by one
+        rendering for all.
+        """
         marked: dict[int, MarkedTurn] = {}
         messages = list(self.messages)
         for index in turns:
@@ -216,10 +263,15 @@ class _Conversation:
             marked_text = self._render(messages, prompt=self.finder.is_prompted)
         except BadRecordError:
             return {}
-        return {index: turn for index, turn in marked.items() if turn.items and turn.is_in(marked_text)}
+        return {
+            index: turn
+            for index, turn in marked.items()
+            if turn.items and turn.is_in(marked_text)
+        }
 
     def stable_turn(self, index: int, marked: MarkedTurn) -> CharSpan | None:
-        """Return the span of a turn if the text begins as the renderings of the conversation before and up to it.
+        """Return the span of a turn if the text begins as the renderings of the
+        conversation before and up to it.
 
         Args:
             index: Index of the turn.
@@ -233,11 +285,14 @@ class _Conversation:
         is_tagged = any(item.lead for item in marked.items)
         if is_tagged or not prompt:
             return None
-        # The turn lies between the conversation before it with a prompt, and the conversation up to it.
+        # The turn lies between the conversation before it with a prompt, and the
+        # conversation up to it.
         before = self._beginning(index, prompt=True)
         if before is None or not before.endswith(prompt) or not text.startswith(before):
             return None
-        upto = text if self._is_last(index) else self._beginning(index + 1, prompt=False)
+        upto = (
+            text if self._is_last(index) else self._beginning(index + 1, prompt=False)
+        )
         if upto is None or not text.startswith(upto) or len(upto) <= len(before):
             return None
         start = self._behind_empty_reasoning(len(before), len(upto))
@@ -259,7 +314,8 @@ class _Conversation:
         """
         marked = self._marked(index)
         marked_text = self._with(index, marked.message)
-        # The words lie between the equal beginnings and ends of both texts; the turn around them.
+        # The words lie between the equal beginnings and ends of both texts; the turn
+        # around them.
         self._check_items(index, marked, marked_text)
         extent = self._extent(marked_text, marked)
         start = self._begin(index, extent)
@@ -276,7 +332,9 @@ class _Conversation:
         return start, stop
 
     def words(self, index: int) -> CharSpan | None:
-        """Return the span of the words of a turn; None where the text holds none of them."""
+        """Return the span of the words of a turn; None where the text holds none of
+        them.
+        """
         marked = mark_turn(self.messages[index], self.salt)
         marked_text = self._with(index, marked.message)
         if not any(item.mark in marked_text for item in marked.items):
@@ -285,7 +343,9 @@ class _Conversation:
         return extent.start, extent.stop
 
     def reasoning(self, index: int, turn: CharSpan) -> CharSpan | None:
-        """Return the span of a turn's reasoning, with its tags, up to the answer; None where none is rendered."""
+        """Return the span of a turn's reasoning, with its tags, up to the answer;
+        None where none is rendered.
+        """
         message = self.messages[index]
         marked = mark_turn(message, self.salt, ("reasoning",))
         marked_text = self._with(index, marked.message)
@@ -299,12 +359,15 @@ class _Conversation:
         return turn[0], answer_start
 
     def require_rendered(self, index: int) -> None:
-        """Require that the text holds all parts of a turn; BadRecordError where it does not."""
+        """Require that the text holds all parts of a turn; BadRecordError where it
+        does not.
+        """
         marked = mark_turn(self.messages[index], self.salt)
         self._check_items(index, marked, self._with(index, marked.message))
 
     def _require_own(self, index: int, start: int, stop: int) -> None:
-        """Require that the span of a turn with calls does not hold the turns that answer them.
+        """Require that the span of a turn with calls does not hold the turns that
+        answer them.
 
         Raises:
             BadRecordError: It holds one (``turns_not_found``).
@@ -334,7 +397,8 @@ class _Conversation:
         if marked.items:
             return marked
         raise BadRecordError(
-            f"turn {index + 1}: the assistant says nothing and calls no tools", reason="empty_turn"
+            f"turn {index + 1}: the assistant says nothing and calls no tools",
+            reason="empty_turn",
         )
 
     def _render(self, messages: Sequence[Message], *, prompt: bool = False) -> str:
@@ -353,12 +417,17 @@ class _Conversation:
             ) from error
 
     def _check_items(self, index: int, marked: MarkedTurn, marked_text: str) -> None:
-        """Require that all items are in the rendering, or left out because other turns follow."""
+        """Require that all items are in the rendering, or left out because other
+        turns follow.
+        """
         missing = [item for item in marked.items if not item.is_in(marked_text)]
         if not missing:
             return
-        # Reasoning may be left out because other turns follow. As the last turn, nothing may be missing.
-        alone = marked_text if self._is_last(index) else self._alone(index, marked.message)
+        # Reasoning may be left out because other turns follow. As the last turn,
+        # nothing may be missing.
+        alone = (
+            marked_text if self._is_last(index) else self._alone(index, marked.message)
+        )
         lost = [item for item in missing if not item.is_in(alone)]
         name = f"turn {index + 1} ({self.messages[index].get('role')})"
         if lost:
@@ -376,7 +445,9 @@ class _Conversation:
             )
 
     def _alone(self, index: int, message: Message) -> str:
-        """Render the conversation up to a turn, so that it is the last one; "" where the template fails."""
+        """Render the conversation up to a turn, so that it is the last one; "" where
+        the template fails.
+        """
         return self._tried([*self.messages[:index], message])
 
     def _tried(self, messages: Sequence[Message], *, prompt: bool = False) -> str:
@@ -387,14 +458,19 @@ class _Conversation:
             return ""
 
     def _extent(self, marked_text: str, marked: MarkedTurn) -> _Extent:
-        """Return the place of the words of a turn whose marks are in `marked_text`, the rendering of the marked turn.
+        """Return the place of the words of a turn whose marks are in `marked_text`, the
+        rendering of the marked turn.
 
         Both texts are equal before the first mark and behind the last one.
         """
         items = [item for item in marked.items if item.mark in marked_text]
         first_item = min(items, key=lambda item: marked_text.find(item.mark))
-        last_mark_end = max(marked_text.rfind(item.mark) + len(item.mark) for item in items)
-        start = shared_length(self.text, marked_text[: marked_text.find(first_item.mark)])
+        last_mark_end = max(
+            marked_text.rfind(item.mark) + len(item.mark) for item in items
+        )
+        start = shared_length(
+            self.text, marked_text[: marked_text.find(first_item.mark)]
+        )
         tail = marked_text[last_mark_end:]
         shared_tail = shared_end_length(self.text[start:], tail)
         return _Extent(
@@ -404,10 +480,13 @@ class _Conversation:
             quote=len(tail) - shared_tail,
         )
 
-    # ---- the beginning of a turn ---------------------------------------------------------------------------
+    # ---- the beginning of a turn
+    # ---------------------------------------------------------------------------
 
     def _begin(self, index: int, extent: _Extent) -> int:
-        """Return the index at which a turn begins whose words begin at ``extent.start``."""
+        """Return the index at which a turn begins whose words begin at
+        ``extent.start``.
+        """
         # A tag that opens the reasoning belongs to the turn.
         words = extent.start
         if self.text.endswith(extent.first.lead, 0, words):
@@ -415,7 +494,8 @@ class _Conversation:
         start = self._behind_prompt(index, words)
         if start is not None:
             return self._behind_empty_reasoning(start, extent.start)
-        # Without a known prompt, words begin the turn. A call does not show its beginning.
+        # Without a known prompt, words begin the turn. A call does not show its
+        # beginning.
         if extent.first.kind != "call":
             return words
         start = self._behind_header(index, extent.start)
@@ -427,17 +507,22 @@ class _Conversation:
         )
 
     def _beginning(self, index: int, *, prompt: bool) -> str | None:
-        """Render the conversation before a turn; None where the template fails on it."""
+        """Render the conversation before a turn; None where the template fails on
+        it.
+        """
         key = index, prompt
         if key not in self.beginnings:
             try:
-                self.beginnings[key] = self._render(self.messages[:index], prompt=prompt)
+                self.beginnings[key] = self._render(
+                    self.messages[:index], prompt=prompt
+                )
             except BadRecordError:
                 return None
         return self.beginnings[key]
 
     def _behind_prompt(self, index: int, limit: int) -> int | None:
-        """Return the index behind the generation prompt before a turn; None where it is not known.
+        """Return the index behind the generation prompt before a turn; None where it is
+        not known.
 
         Args:
             index: Index of the turn.
@@ -448,7 +533,9 @@ class _Conversation:
             return None
         # The text begins with the conversation before the turn and its prompt.
         if self.text.startswith(prompted) and len(prompted) <= limit:
-            is_usual_prompt = bool(self.finder.prompt) and prompted.endswith(self.finder.prompt)
+            is_usual_prompt = bool(self.finder.prompt) and prompted.endswith(
+                self.finder.prompt
+            )
             if is_usual_prompt or not self.text[len(prompted) : limit].strip():
                 return len(prompted)
         unprompted = self._beginning(index, prompt=False)
@@ -457,7 +544,8 @@ class _Conversation:
         size = _prompted_size(prompted, unprompted, self.text[:limit])
         if size is not None:
             return size
-        # The turns before are rendered in another way: compare both texts from the end of their last words.
+        # The turns before are rendered in another way: compare both texts from the end
+        # of their last words.
         place = self._previous_end(index, limit)
         if place is None:
             return None
@@ -465,22 +553,31 @@ class _Conversation:
         unprompted_tail = self._tail_behind(place, prompt=False)
         if prompted_tail is None or unprompted_tail is None:
             return None
-        size = _prompted_size(prompted_tail, unprompted_tail, self.text[place.end : limit])
+        size = _prompted_size(
+            prompted_tail, unprompted_tail, self.text[place.end : limit]
+        )
         return None if size is None else place.end + size
 
     def _tail_behind(self, place: _LastWords, *, prompt: bool) -> str | None:
-        """Return the text behind the last words before a turn, in a rendering that ends there; None where it fails."""
+        """Return the text behind the last words before a turn, in a rendering that
+        ends there; None where it fails.
+        """
         rendered = self._tried(place.messages, prompt=prompt)
         _, mark, tail = rendered.rpartition(place.mark)
         return tail[place.quote :] if mark else None
 
     def _previous_end(self, index: int, limit: int) -> _LastWords | None:
-        """Return the last words before a turn; None where the text holds none before `limit`."""
+        """Return the last words before a turn; None where the text holds none before
+        `limit`.
+        """
         for previous in range(index - 1, -1, -1):
             marked = mark_turn(self.messages[previous], self.salt)
-            if not marked.items:  # a blank content, whose place a mark shows all the same
+            # A blank content, whose place a mark shows all the same.
+            if not marked.items:
                 item = Item("content", "its content", "", f"{self.salt}0x")
-                marked = MarkedTurn({**self.messages[previous], "content": item.mark}, (item,))
+                marked = MarkedTurn(
+                    {**self.messages[previous], "content": item.mark}, (item,)
+                )
             messages = list(self.messages)
             messages[previous] = marked.message
             marked_text = self._tried(messages, prompt=self.finder.is_prompted)
@@ -498,7 +595,9 @@ class _Conversation:
         return None
 
     def _behind_empty_reasoning(self, start: int, limit: int) -> int:
-        """Return the index behind an empty block of reasoning that a prompt supplies, or `start` without one."""
+        """Return the index behind an empty block of reasoning that a prompt
+        supplies, or `start` without one.
+        """
         for block in self.finder.empty_blocks:
             end = start + len(block)
             if end <= limit and self.text.startswith(block, start):
@@ -506,7 +605,8 @@ class _Conversation:
         return start
 
     def _behind_header(self, index: int, limit: int) -> int | None:
-        """Return the index at which a turn begins that is a call, without a prompt before it.
+        """Return the index at which a turn begins that is a call, without a prompt
+        before it.
 
         It begins where the words of a turn without calls would begin.
         """
@@ -520,7 +620,9 @@ class _Conversation:
             return None
         rendered = self._tried([*place.messages, speaking_turn])
         if place.mark in rendered and mark in rendered:
-            header = rendered.partition(mark)[0].rpartition(place.mark)[2][place.quote :]
+            header = rendered.partition(mark)[0].rpartition(place.mark)[2][
+                place.quote :
+            ]
             begin = place.end + len(header)
             if begin <= limit and self.text.startswith(header, place.end):
                 return begin
@@ -532,12 +634,16 @@ class _Conversation:
         return self._behind_turn_before(place, limit)
 
     def _behind_turn_before(self, place: _LastWords, limit: int) -> int | None:
-        """Return the index at which the turn before ends, where the template gives the next one no header at all.
+        """Return the index at which the turn before ends, where the template gives the
+        next one no header at all.
 
-        That is so if nothing of the usual prompt stands between both turns; None otherwise.
+        That is so if nothing of the usual prompt stands between both turns; None
+        otherwise.
         """
         gap = self.text[place.end : limit]
-        header_words = [token for token in self.finder.endings if token in self.finder.prompt]
+        header_words = [
+            token for token in self.finder.endings if token in self.finder.prompt
+        ]
         if not header_words:
             header_words = self.finder.prompt.split()[:1]
         has_header = not header_words or any(word in gap for word in header_words)
@@ -546,7 +652,8 @@ class _Conversation:
             return None
         return place.end + len(tail)
 
-    # ---- the end of a turn ---------------------------------------------------------------------------------
+    # ---- the end of a turn
+    # ---------------------------------------------------------------------------------
 
     def _end(self, index: int, marked: MarkedTurn, extent: _Extent) -> int:
         """Return the index behind a turn whose words end at ``extent.stop``."""
@@ -569,10 +676,12 @@ class _Conversation:
         return extent.stop + self._first_ending(gap, tail)
 
     def _first_ending(self, gap: str, tail: str) -> int:
-        """Return the number of characters of `gap` that belong to a turn: up to the first special token.
+        """Return the number of characters of `gap` that belong to a turn: up to the
+        first special token.
 
-        `tail` ends the turn where no other follows (``<|return|>``), and `gap` begins with its end here (``<|end|>``).
-        Up to that token both are alike; 0 where they are not, or no token is found.
+        `tail` ends the turn where no other follows (``<|return|>``), and `gap` begins
+        with its end here (``<|end|>``). Up to that token both are alike; 0 where they
+        are not, or no token is found.
         """
         first_token = ""
         first_place = len(gap)
@@ -587,14 +696,18 @@ class _Conversation:
         return first_place + len(first_token)
 
     def _trimmed(self, start: int, stop: int) -> int:
-        """Return the end of a turn without the blanks behind the special token that ends it."""
+        """Return the end of a turn without the blanks behind the special token that
+        ends it.
+        """
         end = start + len(self.text[start:stop].rstrip())
         if end > start and self.text.endswith(self.finder.endings, start, end):
             return end
         return stop
 
     def _answer_start(self, index: int, thought: _Extent) -> int:
-        """Return the index at which the answer of a turn with reasoning begins; without one, that of its end."""
+        """Return the index at which the answer of a turn with reasoning begins;
+        without one, that of its end.
+        """
         message = self.messages[index]
         marked = mark_turn(message, self.salt, ("content",))
         marked_text = self._with(index, marked.message)
@@ -602,23 +715,28 @@ class _Conversation:
             return self._extent(marked_text, marked).start
         if not calls_of(message):
             return thought.stop
-        # A call has no mark where it begins. The text between reasoning and words stands before a call, too.
+        # A call has no mark where it begins. The text between reasoning and words
+        # stands before a call, too.
         thinking = mark_turn(message, self.salt, ("reasoning",)).message
         mark = f"{self.salt}x"
-        speaking_turn = {name: thinking[name] for name in thinking if name not in _CALL_FIELDS}
+        speaking_turn = {
+            name: thinking[name] for name in thinking if name not in _CALL_FIELDS
+        }
         alone = self._alone(index, {**speaking_turn, "content": mark})
         closing = alone.partition(mark)[0].rpartition(f"{self.salt}0x")[2]
         return thought.stop + shared_length(closing, self.text[thought.stop :])
 
 
 def _prompted_size(prompted: str, unprompted: str, text: str) -> int | None:
-    """Return the number of characters of a text that are the conversation before a turn and its prompt.
+    """Return the number of characters of a text that are the conversation before a turn
+    and its prompt.
 
     None where it is not known.
 
     Args:
         prompted: Conversation before the turn, with a prompt.
-        unprompted: The same without a prompt; equal to `prompted` where the template has none.
+        unprompted: The same without a prompt; equal to `prompted` where the template
+            has none.
         text: Text up to the words of the turn.
     """
     shared = shared_length(prompted, text)
@@ -626,7 +744,8 @@ def _prompted_size(prompted: str, unprompted: str, text: str) -> int | None:
         # Without a prompt a header may follow.
         has_prompt = prompted != unprompted
         return shared if has_prompt or not text[shared:].strip() else None
-    # The prompt may end with tags that this turn lacks, such as an empty block of reasoning.
+    # The prompt may end with tags that this turn lacks, such as an empty block of
+    # reasoning.
     tags = _ENDS_IN_TAGS.search(prompted)
     assert tags is not None  # it matches the empty text at the end
     if not text.startswith(unprompted) or not len(unprompted) < tags.start() <= shared:
@@ -648,7 +767,8 @@ def _is_spelled(words: str, text: str) -> bool:
 
 
 def generation_prompt(render: Render, **variables: Any) -> str:
-    """Return the generation prompt of a template after a question; "" where it is not known.
+    """Return the generation prompt of a template after a question; "" where it is not
+    known.
 
     Args:
         render: Renderer of ``(messages, tools, **variables)``.

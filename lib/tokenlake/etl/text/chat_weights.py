@@ -7,7 +7,8 @@
 | ``loss`` | true or false | ms-swift, XTuner |
 | ``masked`` | true or false; true: not learned | torchtune |
 
-A number between 0 and 1 would be a weight of the loss, which a mask cannot hold, so it is refused.
+A number between 0 and 1 would be a weight of the loss, which a mask cannot hold, so it
+is refused.
 """
 
 from __future__ import annotations
@@ -29,10 +30,12 @@ FIELDS: Final = frozenset((*_LEARNED_FIELDS, _MASKED_FIELD, _DETAIL_FIELD))
 
 
 def is_learned(turn: Mapping[str, Any]) -> bool | None:
-    """Return whether a turn is to be learned by its own fields; None where it has none of them.
+    """Return whether a turn is to be learned by its own fields; None where it has none
+    of them.
 
     Raises:
-        BadRecordError: A field has another value than yes or no, or two fields contradict each other (``bad_weight``).
+        BadRecordError: A field has another value than yes or no, or two fields
+            contradict each other (``bad_weight``).
     """
     verdicts: dict[str, bool] = {}
     for name in (*_LEARNED_FIELDS, _MASKED_FIELD):
@@ -49,7 +52,9 @@ def is_learned(turn: Mapping[str, Any]) -> bool | None:
         verdicts[name] = (not value) if name == _MASKED_FIELD else bool(value)
     if len(set(verdicts.values())) > 1:
         fields = " and ".join(f"{name}: {turn[name]!r}" for name in verdicts)
-        raise BadRecordError(f"it has {fields}, which contradict each other; keep one", reason=BAD_WEIGHT)
+        raise BadRecordError(
+            f"it has {fields}, which contradict each other; keep one", reason=BAD_WEIGHT
+        )
     return next(iter(verdicts.values()), None)
 
 
@@ -57,8 +62,9 @@ def check_weight(turn: Mapping[str, Any]) -> None:
     """Require that the fields of a turn about its loss can act.
 
     Raises:
-        BadRecordError: A value is no yes or no, a turn of another role than the assistant is to be learned, or parts of
-            a turn have weights of their own (``bad_weight``).
+        BadRecordError: A value is no yes or no, a turn of another role than the
+            assistant is to be learned, or parts of a turn have weights of their own
+            (``bad_weight``).
     """
     if FIELDS.isdisjoint(turn):
         return
@@ -68,9 +74,14 @@ def check_weight(turn: Mapping[str, Any]) -> None:
             "train: true or false for the whole turn",
             reason=BAD_WEIGHT,
         )
-    # Other roles may be excluded from a loss on whole conversations, but not be learned by themselves.
+    # Other roles may be excluded from a loss on whole conversations, but not be learned
+    # by themselves.
     if is_learned(turn) and turn.get("role") != ASSISTANT:
-        fields = ", ".join(f"{name}: {turn[name]!r}" for name in sorted(FIELDS) if turn.get(name) is not None)
+        fields = ", ".join(
+            f"{name}: {turn[name]!r}"
+            for name in sorted(FIELDS)
+            if turn.get(name) is not None
+        )
         raise BadRecordError(
             f"it is a turn of {turn.get('role')} with {fields}, but only turns of the assistant can be selected; "
             "remove the field, or set chat.loss: all to include whole conversations",

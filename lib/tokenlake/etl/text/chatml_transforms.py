@@ -1,4 +1,6 @@
-"""Transforms that make ``messages`` of a row's conversation, or of its input and output."""
+"""Transforms that make ``messages`` of a row's conversation, or of its input and
+output.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,13 @@ OUTPUT_FIELD: Final = "messages"
 
 @final
 class ConvertToChatML(Transform):
-    """Makes ``messages``, a list of ``{"role", "content", ...}``, of a row's conversation.
+    """Makes ``messages``, a list of ``{"role", "content", ...}``, of a row's
+    conversation.
 
-    The conversation is the first of the fields messages, conversations and conversation that the row has; it is
-    removed. ``human`` becomes ``user``, ``gpt``, ``bot`` and ``model`` become ``assistant``, ``function`` becomes
-    ``tool``; so do the other names of :data:`tokenlake.etl.text.chat_messages.SYNONYMS`.
+    The conversation is the first of the fields messages, conversations and conversation
+    that the row has; it is removed. ``human`` becomes ``user``, ``gpt``, ``bot`` and
+    ``model`` become ``assistant``, ``function`` becomes ``tool``; so do the other names
+    of :data:`tokenlake.etl.text.chat_messages.SYNONYMS`.
 
     Args:
         role_mapping: {role in the data: role}; these come before the known names.
@@ -33,9 +37,13 @@ class ConvertToChatML(Transform):
     """
 
     def __init__(
-        self, role_mapping: Mapping[str, str] | None = None, use_default_mapping: bool = True
+        self,
+        role_mapping: Mapping[str, str] | None = None,
+        use_default_mapping: bool = True,
     ) -> None:
-        self._reader = ConversationReader(role_mapping, use_default_mapping=use_default_mapping)
+        self._reader = ConversationReader(
+            role_mapping, use_default_mapping=use_default_mapping
+        )
 
     def __call__(self, example: Row) -> Row:
         """Return the row with its messages.
@@ -56,8 +64,9 @@ class ConvertToChatML(Transform):
 class ConvertInputOutputToChatML(Transform):
     """Makes ``messages`` of a row's input and output: a user's turn and an assistant's.
 
-    They are texts in two fields of the row, or a conversation whose turns are ``{"input", "output"}``. A system
-    message, beside them or in a turn, comes first. The fields are removed.
+    They are texts in two fields of the row, or a conversation whose turns are
+    ``{"input", "output"}``. A system message, beside them or in a turn, comes first.
+    The fields are removed.
 
     Args:
         input_field: Field of the user's text.
@@ -71,7 +80,10 @@ class ConvertInputOutputToChatML(Transform):
     """
 
     def __init__(
-        self, input_field: str = "input", output_field: str = "output", system_field: str | None = "system"
+        self,
+        input_field: str = "input",
+        output_field: str = "output",
+        system_field: str | None = "system",
     ) -> None:
         self._input_field = input_field
         self._names = {input_field: "input", output_field: "output"}
@@ -95,7 +107,9 @@ class ConvertInputOutputToChatML(Transform):
                 field_path=self._input_field,
             )
         turn = {name: example.get(field) for field, name in self._names.items()}
-        new_row = {field: value for field, value in example.items() if field not in self._names}
+        new_row = {
+            field: value for field, value in example.items() if field not in self._names
+        }
         new_row[OUTPUT_FIELD] = self._reader.read([turn])
         return new_row
 

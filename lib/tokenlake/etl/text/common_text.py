@@ -1,4 +1,6 @@
-"""Lengths of the beginnings and the ends that two texts share, found by halving: texts may be long."""
+"""Lengths of the beginnings and the ends that two texts share, found by halving:
+texts may be long.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,8 @@ def shared_length(left: str, right: str) -> int:
     """Return the number of characters that two texts begin with."""
     low = 0
     high = min(len(left), len(right))
-    # The first `low` characters are equal, and those behind `high` are not compared any more.
+    # The first `low` characters are equal, and those behind `high` are not compared any
+    # more.
     while low < high:
         middle = (low + high + 1) // 2
         if left[low:middle] == right[low:middle]:
@@ -23,7 +26,10 @@ def shared_end_length(left: str, right: str) -> int:
     high = min(len(left), len(right))
     while low < high:
         middle = (low + high + 1) // 2
-        if left[len(left) - middle : len(left) - low] == right[len(right) - middle : len(right) - low]:
+        if (
+            left[len(left) - middle : len(left) - low]
+            == right[len(right) - middle : len(right) - low]
+        ):
             low = middle
         else:
             high = middle - 1

@@ -9,8 +9,8 @@ skeleton, are left to the template itself, which takes 20 to 40 times as long::
     rows      ["Hi", "Hello"], ["Why?", "So."]
     texts     "<|user|>Hi<|end|><|assistant|>Hello<|end|>", ...
 
-Of the conversations rendered together one in :data:`CHECKED` is rendered by the template as well, and a difference ends
-the build.
+Of the conversations rendered together one in :data:`CHECKED` is rendered by the
+template as well, and a difference ends the build.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ from tokenlake.etl.text.transform import Column, called, fault_of
 from tokenlake.etl.tokenizers.offsets import Span, Spans, byte_spans
 
 CHECKED: Final = 997
-"""Number of conversations of which one is rendered both ways; a prime, so that it does not beat with an order in the
-data."""
+"""Number of conversations of which one is rendered both ways; a prime, so that it does
+not beat with an order in the data.
+"""
 
 Chat = tuple[list[Turn], list[Any] | None]
 """The messages of a conversation, and its tools."""
@@ -53,7 +54,8 @@ _STRIP: Final[Mapping[int, Any]] = {
     RIGHT: _COMPUTE.utf8_rtrim,
     LEFT | RIGHT: _COMPUTE.utf8_trim,
 }
-_LEAST_CONVERSATIONS: Final = 8  # fewer conversations of the same roles are not worth the calls
+# Fewer conversations of the same roles are not worth the calls.
+_LEAST_CONVERSATIONS: Final = 8
 _MOST_SKELETONS: Final = 4096  # conversations of further roles are left to the template
 _MOST_TURNS: Final = 64
 
@@ -74,38 +76,47 @@ class _RoleGroup:
 
 @final
 class Conversations:
-    """Renders conversations, plain ones of the same roles together and the others one by one.
+    """Renders conversations, plain ones of the same roles together and the others one
+    by one.
 
     Args:
         template: Chat template.
         roles: {role in the data: role in the template}.
-        guard: Guard that finds special tokens, which no text of a conversation may spell.
+        guard: Guard that finds special tokens, which no text of a conversation may
+            spell.
     """
 
-    def __init__(self, template: ChatTemplate, roles: Mapping[str, str], guard: SpecialTokenGuard) -> None:
+    def __init__(
+        self, template: ChatTemplate, roles: Mapping[str, str], guard: SpecialTokenGuard
+    ) -> None:
         self._template = template
         self._roles = roles
         self._guard = guard
         self._skeletons: dict[Roles, Skeleton | None] = {}
         self._rendered_together = 0
 
-    def render(self, messages: Sequence[Any], tools: Sequence[Any], read: Callable[[int], Chat]) -> Rendered:
+    def render(
+        self, messages: Sequence[Any], tools: Sequence[Any], read: Callable[[int], Chat]
+    ) -> Rendered:
         """Render n conversations.
 
         Args:
             messages: Messages of each, as they are in the data.
             tools: Tools of each, as they are in the data.
-            read: Function of an index that checks a conversation that is not plain and returns it in the form of the
-                template; it raises BadRecordError for one that cannot be used.
+            read: Function of an index that checks a conversation that is not plain and
+                returns it in the form of the template; it raises BadRecordError for one
+                that cannot be used.
 
         Raises:
-            TemplateMismatchError: A skeleton and the template differ, which would be a bug.
+            TemplateMismatchError: A skeleton and the template differ, which would be a
+                bug.
         """
         parts: list[Rendered] = []
         # A scan of whole columns finds no special tokens in normalized texts.
         if not self._guard.normalizes:
             without_tools = [
-                None if own_tools else turns for turns, own_tools in zip(messages, tools, strict=True)
+                None if own_tools else turns
+                for turns, own_tools in zip(messages, tools, strict=True)
             ]
             parts = self.together(without_tools)
         is_pending = np.ones(len(messages), np.bool_)
@@ -121,36 +132,53 @@ class Conversations:
         spans = Spans.concat([part.spans for part in parts if part.spans is not None])
         order = np.argsort(origin)
         return Rendered(
-            text=taken(text, order), origin=origin[order], spans=spans.take(order), bad=pending.bad
+            text=taken(text, order),
+            origin=origin[order],
+            spans=spans.take(order),
+            bad=pending.bad,
         )
 
     def together(self, conversations: Sequence[Any]) -> list[Rendered]:
-        """Return the plain conversations, a part for each sequence of roles; the others are left."""
+        """Return the plain conversations, a part for each sequence of roles; the
+        others are left.
+        """
         parts: list[Rendered] = []
         for names, group in _groups_by_roles(conversations).items():
             roles = tuple([self._roles.get(name, "") for name in names])
-            if len(group.rows) < _LEAST_CONVERSATIONS or len(roles) > _MOST_TURNS or "" in roles:
+            if (
+                len(group.rows) < _LEAST_CONVERSATIONS
+                or len(roles) > _MOST_TURNS
+                or "" in roles
+            ):
                 continue
             skeleton = self._skeleton(roles)
             if skeleton is None:
                 continue
             columns = _columns(group.contents)
             if columns is not None:
-                parts.append(self._rendered(roles, skeleton, np.array(group.rows), columns))
+                parts.append(
+                    self._rendered(roles, skeleton, np.array(group.rows), columns)
+                )
         return parts
 
     def _skeleton(self, roles: Roles) -> Skeleton | None:
-        """Return the skeleton of conversations of some roles; None where the template has none."""
+        """Return the skeleton of conversations of some roles; None where the
+        template has none.
+        """
         if roles not in self._skeletons and len(self._skeletons) < _MOST_SKELETONS:
             self._skeletons[roles] = self._template.skeleton(roles)
         return self._skeletons.get(roles)
 
     def _one_by_one(self, rows: Sequence[int], read: Callable[[int], Chat]) -> Rendered:
-        """Render conversations of any form, each by the template; those that cannot be rendered are bad."""
+        """Render conversations of any form, each by the template; those that cannot
+        be rendered are bad.
+        """
         # 1. Read them.
         results, faults = called(read, rows)
         bad = {rows[number]: fault for number, fault in faults}
-        chats = {row: chat for row, chat in zip(rows, results, strict=True) if row not in bad}
+        chats = {
+            row: chat for row, chat in zip(rows, results, strict=True) if row not in bad
+        }
         # 2. Find special tokens.
         read_rows = list(chats)
         for number, fault in self._guard.faults(list(chats.values())).items():
@@ -168,8 +196,11 @@ class Conversations:
                 raise result
         return rendered_chats(texts, bad)
 
-    def _rendered(self, roles: Roles, skeleton: Skeleton, rows: Int64, columns: list[Column]) -> Rendered:
-        """Render conversations by a skeleton, but for those with a blank content or a special token in one.
+    def _rendered(
+        self, roles: Roles, skeleton: Skeleton, rows: Int64, columns: list[Column]
+    ) -> Rendered:
+        """Render conversations by a skeleton, but for those with a blank content or a
+        special token in one.
 
         Args:
             roles: Roles of the conversations.
@@ -181,7 +212,8 @@ class Conversations:
         if not is_plain.all():
             rows = rows[is_plain]
             columns = [select(column, is_plain) for column in columns]
-        # The contents, stripped as the template strips them, between the words of the skeleton.
+        # The contents, stripped as the template strips them, between the words of the
+        # skeleton.
         pieces: list[str | Column] = []
         for part in skeleton.parts:
             if isinstance(part, str):
@@ -196,7 +228,9 @@ class Conversations:
         return rendered
 
     def _are_plain(self, columns: Sequence[Column]) -> Bools:
-        """Return which conversations have no blank content and none that spells a special token: bool[n]."""
+        """Return which conversations have no blank content and none that spells a
+        special token: bool[n].
+        """
         is_plain = np.ones(len(columns[0]), np.bool_)
         for column in columns:
             is_plain &= byte_sizes(_COMPUTE.utf8_ltrim(column, _BLANKS)) > 0
@@ -205,7 +239,8 @@ class Conversations:
         return is_plain
 
     def _check(self, rendered: Rendered, roles: Roles, columns: list[Column]) -> None:
-        """Compare one conversation in :data:`CHECKED` with its rendering by the template.
+        """Compare one conversation in :data:`CHECKED` with its rendering by the
+        template.
 
         Raises:
             TemplateMismatchError: They differ.
@@ -223,7 +258,9 @@ class Conversations:
                 expected = RenderedChat(f"the error {expected}")
             text = str(rendered.text[row])
             own_spans = rendered.spans.slice(row, row + 1)
-            spans = list(zip(own_spans.start.tolist(), own_spans.stop.tolist(), strict=True))
+            spans = list(
+                zip(own_spans.start.tolist(), own_spans.stop.tolist(), strict=True)
+            )
             expected_spans = byte_spans(expected.text, _joined(expected.loss))
             if (text, spans) != (expected.text, expected_spans):
                 raise TemplateMismatchError(
@@ -233,8 +270,12 @@ class Conversations:
                 )
 
 
-def rendered_chats(texts: Mapping[int, RenderedChat], bad: Mapping[int, Fault]) -> Rendered:
-    """Return the texts and the faults of rows, both by their indices; those of texts ascend."""
+def rendered_chats(
+    texts: Mapping[int, RenderedChat], bad: Mapping[int, Fault]
+) -> Rendered:
+    """Return the texts and the faults of rows, both by their indices; those of texts
+    ascend.
+    """
     return Rendered(
         text=text_of_strings([chat.text for chat in texts.values()]),
         origin=np.array(list(texts), np.int64),
@@ -244,7 +285,9 @@ def rendered_chats(texts: Mapping[int, RenderedChat], bad: Mapping[int, Fault]) 
 
 
 def _groups_by_roles(conversations: Sequence[Any]) -> dict[Roles, _RoleGroup]:
-    """Return the conversations whose messages have roles and contents alone, by their roles in the data."""
+    """Return the conversations whose messages have roles and contents alone, by
+    their roles in the data.
+    """
     groups: dict[Roles, _RoleGroup] = {}
     for row, messages in enumerate(conversations):
         if type(messages) is not list or not messages:
@@ -256,7 +299,8 @@ def _groups_by_roles(conversations: Sequence[Any]) -> dict[Roles, _RoleGroup]:
             if field_count != 2 * len(contents):
                 continue
             group = groups.get(roles)
-        except (KeyError, TypeError):  # a message is no object, lacks a field, or has a role that is none
+        # A message is no object, lacks a field, or has a role that is none.
+        except (KeyError, TypeError):
             continue
         if group is None:
             group = _RoleGroup()
@@ -267,7 +311,8 @@ def _groups_by_roles(conversations: Sequence[Any]) -> dict[Roles, _RoleGroup]:
 
 
 def _columns(contents: list[list[str]]) -> list[Column] | None:
-    """Return the contents of the first message of each conversation, of the second, and so on.
+    """Return the contents of the first message of each conversation, of the second, and
+    so on.
 
     None where some contents are no texts.
     """

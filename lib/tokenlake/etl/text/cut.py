@@ -1,7 +1,9 @@
-"""Counts of the tokens that truncation leaves out of the rows of a source, and the warning where they are most.
+"""Counts of the tokens that truncation leaves out of the rows of a source, and the
+warning where they are most.
 
-A row of tokens is cut to ``max_length`` on purpose. Where more is cut than is kept, that is seldom intended: the limit
-is far too low, or a whole book was read as one row. Then a warning gives the numbers.
+A row of tokens is cut to ``max_length`` on purpose. Where more is cut than is kept,
+that is seldom intended: the limit is far too low, or a whole book was read as one row.
+Then a warning gives the numbers.
 """
 
 from __future__ import annotations
@@ -48,13 +50,16 @@ class CutCount:
 
 @final
 class CutCounter:
-    """Counts the tokens that are cut from the rows of one source, and warns once if they are more than are kept.
+    """Counts the tokens that are cut from the rows of one source, and warns once if
+    they are more than are kept.
 
-    Threads may share a counter. Rows that are read again are counted again. A copy in another process counts from 0.
+    Threads may share a counter. Rows that are read again are counted again. A copy in
+    another process counts from 0.
 
     Args:
         name: Name of the source, for the warning.
-        max_length: Number of tokens that rows are cut to; None: each row has a limit of its own.
+        max_length: Number of tokens that rows are cut to; None: each row has a limit of
+            its own.
     """
 
     def __init__(self, name: str, max_length: int | None) -> None:
@@ -78,10 +83,14 @@ class CutCounter:
             self._count += count
 
     def judge(self, *, is_end: bool) -> None:
-        """Warn if more was left out than kept; before the end of a shard only after many documents."""
+        """Warn if more was left out than kept; before the end of a shard only after
+        many documents.
+        """
         with self._lock:
             count = self._count
-            is_due = not self._has_warned and (is_end or count.documents >= _ENOUGH_DOCUMENTS)
+            is_due = not self._has_warned and (
+                is_end or count.documents >= _ENOUGH_DOCUMENTS
+            )
             if not is_due or not count.loses_most:
                 return
             self._has_warned = True

@@ -1,4 +1,6 @@
-"""Steps that choose, rename, add, map, extract and combine the fields of rows. Input rows are never changed."""
+"""Steps that choose, rename, add, map, extract and combine the fields of rows. Input
+rows are never changed.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,8 @@ Path = tuple[str | int, ...]
 """Names of fields and indices of lists, from the outside to the inside."""
 
 
-# ---- arguments ---------------------------------------------------------------------------------------------
+# ---- arguments
+# ---------------------------------------------------------------------------------------------
 
 
 def name_list(step: str, fields: object) -> tuple[str, ...]:
@@ -45,7 +48,9 @@ def name_list(step: str, fields: object) -> tuple[str, ...]:
         ConfigError: They are no list of at least one, all different.
     """
     if isinstance(fields, str) or not isinstance(fields, Sequence) or not fields:
-        raise ConfigError(f"{step}: got {fields!r}, must be a list of names, such as ['text']")
+        raise ConfigError(
+            f"{step}: got {fields!r}, must be a list of names, such as ['text']"
+        )
     names = tuple(one_name(step, name) for name in cast("Sequence[object]", fields))
     if len(set(names)) < len(names):
         raise ConfigError(f"{step}: got {list(names)!r}, which contains a name twice")
@@ -72,12 +77,14 @@ def function_of(step: str, value: Any, argument: str) -> Callable[[Any], Any]:
     return value
 
 
-# ---- steps on several fields -------------------------------------------------------------------------------
+# ---- steps on several fields
+# -------------------------------------------------------------------------------
 
 
 @final
 class SelectFields(FieldTransform):
-    """Keeps some fields alone, in the order of their names; a row that lacks one is bad (``missing_field``).
+    """Keeps some fields alone, in the order of their names; a row that lacks one is bad
+    (``missing_field``).
 
     Args:
         fields: Names of the fields.
@@ -130,19 +137,24 @@ class DropFields(FieldTransform):
 
     def of_row(self, row: Row) -> Row:
         """Return the row without these fields."""
-        return {field: value for field, value in row.items() if field not in self._makes}
+        return {
+            field: value for field, value in row.items() if field not in self._makes
+        }
 
     def of_columns(self, columns: pa.RecordBatch) -> pa.RecordBatch:
         """Return the columns without these."""
-        return columns.select([name for name in columns.schema.names if name not in self._makes])
+        return columns.select(
+            [name for name in columns.schema.names if name not in self._makes]
+        )
 
 
 @final
 class RenameFields(FieldTransform):
-    """Gives fields new names; the others stay, and so does the order. Two may swap names.
+    """Gives fields new names; the others stay, and so does the order. Two may swap
+    names.
 
-    A row that lacks an old name is bad (``missing_field``), and so is one in which another field has a new name already
-    (``field_collision``).
+    A row that lacks an old name is bad (``missing_field``), and so is one in which
+    another field has a new name already (``field_collision``).
 
     Args:
         mapping: {old name: new name}.
@@ -158,9 +170,12 @@ class RenameFields(FieldTransform):
 
     def __init__(self, mapping: Mapping[str, str]) -> None:
         if not isinstance(mapping, Mapping) or not mapping:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigError(f"RenameFields: got {mapping!r}, must be a mapping {{old: new}} of names")
+            raise ConfigError(
+                f"RenameFields: got {mapping!r}, must be a mapping {{old: new}} of names"
+            )
         self._names = {
-            one_name("RenameFields", old): one_name("RenameFields", mapping[old]) for old in mapping
+            one_name("RenameFields", old): one_name("RenameFields", mapping[old])
+            for old in mapping
         }
         old_names: dict[str, str] = {}
         for old, new in self._names.items():
@@ -169,10 +184,14 @@ class RenameFields(FieldTransform):
                 raise ConfigError(
                     f"RenameFields: {first_old!r} and {old!r} would both become {new!r}; give them different names"
                 )
-        super().__init__((*self._names, *self._names.values()), requires=tuple(self._names))
+        super().__init__(
+            (*self._names, *self._names.values()), requires=tuple(self._names)
+        )
 
     def fault(self, names: Row | list[str]) -> Fault | None:
-        """Return the fault of a row with the fields `names`; None where it can be used."""
+        """Return the fault of a row with the fields `names`; None where it can be
+        used.
+        """
         missing = super().fault(names)
         if missing is not None:
             return missing
@@ -196,14 +215,17 @@ class RenameFields(FieldTransform):
         return renamed
 
     def needs(self, wanted: Fields = None) -> Fields:
-        """Return the old names of the wanted fields, and the new names, which another field may have already."""
+        """Return the old names of the wanted fields, and the new names, which
+        another field may have already.
+        """
         if wanted is None:
             return super().needs(None)
         old_names = {new: old for old, new in self._names.items()}
         return super().needs(tuple(old_names.get(name, name) for name in wanted))
 
 
-# ---- steps that make one field -----------------------------------------------------------------------------
+# ---- steps that make one field
+# -----------------------------------------------------------------------------
 
 
 class _OneField(FieldTransform):
@@ -215,7 +237,9 @@ class _OneField(FieldTransform):
         requires: Fields that every row must have.
     """
 
-    def __init__(self, target: str, reads: Fields, requires: Sequence[str] = ()) -> None:
+    def __init__(
+        self, target: str, reads: Fields, requires: Sequence[str] = ()
+    ) -> None:
         self._target = target
         super().__init__(reads, [target], requires)
 
@@ -296,7 +320,9 @@ class MapField(_OneField):
         {'text': 'ABC'}
     """
 
-    def __init__(self, field: str, fn: Callable[[Any], Any], output_field: str | None = None) -> None:
+    def __init__(
+        self, field: str, fn: Callable[[Any], Any], output_field: str | None = None
+    ) -> None:
         self._function = function_of("MapField", fn, "a value")
         self._field = one_name("MapField", field)
         target = one_name("MapField", field if output_field is None else output_field)
@@ -320,7 +346,9 @@ class MapField(_OneField):
             rows = Rows(with_column(good_rows.columns, self._target, values))
         else:  # values that no column can hold as they are
             pairs = zip(good_rows.objects, good_results, strict=True)
-            rows = Rows(objects=[{**row, self._target: result} for row, result in pairs])
+            rows = Rows(
+                objects=[{**row, self._target: result} for row, result in pairs]
+            )
         return StepOutcome(rows, np.flatnonzero(is_good), bad=bad)
 
 
@@ -328,8 +356,8 @@ class MapField(_OneField):
 class ExtractField(_OneField):
     """Copies the value at a path, such as ``a.b[0].c``, into a field.
 
-    ``[0]`` is the first value of a list and ``[-1]`` its last. A field of the row whose name is the whole path comes
-    first.
+    ``[0]`` is the first value of a list and ``[-1]`` its last. A field of the row whose
+    name is the whole path comes first.
 
     Args:
         source_path: Path of the value.
@@ -345,7 +373,9 @@ class ExtractField(_OneField):
         {'meta': {'tags': ['x', 'y']}, 'tag': 'x'}
     """
 
-    def __init__(self, source_path: str, target_field: str, default: Any = None) -> None:
+    def __init__(
+        self, source_path: str, target_field: str, default: Any = None
+    ) -> None:
         if not isinstance(source_path, str) or not _PATH.fullmatch(source_path):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(
                 f"ExtractField: got the path {source_path!r}, must be names separated by dots, and list indices in "
@@ -358,7 +388,9 @@ class ExtractField(_OneField):
             keys.append(int(index) if index else name)
         self._path: Path = tuple(keys)
         self._root = str(keys[0])
-        super().__init__(one_name("ExtractField", target_field), (source_path, self._root))
+        super().__init__(
+            one_name("ExtractField", target_field), (source_path, self._root)
+        )
 
     def value(self, row: Row) -> Any:
         """Return the value at the path in a row, or the default."""
@@ -391,7 +423,8 @@ def _value_at(value: Any, path: Path) -> Any:
 
 
 def _values_at(values: Any, path: Path) -> Array | None:
-    """Return the value at a path in every value of a column, null where it leads nowhere.
+    """Return the value at a path in every value of a column, null where it leads
+    nowhere.
 
     None for types whose values are looked up row by row.
     """
@@ -411,12 +444,20 @@ def _values_at(values: Any, path: Path) -> Array | None:
 
 
 def _is_text(kind: Any) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind)
+    return (
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_null(kind)
+    )
 
 
 def _list_element(lists: Any, index: int) -> Array:
-    """Return the value at an index of every list, null where a list is null or too short."""
-    sizes = _COMPUTE.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
+    """Return the value at an index of every list, null where a list is null or too
+    short.
+    """
+    sizes = (
+        _COMPUTE.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
+    )
     starts = lists.offsets.to_numpy()[:-1]
     if index >= 0:
         has_element = index < sizes
@@ -428,7 +469,9 @@ def _list_element(lists: Any, index: int) -> Array:
 
 
 def _with_default(values: Any, default: Any) -> Array | None:
-    """Return values with the default in the place of null; None where a column cannot hold both as they are."""
+    """Return values with the default in the place of null; None where a column
+    cannot hold both as they are.
+    """
     if default is None or not values.null_count:
         return values
     constant = column_or_none([default])
@@ -436,23 +479,28 @@ def _with_default(values: Any, default: Any) -> Array | None:
         return None
     if pa.types.is_null(values.type):
         return _ARROW.repeat(constant[0], len(values))
-    if values.type != constant.type and not (_is_text(values.type) and _is_text(constant.type)):
+    if values.type != constant.type and not (
+        _is_text(values.type) and _is_text(constant.type)
+    ):
         return None
     return values.fill_null(constant[0].cast(values.type))
 
 
 @final
 class CombineFields(_OneField):
-    """Joins the texts of several fields, with a separator between them, or gives their values to a function.
+    """Joins the texts of several fields, with a separator between them, or gives their
+    values to a function.
 
-    Null is left out of the text, and a number becomes its digits; where all are null, the result is null. A list, an
-    object or bytes have no text: such a row is bad (``not_text``). So is a row that lacks a field (``missing_field``);
-    `ExtractField` with a default adds it first.
+    Null is left out of the text, and a number becomes its digits; where all are null,
+    the result is null. A list, an object or bytes have no text: such a row is bad
+    (``not_text``). So is a row that lacks a field (``missing_field``); `ExtractField`
+    with a default adds it first.
 
     Args:
         source_fields: Names of the fields.
         target_field: Name of the new field.
-        combiner: Function that makes the result of the list of values, null as None; None joins texts.
+        combiner: Function that makes the result of the list of values, null as None;
+            None joins texts.
         separator: Text between the texts.
         drop_sources: True to remove the fields that were combined.
         fields: Another name of `source_fields`.
@@ -481,28 +529,38 @@ class CombineFields(_OneField):
     ) -> None:
         step = "CombineFields"
         target = _either(("target_field", target_field), ("output_field", output_field))
-        self._sources = name_list(step, _either(("source_fields", source_fields), ("fields", fields)))
+        self._sources = name_list(
+            step, _either(("source_fields", source_fields), ("fields", fields))
+        )
         super().__init__(one_name(step, target), self._sources, self._sources)
         if not isinstance(separator, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"{step}: separator: got {separator!r}, must be text")
         self._separator = separator
         self._combiner: Callable[[Any], Any] | None = None
         if combiner:
-            self._combiner = function_of(f"{step}: combiner", combiner, "a list of values")
+            self._combiner = function_of(
+                f"{step}: combiner", combiner, "a list of values"
+            )
         # The new field may have the name of one that was combined.
-        self._dropped = frozenset(self._sources) - {target} if drop_sources else frozenset[str]()
+        self._dropped = (
+            frozenset(self._sources) - {target} if drop_sources else frozenset[str]()
+        )
 
     def of_row(self, row: Row) -> Row:
         """Return the row with the combined field."""
         combined = super().of_row(row)
-        return {name: value for name, value in combined.items() if name not in self._dropped}
+        return {
+            name: value for name, value in combined.items() if name not in self._dropped
+        }
 
     def of_columns(self, columns: pa.RecordBatch) -> pa.RecordBatch | None:
         """Return the columns with the combined one."""
         combined = super().of_columns(columns)
         if combined is None:
             return None
-        return combined.select([name for name in combined.schema.names if name not in self._dropped])
+        return combined.select(
+            [name for name in combined.schema.names if name not in self._dropped]
+        )
 
     def value(self, row: Row) -> Any:
         """Return the combined value of a row."""
@@ -527,7 +585,8 @@ class CombineFields(_OneField):
         separator = _ARROW.scalar(self._separator, _TEXT)
         joined = sources[0].cast(_TEXT)
         for source in sources[1:]:
-            # Not all at once with null_handling="skip": Arrow 26 leaves out rows where all are null.
+            # Not all at once with null_handling="skip": Arrow 26 leaves out rows where
+            # all are null.
             text = source.cast(_TEXT)
             both = _COMPUTE.binary_join_element_wise(joined, text, separator)
             joined = _COMPUTE.coalesce(both, joined, text)
@@ -535,7 +594,9 @@ class CombineFields(_OneField):
 
 
 def _either(first: tuple[str, Any], second: tuple[str, Any]) -> Any:
-    """Return the value of an argument that has two names, each with the value that was given by it."""
+    """Return the value of an argument that has two names, each with the value that
+    was given by it.
+    """
     first_name, first_value = first
     second_name, second_value = second
     if (first_value is None) == (second_value is None):
@@ -547,4 +608,8 @@ def _either(first: tuple[str, Any], second: tuple[str, Any]) -> Any:
 
 
 def _has_text(kind: Any) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind)
+    return (
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_integer(kind)
+    )

@@ -66,12 +66,16 @@ class RowFilter(Transform):
         return np.array([verdict is True for verdict in verdicts], np.bool_), bad
 
     def _objects(self, rows: Rows) -> list[Row]:
-        """Return the rows as objects, of columns only the fields that the filter reads."""
+        """Return the rows as objects, of columns only the fields that the filter
+        reads.
+        """
         columns = plain_columns(rows)
         if columns is None:
             return rows.objects
         if self._reads is not None:
-            columns = columns.select([name for name in self._reads if name in columns.schema.names])
+            columns = columns.select(
+                [name for name in self._reads if name in columns.schema.names]
+            )
         if not columns.num_columns:
             return [{}] * columns.num_rows
         return columns.to_pylist()
@@ -108,7 +112,8 @@ class FilterTransform(RowFilter):
 
 @final
 class FilterByField(RowFilter):
-    """Keeps the rows for which a function of one field's value is true; a row without the field is left out.
+    """Keeps the rows for which a function of one field's value is true; a row without
+    the field is left out.
 
     Args:
         field: Name of the field.
@@ -135,7 +140,8 @@ class FilterByField(RowFilter):
 
 @final
 class FilterNonEmpty(RowFilter):
-    """Keeps the rows where none of some fields is missing, null, an empty text, list or object.
+    """Keeps the rows where none of some fields is missing, null, an empty text, list or
+    object.
 
     Args:
         fields: Names of the fields.
@@ -189,7 +195,9 @@ def _is_filled(column: Array) -> Bools:
         is_filled = column.is_valid()
     else:
         # Types that Arrow measures in no one call, value by value.
-        return np.array([not _is_empty(value) for value in column.to_pylist()], np.bool_)
+        return np.array(
+            [not _is_empty(value) for value in column.to_pylist()], np.bool_
+        )
     return is_filled.fill_null(False).to_numpy(zero_copy_only=False)
 
 
@@ -197,11 +205,12 @@ def _is_filled(column: Array) -> Bools:
 class Where(RowFilter):
     """Keeps the rows for which an SQL predicate (DuckDB) is true.
 
-    A field that an object lacks is null; one that columns lack is an error. A row on whose values the predicate cannot
-    be evaluated is bad (``where_failed``).
+    A field that an object lacks is null; one that columns lack is an error. A row on
+    whose values the predicate cannot be evaluated is bad (``where_failed``).
 
     Args:
-        predicate: Expression over fields, such as ``lang = 'en' and length(text) > 200``.
+        predicate: Expression over fields, such as ``lang = 'en' and length(text) >
+            200``.
 
     Raises:
         ConfigError: The predicate is not one expression over fields.
@@ -217,13 +226,17 @@ class Where(RowFilter):
 
     def __init__(self, predicate: str) -> None:
         if not isinstance(predicate, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigError(f"Where: got {predicate!r}, must be an SQL predicate, such as \"lang = 'en'\"")
+            raise ConfigError(
+                f"Where: got {predicate!r}, must be an SQL predicate, such as \"lang = 'en'\""
+            )
         self._sql = predicate
         self._predicate = Predicate(predicate)
         super().__init__(self._predicate.columns)
 
     def keeps(self, row: Row) -> bool:
-        """Return whether the predicate is true of one row. For many rows :meth:`on_rows` is far faster."""
+        """Return whether the predicate is true of one row. For many rows
+        :meth:`on_rows` is far faster.
+        """
         is_kept, bad = self.judge(Rows(objects=[row]))
         for _, fault in bad:
             raise BadRecordError(fault.detail, reason=fault.reason)

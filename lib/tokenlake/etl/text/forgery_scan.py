@@ -1,4 +1,6 @@
-"""Special tokens that a template puts together of a row's texts, though no text spells one."""
+"""Special tokens that a template puts together of a row's texts, though no text
+spells one.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,9 @@ _NOTHING: Final = "(?!)"  # matches nowhere
 class ForgeryScan:
     """Finds special tokens that a template puts together of a row's texts.
 
-    A template that takes something out of a text joins the text around it: without ``<image>``, ``<|im_<image>end|>``
-    is a token that ends a turn. A template that puts words beside a text may do the same where they meet.
+    A template that takes something out of a text joins the text around it: without
+    ``<image>``, ``<|im_<image>end|>`` is a token that ends a turn. A template that puts
+    words beside a text may do the same where they meet.
 
     1. Find rows with a text that could begin, end or become a special token.
     2. Render such a row again with exactly these places broken up by a word joiner.
@@ -31,11 +34,14 @@ class ForgeryScan:
     Args:
         template: Text of the template.
         tokens: Texts of the special tokens.
-        beside: Whether the template's words may stand beside a text without a token of its own between them.
+        beside: Whether the template's words may stand beside a text without a token of
+            its own between them.
     """
 
     def __init__(self, template: str, tokens: Sequence[str], *, beside: bool) -> None:
-        longest_first = sorted(filter(None, tokens), key=lambda token: (-len(token), token))
+        longest_first = sorted(
+            filter(None, tokens), key=lambda token: (-len(token), token)
+        )
         self._tokens = re.compile("|".join(map(re.escape, longest_first)) or _NOTHING)
         patterns: set[str] = set()
         for token in longest_first:
@@ -73,9 +79,11 @@ class ForgeryScan:
 
 
 def _patterns_at_edges(token: str) -> set[str]:
-    """Return patterns of the places at which a text could complete a token with words beside it.
+    """Return patterns of the places at which a text could complete a token with words
+    beside it.
 
-    A text may end with a beginning of the token, begin with an end of it, or hold its first character and its rest.
+    A text may end with a beginning of the token, begin with an end of it, or hold its
+    first character and its rest.
     """
     patterns: set[str] = set()
     for size in range(1, len(token)):

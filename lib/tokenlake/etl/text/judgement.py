@@ -8,8 +8,8 @@
 | kto, bco | prompt, chosen, rejected | two: a good answer and a bad one |
 | grpo | prompt, or a pair whose answers begin with it | the prompt alone |
 
-A row without a prompt has one if both answers begin alike: as texts, the words that they share; as conversations, the
-turns that they share.
+A row without a prompt has one if both answers begin alike: as texts, the words that
+they share; as conversations, the turns that they share.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class Judgement:
     """A prompt with its answers: all of them texts, or all of them conversations.
 
     Attributes:
-        prompt: Prompt; None where an answer is a whole text without one (reward models).
+        prompt: Prompt; None where an answer is a whole text without one (reward
+            models).
         answers: (chosen, rejected), (completion,), or () for a prompt alone.
         label: True for a good answer; only read where answers are judged one by one.
     """
@@ -55,7 +56,8 @@ class Judgement:
         return any(isinstance(value, list) for value in (self.prompt, *self.answers))
 
 
-# ---- reading a row -----------------------------------------------------------------------------------------
+# ---- reading a row
+# -----------------------------------------------------------------------------------------
 
 
 def value_of(raw: object, field: str) -> Value | None:
@@ -77,11 +79,15 @@ def value_of(raw: object, field: str) -> Value | None:
         return READER.read(cast("list[object]", raw))
 
 
-def judgements(fields: Mapping[str, Value | None], label: object, method: Method) -> tuple[Judgement, ...]:
-    """Return the judgements of a row: one, or two of a pair whose answers are judged one by one.
+def judgements(
+    fields: Mapping[str, Value | None], label: object, method: Method
+) -> tuple[Judgement, ...]:
+    """Return the judgements of a row: one, or two of a pair whose answers are judged
+    one by one.
 
     Args:
-        fields: Values of prompt, chosen, rejected and completion; None where the row lacks one.
+        fields: Values of prompt, chosen, rejected and completion; None where the row
+            lacks one.
         label: Value of the row's label.
         method: Training method.
 
@@ -96,7 +102,9 @@ def judgements(fields: Mapping[str, Value | None], label: object, method: Method
         return (_judged_answer(fields["prompt"], fields["completion"], label),)
     pair = _pair(fields, needs_prompt=True)
     chosen, rejected = pair.answers
-    return Judgement(pair.prompt, (chosen,), label=True), Judgement(pair.prompt, (rejected,), label=False)
+    return Judgement(pair.prompt, (chosen,), label=True), Judgement(
+        pair.prompt, (rejected,), label=False
+    )
 
 
 def _prompt_alone(fields: Mapping[str, Value | None]) -> Judgement:
@@ -105,20 +113,24 @@ def _prompt_alone(fields: Mapping[str, Value | None]) -> Judgement:
     if prompt is None:
         if fields["chosen"] is None or fields["rejected"] is None:
             refuse_row(
-                "missing_field", "the row has no prompt, and no pair of answers from which one can be derived"
+                "missing_field",
+                "the row has no prompt, and no pair of answers from which one can be derived",
             )
         prompt = _pair(fields, needs_prompt=True).prompt
     if prompt is None or _is_empty(prompt):
         refuse_row("empty_prompt", "the prompt is empty")
     if isinstance(prompt, list) and prompt[-1]["role"] == ASSISTANT:
         refuse_row(
-            "prompt_is_answered", "the prompt ends with a turn of the assistant, so no answer can follow"
+            "prompt_is_answered",
+            "the prompt ends with a turn of the assistant, so no answer can follow",
         )
     return Judgement(prompt)
 
 
 def _judged_answer(prompt: Value | None, completion: Value, label: object) -> Judgement:
-    """Return a prompt with one answer; the last turn of a conversation without a prompt is the answer."""
+    """Return a prompt with one answer; the last turn of a conversation without a
+    prompt is the answer.
+    """
     if prompt is None and isinstance(completion, list) and len(completion) > 1:
         prompt = completion[:-1]
         completion = completion[-1:]
@@ -134,13 +146,16 @@ def _pair(fields: Mapping[str, Value | None], *, needs_prompt: bool) -> Judgemen
 
     Args:
         fields: Values of the row.
-        needs_prompt: Whether a row without a prompt must have one at the beginning of both answers.
+        needs_prompt: Whether a row without a prompt must have one at the beginning of
+            both answers.
     """
     prompt = fields["prompt"]
     chosen = fields["chosen"]
     rejected = fields["rejected"]
     if chosen is None or rejected is None:
-        missing_names = " and ".join(name for name in ("chosen", "rejected") if fields[name] is None)
+        missing_names = " and ".join(
+            name for name in ("chosen", "rejected") if fields[name] is None
+        )
         refuse_row("missing_field", f"the row has no answer {missing_names}")
     if isinstance(chosen, str) != isinstance(rejected, str):
         refuse_row("unlike_answers", "one answer is a text, the other a conversation")
@@ -156,14 +171,21 @@ def _pair(fields: Mapping[str, Value | None], *, needs_prompt: bool) -> Judgemen
     else:
         size = _shared_turns(chosen, cast("list[Turn]", rejected))
     if not size:
-        refuse_row("no_prompt", "the row has no prompt, and its answers have no common beginning")
+        refuse_row(
+            "no_prompt",
+            "the row has no prompt, and its answers have no common beginning",
+        )
     return _require_content(Judgement(chosen[:size], (chosen[size:], rejected[size:])))
 
 
-def _in_one_form(prompt: Value, answers: tuple[Value, ...], *, label: bool = False) -> Judgement:
-    """Return a judgement of texts, or of conversations where the prompt or an answer is one.
+def _in_one_form(
+    prompt: Value, answers: tuple[Value, ...], *, label: bool = False
+) -> Judgement:
+    """Return a judgement of texts, or of conversations where the prompt or an answer is
+    one.
 
-    Answers that are conversations often hold their prompt too. It is taken off if all of them begin with it.
+    Answers that are conversations often hold their prompt too. It is taken off if all
+    of them begin with it.
     """
     judgement = Judgement(prompt, answers, label)
     if not judgement.is_conversation:
@@ -171,7 +193,9 @@ def _in_one_form(prompt: Value, answers: tuple[Value, ...], *, label: bool = Fal
     prompt_turns = _turns_of(prompt, "user")
     answer_turns = [_turns_of(answer, ASSISTANT) for answer in answers]
     size = len(prompt_turns)
-    if all(len(turns) > size and turns[:size] == prompt_turns for turns in answer_turns):
+    if all(
+        len(turns) > size and turns[:size] == prompt_turns for turns in answer_turns
+    ):
         answer_turns = [turns[size:] for turns in answer_turns]
     return _require_content(Judgement(prompt_turns, tuple(answer_turns), label))
 
@@ -183,7 +207,8 @@ def _turns_of(value: Value, role: str) -> list[Turn]:
     return value
 
 
-# ---- requirements ------------------------------------------------------------------------------------------
+# ---- requirements
+# ------------------------------------------------------------------------------------------
 
 
 def _require_content(judgement: Judgement) -> Judgement:
@@ -196,7 +221,9 @@ def _require_content(judgement: Judgement) -> Judgement:
 
 
 def _is_empty(value: Value) -> bool:
-    """Return whether a text is blank, or a conversation has no turn that says or calls anything."""
+    """Return whether a text is blank, or a conversation has no turn that says or
+    calls anything.
+    """
     if isinstance(value, str):
         return not value.strip()
     return not any(map(_has_content, value))
@@ -204,11 +231,14 @@ def _is_empty(value: Value) -> bool:
 
 def _has_content(turn: Turn) -> bool:
     """Return whether a turn has words, or a field beside its role and content."""
-    return len(turn) > _PLAIN_TURN_FIELDS or bool(str(turn.get("content") or "").strip())
+    return len(turn) > _PLAIN_TURN_FIELDS or bool(
+        str(turn.get("content") or "").strip()
+    )
 
 
 def require_learned(judgement: Judgement) -> None:
-    """Require that no turn of an answer is excluded from the loss: answers are compared as a whole.
+    """Require that no turn of an answer is excluded from the loss: answers are compared
+    as a whole.
 
     Raises:
         BadRecordError: A turn is excluded (``bad_weight``).
@@ -230,11 +260,14 @@ def refuse_row(reason: str, problem: str) -> NoReturn:
     raise BadRecordError(problem, reason=reason)
 
 
-# ---- the beginning that two answers share ------------------------------------------------------------------
+# ---- the beginning that two answers share
+# ------------------------------------------------------------------
 
 
 def _shared_turns(left: list[Turn], right: list[Turn]) -> int:
-    """Return the number of turns that two conversations begin with; each keeps at least one turn."""
+    """Return the number of turns that two conversations begin with; each keeps at
+    least one turn.
+    """
     limit = max(min(len(left), len(right)) - 1, 0)
     for index in range(limit):
         if left[index] != right[index]:
@@ -243,7 +276,8 @@ def _shared_turns(left: list[Turn], right: list[Turn]) -> int:
 
 
 def shared_text(left: str, right: str) -> int:
-    """Return the number of characters that two texts begin with, up to the end of a word.
+    """Return the number of characters that two texts begin with, up to the end of a
+    word.
 
     The blanks after that word belong to the answers, and so does a word of which only the beginning is shared:
     tokenizers put a word's blank before it. Each text keeps at least one word. Scripts without blanks are cut between
@@ -263,7 +297,9 @@ def shared_text(left: str, right: str) -> int:
 
 
 def _is_inside_word(text: str, index: int) -> bool:
-    """Return whether a place lies inside a word of digits, or of letters of a script with capitals, or a character."""
+    """Return whether a place lies inside a word of digits, or of letters of a script
+    with capitals, or a character.
+    """
     if index >= len(text):
         return False
     if unicodedata.combining(text[index]):

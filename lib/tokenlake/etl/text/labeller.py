@@ -1,4 +1,6 @@
-"""Ids and labels of one prompt and its answer: rendered, tokenized whole, framed by BOS and EOS, and cut."""
+"""Ids and labels of one prompt and its answer: rendered, tokenized whole, framed by
+BOS and EOS, and cut.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,9 @@ class ProcessedExample(dict[str, Int32]):
 
     @property
     def input_length(self) -> int:
-        """Number of ids before the first that counts toward the loss, without padding."""
+        """Number of ids before the first that counts toward the loss, without
+        padding.
+        """
         own_labels = self["labels"][self["attention_mask"] == 1]
         learned = np.flatnonzero(own_labels != IGNORED)
         return int(learned[0]) if len(learned) else len(own_labels)
@@ -110,17 +114,20 @@ class Tokens:
 
 @final
 class Labeller:
-    """Makes ids and labels of rows: rendered, tokenized whole, framed by BOS and EOS, and cut.
+    """Makes ids and labels of rows: rendered, tokenized whole, framed by BOS and EOS,
+    and cut.
 
     Args:
         files: Files of the tokenizer.
         renderer: Renderer of the rows.
-        special_tokens_in_text: ``encode`` makes control tokens of special tokens that a text spells; it acts in any
-            case where the renderer's own special tokens become control tokens.
+        special_tokens_in_text: ``encode`` makes control tokens of special tokens that a
+            text spells; it acts in any case where the renderer's own special tokens
+            become control tokens.
         max_length: Maximum number of tokens, special tokens included.
         truncation: Strategy of cuts; ``none`` makes a row that is too long an error.
         truncation_side: Side from which tokens are cut away.
-        bos: True to begin a text with the tokenizer's prefix, unless the text spells it itself.
+        bos: True to begin a text with the tokenizer's prefix, unless the text spells it
+            itself.
         suffix: Ids that end a text; None: the tokenizer's suffix.
         eos_id: Id that the suffix ends with in any case; None: none.
     """
@@ -180,14 +187,21 @@ class Labeller:
         return all_tokens
 
     def length(self, tokens: Tokens) -> int:
-        """Return the number of tokens of a text with the prefix and suffix that are put around it."""
-        return len(self._missing_prefix(tokens.ids)) + len(tokens.ids) + len(self._missing_suffix(tokens.ids))
+        """Return the number of tokens of a text with the prefix and suffix that are
+        put around it.
+        """
+        return (
+            len(self._missing_prefix(tokens.ids))
+            + len(tokens.ids)
+            + len(self._missing_suffix(tokens.ids))
+        )
 
     def fitted(self, index: int, tokens: Tokens, column: str = "") -> Tokens:
         """Return a framed text of at most `max_length` tokens.
 
-        A prefix or suffix that the text itself spelled is put back on the side where the text was cut. An EOS after
-        half an answer does not count toward the loss: no model is to learn to stop there.
+        A prefix or suffix that the text itself spelled is put back on the side where
+        the text was cut. An EOS after half an answer does not count toward the loss: no
+        model is to learn to stop there.
 
         Args:
             index: Index of the row, for errors.
@@ -195,7 +209,8 @@ class Labeller:
             column: Column of the answer, for errors.
 
         Raises:
-            BadRecordError: The text is too long and may not be cut, or none of its tokens counts toward the loss.
+            BadRecordError: The text is too long and may not be cut, or none of its
+                tokens counts toward the loss.
         """
         prefix = self._missing_prefix(tokens.ids)
         suffix = self._missing_suffix(tokens.ids)
@@ -216,11 +231,15 @@ class Labeller:
             loss = loss[kept_tokens]
             learns_suffix = learns_suffix and bool(loss.any())
         # Prefix, text, suffix; where these alone are too long, the end is cut.
-        framed_ids = np.concatenate([np.array(prefix, np.int32), ids, np.array(suffix, np.int32)])
+        framed_ids = np.concatenate(
+            [np.array(prefix, np.int32), ids, np.array(suffix, np.int32)]
+        )
         framed_loss = np.concatenate(
             [np.zeros(len(prefix), np.bool_), loss, np.full(len(suffix), learns_suffix)]
         )
-        framed = Tokens(framed_ids[: self.max_length], framed_loss[: self.max_length], tokens.text)
+        framed = Tokens(
+            framed_ids[: self.max_length], framed_loss[: self.max_length], tokens.text
+        )
         if not framed.loss.any():
             raise bad_row(
                 index,
@@ -229,10 +248,16 @@ class Labeller:
                 "raise it, shorten the prompt, or leave these rows out",
                 "at least one token to learn",
                 0,
-                reason="too_long" if whole_length > self.max_length else "nothing_to_learn",
+                reason="too_long"
+                if whole_length > self.max_length
+                else "nothing_to_learn",
             )
         dropped = whole_length - len(framed.ids)
-        self.cut.add(CutCount(documents=1, cut=int(dropped > 0), tokens=whole_length, dropped=dropped))
+        self.cut.add(
+            CutCount(
+                documents=1, cut=int(dropped > 0), tokens=whole_length, dropped=dropped
+            )
+        )
         self.cut.judge(is_end=False)
         return framed
 
@@ -273,7 +298,9 @@ def _unusable_row(index: int, row: Row, fault: Fault) -> BadRecordError:
     if fault.column in row:
         got = repr(row[fault.column])
     expected = _EXPECTED.get(fault.reason, "")
-    return bad_row(index, fault.column, fault.detail, expected, got, reason=fault.reason)
+    return bad_row(
+        index, fault.column, fault.detail, expected, got, reason=fault.reason
+    )
 
 
 def resolved_prompt(config: PromptConfig | Mapping[str, Any]) -> ResolvedPrompt:
@@ -290,13 +317,19 @@ def resolved_prompt(config: PromptConfig | Mapping[str, Any]) -> ResolvedPrompt:
             message = first_problem["msg"]
             path = ".".join(("prompt", path_of(first_problem["loc"]))).rstrip(".")
             raise ConfigError(
-                f"{path}: {message}", field_path=path, expected=message, got=repr(first_problem["input"])
+                f"{path}: {message}",
+                field_path=path,
+                expected=message,
+                got=repr(first_problem["input"]),
             ) from None
     return ResolvedPrompt(**config.model_dump())
 
 
 def prompt_labeller(
-    prompt: ResolvedPrompt, files: TokenizerFiles, special_tokens_in_text: str, **options: Any
+    prompt: ResolvedPrompt,
+    files: TokenizerFiles,
+    special_tokens_in_text: str,
+    **options: Any,
 ) -> Labeller:
     """Return the labeller of prompts.
 
@@ -307,7 +340,8 @@ def prompt_labeller(
         options: Further arguments of :class:`Labeller`.
 
     Raises:
-        ConfigError: The template is wrong, does not fit its columns, or an answer would have no end.
+        ConfigError: The template is wrong, does not fit its columns, or an answer would
+            have no end.
     """
     check_end(prompt, files, files.eos_id)
     renderer = open_prompt(prompt, files, special_tokens_in_text)
@@ -316,11 +350,24 @@ def prompt_labeller(
         suffix = ()
     elif prompt.format_type != "chat":  # a chat template ends the answer itself
         options["eos_id"] = files.eos_id
-    return Labeller(files, renderer, special_tokens_in_text, bos=prompt.add_bos, suffix=suffix, **options)
+    return Labeller(
+        files,
+        renderer,
+        special_tokens_in_text,
+        bos=prompt.add_bos,
+        suffix=suffix,
+        **options,
+    )
 
 
 def bad_row(
-    index: int, column: str, problem: str, expected: str, got: object, *, reason: str = "prompt"
+    index: int,
+    column: str,
+    problem: str,
+    expected: str,
+    got: object,
+    *,
+    reason: str = "prompt",
 ) -> BadRecordError:
     """Return the error of a row that cannot be used.
 
@@ -332,4 +379,6 @@ def bad_row(
         got: Value of the row.
         reason: Reason under which the row is counted.
     """
-    return BadRecordError(problem, row=index, field_path=column, expected=expected, got=got, reason=reason)
+    return BadRecordError(
+        problem, row=index, field_path=column, expected=expected, got=got, reason=reason
+    )

@@ -1,6 +1,8 @@
-"""Lengths of rows in tokens, never in characters: :class:`LengthManager` shortens columns and pads rows.
+"""Lengths of rows in tokens, never in characters: :class:`LengthManager` shortens
+columns and pads rows.
 
-The text of a tokenized document decides where its ids may be cut (:mod:`tokenlake.etl.text.truncation`).
+The text of a tokenized document decides where its ids may be cut
+(:mod:`tokenlake.etl.text.truncation`).
 """
 
 from __future__ import annotations
@@ -18,9 +20,27 @@ from tokenlake.base.arrays import Bools, Int32, Int64, Ragged, offsets_of
 from tokenlake.base.checks import require_one_of
 from tokenlake.base.result import Result, attempt
 from tokenlake.errors import ConfigError, TokenlakeError
-from tokenlake.etl.text.budgets import BUDGET_STRATEGIES, BudgetStrategy, ContentDistributionMode, allocate
-from tokenlake.etl.text.padding import PADDING_STRATEGIES, SHORTEST_BUCKET, Padded, PaddingStrategy, pad
-from tokenlake.etl.text.truncation import SIDES, STRATEGIES, Cut, Side, Strategy, truncate
+from tokenlake.etl.text.budgets import (
+    BUDGET_STRATEGIES,
+    BudgetStrategy,
+    ContentDistributionMode,
+    allocate,
+)
+from tokenlake.etl.text.padding import (
+    PADDING_STRATEGIES,
+    SHORTEST_BUCKET,
+    Padded,
+    PaddingStrategy,
+    pad,
+)
+from tokenlake.etl.text.truncation import (
+    SIDES,
+    STRATEGIES,
+    Cut,
+    Side,
+    Strategy,
+    truncate,
+)
 from tokenlake.etl.tokenizers.encoder import Encoder, column_of_texts
 from tokenlake.etl.tokenizers.files import files_of
 
@@ -32,11 +52,13 @@ class LengthManagerConfig:
 
     Attributes:
         max_length: Maximum number of tokens of a row, special tokens included.
-        truncation: Strategy of cuts: ``none``, ``simple``, ``word``, ``sentence`` or ``smart``.
+        truncation: Strategy of cuts: ``none``, ``simple``, ``word``, ``sentence`` or
+            ``smart``.
         truncation_side: Side from which tokens are cut away.
         padding: Strategy of padding.
         padding_side: Side on which padding is put.
-        boundaries: Widths of the padding ``buckets``; None: powers of two up to the first that holds `max_length`.
+        boundaries: Widths of the padding ``buckets``; None: powers of two up to the
+            first that holds `max_length`.
         budget: Strategy by which columns share the tokens of a row.
         ratios: Name of a column -> its weight; None: equal weights.
         priority: Columns, the most important first; None: no order.
@@ -68,7 +90,8 @@ class Shortened:
     """The part of a text that is kept.
 
     Attributes:
-        text: Kept part of the text; encoded by itself it may have other ids near the cut.
+        text: Kept part of the text; encoded by itself it may have other ids near the
+            cut.
         ids: int32[k]: ids of this part in the whole text, without special tokens.
         cut: Place of the cut, and the rule that chose it.
     """
@@ -104,22 +127,29 @@ class LengthManager:
     """Makes rows with a limited number of tokens of texts.
 
     Args:
-        tokenizer: Hub id, directory, tokenizer.json file, or an object of `transformers` or `tokenizers`.
+        tokenizer: Hub id, directory, tokenizer.json file, or an object of
+            `transformers` or `tokenizers`.
         max_length: Maximum number of tokens of a row, special tokens included.
-        truncation: Strategy of cuts: ``none``, ``simple``, ``word``, ``sentence`` or ``smart``.
+        truncation: Strategy of cuts: ``none``, ``simple``, ``word``, ``sentence`` or
+            ``smart``.
         truncation_side: Side from which tokens are cut away.
         padding: Strategy of padding, see :func:`pad`.
         padding_side: Side on which padding is put.
-        boundaries: Widths of the padding ``buckets``; None: powers of two up to the first that holds `max_length`.
-        budget: Strategy by which columns share the tokens of a row, see :func:`allocate`.
+        boundaries: Widths of the padding ``buckets``; None: powers of two up to the
+            first that holds `max_length`.
+        budget: Strategy by which columns share the tokens of a row, see
+            :func:`allocate`.
         ratios: Weights of columns, see :func:`allocate`.
         priority: Columns, the most important first, see :func:`allocate`.
-        add_special_tokens: True to put the tokenizer's own BOS and EOS around every row.
+        add_special_tokens: True to put the tokenizer's own BOS and EOS around every
+            row.
         pad_id: Id of padding; None: the tokenizer's padding token, or its EOS token.
 
     Raises:
-        ConfigError: A strategy or side is unknown, or special tokens alone fill `max_length`.
-        SourceNotFoundError, TokenizerError, MissingExtraError: The tokenizer cannot be loaded.
+        ConfigError: A strategy or side is unknown, or special tokens alone fill
+            `max_length`.
+        SourceNotFoundError, TokenizerError, MissingExtraError: The tokenizer cannot be
+            loaded.
 
     Example:
         >>> import tokenlake as tl
@@ -155,13 +185,17 @@ class LengthManager:
         self._truncation_side: Side = truncation_side
         self._padding: PaddingStrategy = padding
         self._padding_side: Side = padding_side
-        self._boundaries = _doubling_widths(max_length) if boundaries is None else boundaries
+        self._boundaries = (
+            _doubling_widths(max_length) if boundaries is None else boundaries
+        )
         self._budget: BudgetStrategy = budget
         self._ratios = ratios
         self._priority = priority
         self._pad_id = pad_id
         self._encoder = Encoder(
-            files_of(tokenizer), engine="tokenizers", add_special_tokens=add_special_tokens
+            files_of(tokenizer),
+            engine="tokenizers",
+            add_special_tokens=add_special_tokens,
         )
         # At least one token of the text must fit.
         if self.room < 1:
@@ -172,9 +206,15 @@ class LengthManager:
             )
 
     @classmethod
-    def from_config(cls, config: LengthManagerConfig, tokenizer: Any) -> Result[Self, TokenlakeError]:
-        """Return the manager with the options of a configuration, or the error in them."""
-        options: dict[str, Any] = {field.name: getattr(config, field.name) for field in fields(config)}
+    def from_config(
+        cls, config: LengthManagerConfig, tokenizer: Any
+    ) -> Result[Self, TokenlakeError]:
+        """Return the manager with the options of a configuration, or the error in
+        them.
+        """
+        options: dict[str, Any] = {
+            field.name: getattr(config, field.name) for field in fields(config)
+        }
         return attempt(lambda: cls(tokenizer, **options))
 
     @property
@@ -192,27 +232,38 @@ class LengthManager:
         files = self._encoder.files
         pad_id = files.fill_id if self._pad_id is None else self._pad_id
         if pad_id is None:
-            raise ConfigError(f"tokenizer {files.name!r} has neither a padding nor an EOS token; give pad_id")
+            raise ConfigError(
+                f"tokenizer {files.name!r} has neither a padding nor an EOS token; give pad_id"
+            )
         return pad_id
 
     def count(self, texts: Sequence[str]) -> Int64:
         """Return the number of tokens of each text without special tokens: int64[n]."""
         return np.diff(self._encoder.encode(column_of_texts(texts)).offsets)
 
-    def truncate(self, texts: Sequence[str], budget: int | Sequence[int] | None = None) -> list[Shortened]:
+    def truncate(
+        self, texts: Sequence[str], budget: int | Sequence[int] | None = None
+    ) -> list[Shortened]:
         """Shorten n texts.
 
         Args:
             texts: Texts.
-            budget: Maximum number of tokens of every text, or of each; None: :attr:`room`.
+            budget: Maximum number of tokens of every text, or of each; None:
+                :attr:`room`.
         """
         limit = self.room if budget is None else budget
         budgets = np.broadcast_to(np.asarray(limit, np.int64), len(texts)).tolist()
         encoded_texts = self._encoded(texts)
-        return [self._shortened(text, size) for text, size in zip(encoded_texts, budgets, strict=True)]
+        return [
+            self._shortened(text, size)
+            for text, size in zip(encoded_texts, budgets, strict=True)
+        ]
 
-    def fit(self, columns: Mapping[str, str], total: int | None = None) -> dict[str, Shortened]:
-        """Shorten the columns of a row so that together they have at most `total` tokens.
+    def fit(
+        self, columns: Mapping[str, str], total: int | None = None
+    ) -> dict[str, Shortened]:
+        """Shorten the columns of a row so that together they have at most `total`
+        tokens.
 
         Args:
             columns: Text of each column.
@@ -228,14 +279,20 @@ class LengthManager:
             ratios=self._ratios,
             priority=self._priority,
         )
-        return {name: self._shortened(encoded[name], budget) for name, budget in budgets.items()}
+        return {
+            name: self._shortened(encoded[name], budget)
+            for name, budget in budgets.items()
+        }
 
-    def pad(self, rows: Sequence[npt.ArrayLike], loss: Sequence[npt.ArrayLike] | None = None) -> list[Padded]:
+    def pad(
+        self, rows: Sequence[npt.ArrayLike], loss: Sequence[npt.ArrayLike] | None = None
+    ) -> list[Padded]:
         """Pad rows of ids, which are not cut.
 
         Args:
             rows: Ids of each row.
-            loss: Booleans of each row, true for ids that count toward the loss; None: all.
+            loss: Booleans of each row, true for ids that count toward the loss; None:
+                all.
         """
         id_arrays = [np.asarray(row, np.int32) for row in rows]
         # The empty array makes the concatenation of no rows possible.
@@ -258,22 +315,40 @@ class LengthManager:
         """Shorten texts, put special tokens around them, and pad them."""
         prefix = np.array(self._encoder.prefix, np.int32)
         suffix = np.array(self._encoder.suffix, np.int32)
-        return self.pad([np.concatenate([prefix, part.ids, suffix]) for part in self.truncate(texts)])
+        return self.pad(
+            [
+                np.concatenate([prefix, part.ids, suffix])
+                for part in self.truncate(texts)
+            ]
+        )
 
     def _encoded(self, texts: Sequence[str]) -> list[_EncodedText]:
         """Return texts with their ids and the places of their tokens."""
         encoded, start, stop = self._encoder.encode_places(column_of_texts(texts))
         encoded_texts: list[_EncodedText] = []
-        for text, (first, last) in zip(texts, pairwise(encoded.offsets.tolist()), strict=True):
+        for text, (first, last) in zip(
+            texts, pairwise(encoded.offsets.tolist()), strict=True
+        ):
             tokens = slice(first, last)
-            encoded_texts.append(_EncodedText(text, encoded.ids[tokens], start[tokens], stop[tokens]))
+            encoded_texts.append(
+                _EncodedText(text, encoded.ids[tokens], start[tokens], stop[tokens])
+            )
         return encoded_texts
 
     def _shortened(self, encoded: _EncodedText, budget: int) -> Shortened:
         """Return the part of a text that is kept of at most `budget` tokens."""
         data = encoded.text.encode()
-        cut = truncate(data, encoded.start, encoded.stop, budget, self._truncation, self._truncation_side)
-        return Shortened(data[cut.start : cut.stop].decode(), encoded.ids[cut.first : cut.last], cut)
+        cut = truncate(
+            data,
+            encoded.start,
+            encoded.stop,
+            budget,
+            self._truncation,
+            self._truncation_side,
+        )
+        return Shortened(
+            data[cut.start : cut.stop].decode(), encoded.ids[cut.first : cut.last], cut
+        )
 
 
 def _doubling_widths(max_length: int) -> list[int]:

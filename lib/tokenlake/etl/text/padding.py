@@ -1,7 +1,8 @@
 """Padding: rows of ids of many lengths become rectangles.
 
-For example rows of 2, 5 and 3 ids: ``longest`` makes one rectangle 5 ids wide; ``buckets`` of 4 and 8 make one of the
-first and third row, 4 wide, and one of the second, 8 wide.
+For example rows of 2, 5 and 3 ids: ``longest`` makes one rectangle 5 ids wide;
+``buckets`` of 4 and 8 make one of the first and third row, 4 wide, and one of the
+second, 8 wide.
 """
 
 from __future__ import annotations
@@ -34,10 +35,12 @@ class Padded:
     """A rectangle of n rows, w ids wide.
 
     Attributes:
-        rows: int64[n], ascending: indices of these rows among the rows that were padded.
+        rows: int64[n], ascending: indices of these rows among the rows that were
+            padded.
         input_ids: int32[n, w]: ids.
         attention_mask: int32[n, w]: 1 for a row's own ids, 0 for padding.
-        labels: int32[n, w]: ids where they count toward the loss, :data:`IGNORED` elsewhere and on padding.
+        labels: int32[n, w]: ids where they count toward the loss, :data:`IGNORED`
+            elsewhere and on padding.
     """
 
     rows: Int64
@@ -61,11 +64,13 @@ def pad(
     boundaries: npt.ArrayLike | None = None,
     loss: Bools | None = None,
 ) -> list[Padded]:
-    """Pad n rows of ids: to one rectangle, or to one for each width, the narrowest first.
+    """Pad n rows of ids: to one rectangle, or to one for each width, the narrowest
+    first.
 
     Args:
         rows: Ids of the rows.
-        pad_id: Id of padding; a token that also occurs in texts is fine, because the mask tells them apart.
+        pad_id: Id of padding; a token that also occurs in texts is fine, because the
+            mask tells them apart.
         strategy: Rule for the width of a row:
 
             - ``none``: no padding; rows of one length make one rectangle.
@@ -78,7 +83,8 @@ def pad(
         loss: bool[total]: ids that count toward the loss; None: all.
 
     Raises:
-        ConfigError: The strategy lacks its widths, or a row is longer than the widest: truncate rows first.
+        ConfigError: The strategy lacks its widths, or a row is longer than the widest:
+            truncate rows first.
     """
     require_one_of("strategy", strategy, PADDING_STRATEGIES)
     require_one_of("side", side, SIDES)
@@ -90,7 +96,9 @@ def pad(
     else:
         edges = boundaries if strategy == "buckets" else max_length
         if edges is None:
-            raise ConfigError(f"padding strategy {strategy!r} needs {_WIDTHS[strategy]}")
+            raise ConfigError(
+                f"padding strategy {strategy!r} needs {_WIDTHS[strategy]}"
+            )
         widths = _first_widths(rows.lengths, np.atleast_1d(np.asarray(edges, np.int64)))
     labels = rows
     if loss is not None:
@@ -101,15 +109,21 @@ def pad(
     for width in np.unique(widths).tolist():
         has_width = widths == width
         ids, mask = rows.select(has_width).rectangle(width, pad_id, left=pads_left)
-        padded_labels, _ = labels.select(has_width).rectangle(width, IGNORED, left=pads_left)
-        rectangles.append(Padded(np.flatnonzero(has_width), ids, mask.astype(np.int32), padded_labels))
+        padded_labels, _ = labels.select(has_width).rectangle(
+            width, IGNORED, left=pads_left
+        )
+        rectangles.append(
+            Padded(np.flatnonzero(has_width), ids, mask.astype(np.int32), padded_labels)
+        )
     return rectangles
 
 
 def _first_widths(lengths: Int64, edges: Int64) -> Int64:
     """Return the first of ascending widths that holds each row: int64[n]."""
     if not len(edges) or edges[0] < 1 or np.any(np.diff(edges) <= 0):
-        raise ConfigError(f"boundaries are {edges.tolist()}, expected ascending numbers of at least 1")
+        raise ConfigError(
+            f"boundaries are {edges.tolist()}, expected ascending numbers of at least 1"
+        )
     widest = int(edges[-1])
     too_long = np.flatnonzero(lengths > widest)
     if len(too_long):

@@ -1,4 +1,5 @@
-"""Ids of texts become the ids of a prompt and of its answers, and the columns that a trainer reads.
+"""Ids of texts become the ids of a prompt and of its answers, and the columns that a
+trainer reads.
 
 The law: the ids of a prompt followed by the ids of an answer are those of the whole text, encoded at once. So no piece
 of text is lost, doubled or spelled in a way in which the tokenizer would never spell it. Where a token of the whole
@@ -15,7 +16,8 @@ A document is joined in these steps:
 1. Split the texts into parts at the border.
 2. Cut a prompt that is too long at its beginning.
 3. Put BOS before the prompt and EOS after each answer, where they lack it.
-4. Cut answers at their ends, and leave documents out, as the policy of long documents says.
+4. Cut answers at their ends, and leave documents out, as the policy of long documents
+   says.
 """
 
 from __future__ import annotations
@@ -26,8 +28,23 @@ from typing import Any, Final, final
 import numpy as np
 import pyarrow as pa
 
-from tokenlake.base.arrays import Bools, Int32, Int64, Ragged, common_prefix, dtype_of, total_lengths
-from tokenlake.base.columns import IGNORED, Method, Part, TrainerColumn, columns_for, parts_of
+from tokenlake.base.arrays import (
+    Bools,
+    Int32,
+    Int64,
+    Ragged,
+    common_prefix,
+    dtype_of,
+    total_lengths,
+)
+from tokenlake.base.columns import (
+    IGNORED,
+    Method,
+    Part,
+    TrainerColumn,
+    columns_for,
+    parts_of,
+)
 from tokenlake.config.resolved import ResolvedPreference
 from tokenlake.runtime.schema import preference_fields
 
@@ -45,7 +62,8 @@ class Joined:
     Attributes:
         parts: Runs of ids of each part, m runs each; BOS and EOS included.
         origin: int64[m], ascending: index of each document among the n.
-        tokens: Number of ids of all n documents without BOS and EOS that we added; each part counted once.
+        tokens: Number of ids of all n documents without BOS and EOS that we added; each
+            part counted once.
         bos: Number of ids of BOS that we added and that are kept.
         eos: Number of ids of EOS that we added and that are kept.
         eos_existing: Number of kept documents whose answers all had an EOS.
@@ -78,13 +96,16 @@ class Joiner:
     Attributes:
         method: Training method.
         prefix: Ids (BOS) that a prompt, or a text without one, begins with.
-        eos_id: Id that an answer ends with unless it holds one: a template may end a turn with it and a line break.
+        eos_id: Id that an answer ends with unless it holds one: a template may end a
+            turn with it and a line break.
         max_length: Maximum number of ids of a prompt with an answer.
-        long_documents: Treatment of longer documents. ``keep`` keeps them; ``truncate`` cuts the ends of answers and
-            leaves out documents whose prompt leaves no room for an answer (it cuts no prompt); ``drop`` leaves them
-            out.
-        max_prompt: Maximum number of ids of a prompt, which loses its beginning, but not BOS; None: no limit.
-        max_completion: Maximum number of ids of an answer, which loses its end; None: no limit.
+        long_documents: Treatment of longer documents. ``keep`` keeps them; ``truncate``
+            cuts the ends of answers and leaves out documents whose prompt leaves no
+            room for an answer (it cuts no prompt); ``drop`` leaves them out.
+        max_prompt: Maximum number of ids of a prompt, which loses its beginning, but
+            not BOS; None: no limit.
+        max_completion: Maximum number of ids of an answer, which loses its end; None:
+            no limit.
     """
 
     method: Method
@@ -120,7 +141,9 @@ class Joiner:
         is_kept = np.ones(count, np.bool_)
         for rows in left_out.values():
             is_kept[rows] = False
-        kept_parts: dict[Part, Ragged] = {name: part.select(is_kept) for name, part in fitted.items()}
+        kept_parts: dict[Part, Ragged] = {
+            name: part.select(is_kept) for name, part in fitted.items()
+        }
         # The counts. An EOS that we added is gone where its answer was cut.
         bos = 0
         for is_added in lacks_bos.values():
@@ -131,7 +154,10 @@ class Joiner:
             is_whole = fitted[name].lengths == closed[name].lengths
             eos += int((is_added & is_whole)[is_kept].sum())
             has_own_eos &= ~is_added
-        dropped = {reason: int(content_lengths[rows].sum()) for reason, rows in left_out.items()}
+        dropped = {
+            reason: int(content_lengths[rows].sum())
+            for reason, rows in left_out.items()
+        }
         total = int(content_lengths.sum())
         written = sum(len(part.ids) for part in kept_parts.values()) - eos - bos
         truncated = total - written - sum(dropped.values())
@@ -150,7 +176,9 @@ class Joiner:
         )
 
     def _cut_prompt(self, prompt: Ragged) -> Ragged:
-        """Return prompts of which long ones have lost their beginnings; BOS will be put before them again."""
+        """Return prompts of which long ones have lost their beginnings; BOS will be
+        put before them again.
+        """
         if self.max_prompt is None:
             return prompt
         prefix_size = len(self.prefix)
@@ -160,18 +188,30 @@ class Joiner:
         return prompt.end(np.where(is_long, room, prompt.lengths))
 
     def _lacks_bos(self, parts: dict[Part, Ragged]) -> dict[Part, Bools]:
-        """Return which runs get BOS, for the parts that begin a text: the prompt, or all where there is none."""
+        """Return which runs get BOS, for the parts that begin a text: the prompt, or
+        all where there is none.
+        """
         if not self.prefix:
             return {}
-        beginnings: tuple[Part, ...] = ("prompt",) if "prompt" in parts else tuple(parts)
+        beginnings: tuple[Part, ...] = (
+            ("prompt",) if "prompt" in parts else tuple(parts)
+        )
         return {name: ~parts[name].begins_with(self.prefix) for name in beginnings}
 
     def _lacks_eos(self, parts: dict[Part, Ragged]) -> dict[Part, Bools]:
         """Return which answers get EOS."""
-        return {name: ~part.holds(self.eos_id) for name, part in parts.items() if name != "prompt"}
+        return {
+            name: ~part.holds(self.eos_id)
+            for name, part in parts.items()
+            if name != "prompt"
+        }
 
-    def _closed(self, part: Ragged, lacks_bos: Bools | None, lacks_eos: Bools | None) -> Ragged:
-        """Return a part with BOS before and EOS after the runs that lack them; None: that is not for this part."""
+    def _closed(
+        self, part: Ragged, lacks_bos: Bools | None, lacks_eos: Bools | None
+    ) -> Ragged:
+        """Return a part with BOS before and EOS after the runs that lack them; None:
+        that is not for this part.
+        """
         runs: list[Ragged] = []
         if lacks_bos is not None:
             runs.append(Ragged.alike(self.prefix, lacks_bos))
@@ -187,11 +227,15 @@ class Joiner:
         limited = dict(parts)
         for name, part in parts.items():
             if name != "prompt":
-                limited[name] = part.cut(np.full(len(part), self.max_completion, np.int64))
+                limited[name] = part.cut(
+                    np.full(len(part), self.max_completion, np.int64)
+                )
         return limited
 
     def _truncate(self, parts: dict[Part, Ragged]) -> dict[Part, Ragged]:
-        """Return the parts with answers that fit behind their prompts, where the policy is to cut them."""
+        """Return the parts with answers that fit behind their prompts, where the
+        policy is to cut them.
+        """
         if self.long_documents != "truncate":
             return parts
         truncated = dict(parts)
@@ -203,8 +247,11 @@ class Joiner:
                 truncated[name] = part.cut(np.maximum(room, 0))
         return truncated
 
-    def _left_out(self, limited: dict[Part, Ragged], fitted: dict[Part, Ragged]) -> dict[str, Int64]:
-        """Return the documents that are not kept, by reason; the first reason of a document counts.
+    def _left_out(
+        self, limited: dict[Part, Ragged], fitted: dict[Part, Ragged]
+    ) -> dict[str, Int64]:
+        """Return the documents that are not kept, by reason; the first reason of a
+        document counts.
 
         Args:
             limited: Parts before the policy of long documents has cut any.
@@ -247,7 +294,9 @@ def _are_equal(left: Ragged, right: Ragged) -> Bools:
 
 
 def _split_at_border(method: Method, texts: Ragged) -> tuple[dict[Part, Ragged], Bools]:
-    """Return the parts of documents without BOS and EOS, and which prompts' borders moved: bool[n]."""
+    """Return the parts of documents without BOS and EOS, and which prompts' borders
+    moved: bool[n].
+    """
     parts = parts_of(method)
     texts_of_document = {"grpo": 1, "reward": 2}.get(method, len(parts))
     begins = texts.offsets[:-1]
@@ -256,20 +305,29 @@ def _split_at_border(method: Method, texts: Ragged) -> tuple[dict[Part, Ragged],
     columns: list[Ragged] = []
     for number in range(texts_of_document):
         every_document = slice(number, None, texts_of_document)
-        columns.append(Ragged.taken(texts.ids, begins[every_document], ends[every_document]))
+        columns.append(
+            Ragged.taken(texts.ids, begins[every_document], ends[every_document])
+        )
     if method in ("grpo", "reward"):
-        return dict(zip(parts, columns, strict=True)), np.zeros(len(columns[0]), np.bool_)
+        return dict(zip(parts, columns, strict=True)), np.zeros(
+            len(columns[0]), np.bool_
+        )
     prompt = columns[0]
     whole_texts = columns[1:]
     # The border is the last place up to which the prompt and all whole texts are equal.
-    border = np.minimum.reduce([common_prefix(prompt, whole_text) for whole_text in whole_texts])
+    border = np.minimum.reduce(
+        [common_prefix(prompt, whole_text) for whole_text in whole_texts]
+    )
     split: dict[Part, Ragged] = {"prompt": prompt.cut(border)}
     for part, text in zip(parts[1:], whole_texts, strict=True):
-        split[part] = Ragged.taken(text.ids, text.offsets[:-1] + border, text.offsets[1:])
+        split[part] = Ragged.taken(
+            text.ids, text.offsets[:-1] + border, text.offsets[1:]
+        )
     return split, border < prompt.lengths
 
 
-# ---- columns -----------------------------------------------------------------------------------------------
+# ---- columns
+# -----------------------------------------------------------------------------------------------
 
 
 def preference_batch(
@@ -284,11 +342,14 @@ def preference_batch(
         settings: Section ``preference``.
         joined: The m documents that are kept of n.
         label: bool[n]: label of each document; needed for judged answers.
-        text: large_string: the first n of them are the prompts; needed for prompts alone.
+        text: large_string: the first n of them are the prompts; needed for prompts
+            alone.
     """
     fields = preference_fields(settings.method, settings.trainer)
     arrays: list[Any] = []
-    for column, field in zip(columns_for(settings.method, settings.trainer), fields, strict=True):
+    for column, field in zip(
+        columns_for(settings.method, settings.trainer), fields, strict=True
+    ):
         if column.holds == "label":
             assert label is not None
             arrays.append(_ARROW.array(label[joined.origin]))
@@ -307,7 +368,9 @@ def _list_array(runs: Ragged, kind: Any) -> Any:
 
 
 def _runs(column: TrainerColumn, parts: dict[Part, Ragged]) -> Ragged:
-    """Return the values of a column: ids of its parts, one after the other, or their labels or mask."""
+    """Return the values of a column: ids of its parts, one after the other, or their
+    labels or mask.
+    """
     runs = [parts[part] for part in column.parts]
     if column.holds == "mask":
         return Ragged.filled(1, total_lengths(runs))

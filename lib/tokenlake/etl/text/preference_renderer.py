@@ -27,10 +27,22 @@ from tokenlake.etl.text.chat_messages import Turn, tools_of
 from tokenlake.etl.text.chat_template import ChatTemplate
 from tokenlake.etl.text.chat_weights import ASSISTANT
 from tokenlake.etl.text.conversations import Chat, Conversations
-from tokenlake.etl.text.judgement import READER, Judgement, judgements, require_learned, value_of
+from tokenlake.etl.text.judgement import (
+    READER,
+    Judgement,
+    judgements,
+    require_learned,
+    value_of,
+)
 from tokenlake.etl.text.renderer import Rendered
 from tokenlake.etl.text.special_token_guard import SpecialTokenGuard
-from tokenlake.etl.text.template_choice import DEFAULT, check_mode, named_tokens, no_template, templates_of
+from tokenlake.etl.text.template_choice import (
+    DEFAULT,
+    check_mode,
+    named_tokens,
+    no_template,
+    templates_of,
+)
 from tokenlake.etl.text.transform import fault_of
 from tokenlake.etl.tokenizers.files import TokenizerFiles
 
@@ -58,29 +70,38 @@ class PreferenceRenderer:
     """Renders the texts of preferences.
 
     Args:
-        settings: Section ``preference``, with the chat template that conversations need.
+        settings: Section ``preference``, with the chat template that conversations
+            need.
         files: Files of the tokenizer.
-        special_tokens_in_text: ``fail`` makes rows whose own text spells a special token bad; ``encode`` makes control
-            tokens of them; ``literal`` keeps them text, which is not possible for conversations, whose template spells
-            its own.
+        special_tokens_in_text: ``fail`` makes rows whose own text spells a special
+            token bad; ``encode`` makes control tokens of them; ``literal`` keeps them
+            text, which is not possible for conversations, whose template spells its
+            own.
     """
 
     def __init__(
-        self, settings: ResolvedPreference, files: TokenizerFiles, special_tokens_in_text: str
+        self,
+        settings: ResolvedPreference,
+        files: TokenizerFiles,
+        special_tokens_in_text: str,
     ) -> None:
         self._settings = settings
         self._files = files
         self._special_tokens_in_text = special_tokens_in_text
         self._guard = SpecialTokenGuard.of(files, special_tokens_in_text)
         self.control_tokens: Final = special_tokens_in_text != "literal"
-        # A row need not have all of the fields, and a reader refuses a column that does not exist.
+        # A row need not have all of the fields, and a reader refuses a column that does
+        # not exist.
         self.columns: Final = None
 
     def render(self, rows: Rows) -> Rendered:
-        """Return the texts; rows that cannot be used are bad (see :func:`judgements`)."""
+        """Return the texts; rows that cannot be used are bad (see
+        :func:`judgements`).
+        """
         documents, faults = self._documents(rows)
         texts = self._texts(documents)
-        # 1. Rows whose conversation cannot be rendered, and rows that spell a special token.
+        # 1. Rows whose conversation cannot be rendered, and rows that spell a special
+        #    token.
         for document, rendered in zip(documents, texts, strict=True):
             if isinstance(rendered, Fault):
                 faults.setdefault(document.row, rendered)
@@ -107,9 +128,13 @@ class PreferenceRenderer:
             label=label,
         )
 
-    def _documents(self, rows: Rows) -> tuple[list[_PreferenceDocument], dict[int, Fault]]:
+    def _documents(
+        self, rows: Rows
+    ) -> tuple[list[_PreferenceDocument], dict[int, Fault]]:
         """Return the documents of all rows, and the faults of rows that have none."""
-        fields = {name: str(getattr(self._settings, f"{name}_field")) for name in _VALUE_NAMES}
+        fields = {
+            name: str(getattr(self._settings, f"{name}_field")) for name in _VALUE_NAMES
+        }
         columns = {name: rows.values(field) for name, field in fields.items()}
         labels = rows.values(self._settings.label_field)
         tools_column = rows.values(self._settings.tools_field)
@@ -119,7 +144,10 @@ class PreferenceRenderer:
         faults: dict[int, Fault] = {}
         for row in range(len(rows)):
             try:
-                values = {name: value_of(columns[name][row], fields[name]) for name in _VALUE_NAMES}
+                values = {
+                    name: value_of(columns[name][row], fields[name])
+                    for name in _VALUE_NAMES
+                }
                 tools = tools_of(tools_column[row])
                 row_judgements = judgements(values, labels[row], method)
                 for judgement in row_judgements:
@@ -127,14 +155,24 @@ class PreferenceRenderer:
             except BadRecordError as error:
                 faults[row] = fault_of(error)
                 continue
-            documents += [_PreferenceDocument(row, judgement, tools) for judgement in row_judgements]
+            documents += [
+                _PreferenceDocument(row, judgement, tools)
+                for judgement in row_judgements
+            ]
         return documents, faults
 
-    def _texts(self, documents: Sequence[_PreferenceDocument]) -> list[list[str] | Fault]:
+    def _texts(
+        self, documents: Sequence[_PreferenceDocument]
+    ) -> list[list[str] | Fault]:
         """Return the texts of each document, or its fault."""
-        conversations = [document for document in documents if document.judgement.is_conversation]
-        rendered_conversations = iter(self._conversations(conversations) if conversations else ())
-        # Rows for reward models hold whole texts; the prompt by itself is not one of them.
+        conversations = [
+            document for document in documents if document.judgement.is_conversation
+        ]
+        rendered_conversations = iter(
+            self._conversations(conversations) if conversations else ()
+        )
+        # Rows for reward models hold whole texts; the prompt by itself is not one of
+        # them.
         first = 1 if self._settings.method == "reward" else 0
         texts: list[list[str] | Fault] = []
         for document in documents:
@@ -145,8 +183,11 @@ class PreferenceRenderer:
             texts.append(rendered if isinstance(rendered, Fault) else rendered[first:])
         return texts
 
-    def _conversations(self, documents: Sequence[_PreferenceDocument]) -> list[list[str] | Fault]:
-        """Return the text of each prompt, and of the prompt with each answer, or a fault.
+    def _conversations(
+        self, documents: Sequence[_PreferenceDocument]
+    ) -> list[list[str] | Fault]:
+        """Return the text of each prompt, and of the prompt with each answer, or a
+        fault.
 
         A prompt ends with the generation prompt where the assistant answers it.
         """
@@ -156,7 +197,9 @@ class PreferenceRenderer:
         for document in documents:
             prompt = cast("list[Turn]", document.judgement.prompt or [])
             answers = cast("tuple[list[Turn], ...]", document.judgement.answers)
-            has_generation_prompt = all(answer[0]["role"] == ASSISTANT for answer in answers)
+            has_generation_prompt = all(
+                answer[0]["role"] == ASSISTANT for answer in answers
+            )
             place = batches[has_generation_prompt].add(prompt, document.tools)
             own_places = [(has_generation_prompt, place)]
             for answer in answers:
@@ -164,7 +207,10 @@ class PreferenceRenderer:
                 own_places.append((False, place))
             places.append(own_places)
         # 2. Render both batches.
-        rendered = {prompted: batches[prompted].rendered(self._templates[prompted]) for prompted in batches}
+        rendered = {
+            prompted: batches[prompted].rendered(self._templates[prompted])
+            for prompted in batches
+        }
         # 3. Put the texts of a document together again.
         texts: list[list[str] | Fault] = []
         for own_places in places:
@@ -183,12 +229,20 @@ class PreferenceRenderer:
         """
         check_mode(self._special_tokens_in_text)
         if self._settings.chat_template is None:
-            raise ConfigError(f"preference: {no_template(self._files.name, [])}", tokenizer=self._files.name)
+            raise ConfigError(
+                f"preference: {no_template(self._files.name, [])}",
+                tokenizer=self._files.name,
+            )
         templates: dict[bool, Conversations] = {}
         for has_generation_prompt in (False, True):
-            variables = {**named_tokens(self._files), "add_generation_prompt": has_generation_prompt}
+            variables = {
+                **named_tokens(self._files),
+                "add_generation_prompt": has_generation_prompt,
+            }
             template = ChatTemplate(self._settings.chat_template, variables)
-            templates[has_generation_prompt] = Conversations(template, READER.roles, SpecialTokenGuard())
+            templates[has_generation_prompt] = Conversations(
+                template, READER.roles, SpecialTokenGuard()
+            )
         return templates
 
 
@@ -201,7 +255,9 @@ class _ChatBatch:
         self._tools: list[list[Any] | None] = []
 
     def add(self, messages: list[Turn], tools: list[Any] | None) -> int | None:
-        """Add a conversation and return its index; None for one without turns, whose text is empty."""
+        """Add a conversation and return its index; None for one without turns, whose
+        text is empty.
+        """
         if not messages:
             return None
         self._messages.append(messages)
@@ -214,7 +270,9 @@ class _ChatBatch:
             return {}
         rendered = conversations.render(self._messages, self._tools, self._chat)
         texts: dict[int, str | Fault] = dict(rendered.bad)
-        for index, text in zip(rendered.origin.tolist(), rendered.text.to_pylist(), strict=True):
+        for index, text in zip(
+            rendered.origin.tolist(), rendered.text.to_pylist(), strict=True
+        ):
             texts[index] = str(text)
         return texts
 
@@ -231,7 +289,8 @@ def _plain_texts(judgement: Judgement) -> list[str]:
 def _own_texts(judgement: Judgement) -> list[Any]:
     """Return all that a row says, in which no special token may be spelled.
 
-    A text stands there together with its answer: a special token may lie across the border.
+    A text stands there together with its answer: a special token may lie across the
+    border.
     """
     if judgement.is_conversation:
         return [judgement.prompt, *judgement.answers]
@@ -240,7 +299,9 @@ def _own_texts(judgement: Judgement) -> list[Any]:
 
 
 def _require_continuation(texts: list[str | Fault]) -> list[str] | Fault:
-    """Return the texts; a fault where one is missing, or does not begin with the first one, the prompt."""
+    """Return the texts; a fault where one is missing, or does not begin with the
+    first one, the prompt.
+    """
     for text in texts:
         if isinstance(text, Fault):
             return text
@@ -253,11 +314,14 @@ def _require_continuation(texts: list[str | Fault]) -> list[str] | Fault:
     )
 
 
-def settled_preference(settings: ResolvedPreference, files: TokenizerFiles) -> ResolvedPreference:
+def settled_preference(
+    settings: ResolvedPreference, files: TokenizerFiles
+) -> ResolvedPreference:
     """Return the settings with the tokenizer's chat template, where it has one.
 
     Raises:
-        ConfigError: The tokenizer names no EOS token, so that answers would have no end.
+        ConfigError: The tokenizer names no EOS token, so that answers would have no
+            end.
     """
     if settings.method != "grpo" and files.eos_id is None:
         raise ConfigError(
@@ -265,4 +329,7 @@ def settled_preference(settings: ResolvedPreference, files: TokenizerFiles) -> R
             "eos_token in its tokenizer_config.json",
             tokenizer=files.name,
         )
-    return replace(settings, chat_template=settings.chat_template or templates_of(files).get(DEFAULT))
+    return replace(
+        settings,
+        chat_template=settings.chat_template or templates_of(files).get(DEFAULT),
+    )

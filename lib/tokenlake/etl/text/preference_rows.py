@@ -13,7 +13,10 @@ from tokenlake.config.resolved import ResolvedPreference
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.etl.sources.rows import Row, Rows
 from tokenlake.etl.text.preference_ids import Joiner, preference_batch
-from tokenlake.etl.text.preference_renderer import PreferenceRenderer, settled_preference
+from tokenlake.etl.text.preference_renderer import (
+    PreferenceRenderer,
+    settled_preference,
+)
 from tokenlake.etl.text.transform import ExpandTransform
 from tokenlake.etl.tokenizers.encoder import Encoder
 from tokenlake.etl.tokenizers.files import files_of
@@ -23,26 +26,32 @@ from tokenlake.etl.tokenizers.files import files_of
 class PreferenceRows(ExpandTransform):
     """Makes the rows of a preference trainer; they equal those of a build.
 
-    A row gives one row with the ids of its prompt and answers. A pair that is given to kto or bco gives two. A row
-    that a length limit leaves out gives none.
+    A row gives one row with the ids of its prompt and answers. A pair that is given to
+    kto or bco gives two. A row that a length limit leaves out gives none.
 
     Args:
         method: Training method: dpo, orpo, cpo, reward, kto, bco or grpo.
-        tokenizer: Hub id, folder, file, loaded tokenizer files, or a fast tokenizer of transformers.
-        max_prompt_length: Maximum number of ids of a prompt; a longer one loses its beginning, but keeps BOS. None: no
-            limit. Rows for reward hold whole texts and take no such limit.
-        max_completion_length: Maximum number of ids of an answer; a longer one loses its end. None: no limit.
+        tokenizer: Hub id, folder, file, loaded tokenizer files, or a fast tokenizer of
+            transformers.
+        max_prompt_length: Maximum number of ids of a prompt; a longer one loses its
+            beginning, but keeps BOS. None: no limit. Rows for reward hold whole texts
+            and take no such limit.
+        max_completion_length: Maximum number of ids of an answer; a longer one loses
+            its end. None: no limit.
         trainer: Trainer that names the columns, ``easydel`` or ``trl``.
         max_length: Maximum number of ids of a prompt with an answer. None: no limit.
         tools: Tools that conversations may call, for rows that name none.
-        long_documents: Treatment of rows longer than `max_length`: ``truncate`` cuts the ends of the answers, ``drop``
-            leaves the row out.
-        special_tokens_in_text: Treatment of rows that spell a special token: ``fail`` refuses them, ``encode`` makes it
-            a control token, ``literal`` keeps it text.
-        fields: Names of the row's fields where they differ, such as ``prompt_field="question"``.
+        long_documents: Treatment of rows longer than `max_length`: ``truncate`` cuts
+            the ends of the answers, ``drop`` leaves the row out.
+        special_tokens_in_text: Treatment of rows that spell a special token: ``fail``
+            refuses them, ``encode`` makes it a control token, ``literal`` keeps it
+            text.
+        fields: Names of the row's fields where they differ, such as
+            ``prompt_field="question"``.
 
     Raises:
-        ConfigError: A name is unknown, or the tokenizer lacks EOS or the chat template that rows need.
+        ConfigError: A name is unknown, or the tokenizer lacks EOS or the chat template
+            that rows need.
 
     Example:
         >>> import tokenlake as tl
@@ -78,8 +87,11 @@ class PreferenceRows(ExpandTransform):
             ResolvedPreference(method=method, trainer=trainer, **fields), files
         )
         self._tools = tools
-        self._renderer = PreferenceRenderer(self._settings, files, special_tokens_in_text)
-        # A text that holds control tokens is encoded with them; rows that must not spell any are refused before.
+        self._renderer = PreferenceRenderer(
+            self._settings, files, special_tokens_in_text
+        )
+        # A text that holds control tokens is encoded with them; rows that must not
+        # spell any are refused before.
         mode = "encode" if self._renderer.control_tokens else special_tokens_in_text
         self._encoder = Encoder(files, engine="tokenizers", special_tokens_in_text=mode)
         self._joiner = Joiner(
@@ -106,7 +118,9 @@ class PreferenceRows(ExpandTransform):
             raise BadRecordError(f"{fault.reason}: {fault.detail}", reason=fault.reason)
         encoded = self._encoder.encode(rendered.text)
         joined = self._joiner.join(encoded.ids, encoded.offsets)
-        return preference_batch(self._settings, joined, rendered.label, rendered.text).to_pylist()
+        return preference_batch(
+            self._settings, joined, rendered.label, rendered.text
+        ).to_pylist()
 
 
 _REFUSED_ARGUMENTS: Final = {
@@ -123,11 +137,18 @@ def _require_known_fields(fields: dict[str, str]) -> None:
     settings = [setting.name for setting in fields_of(ResolvedPreference)]
     known_names = [name for name in settings if name.endswith("_field")]
     for name in fields.keys() - set(known_names):
-        remedy = _REFUSED_ARGUMENTS.get(name, f"the fields are {', '.join(sorted(known_names))}")
-        raise ConfigError(f"{name}: PreferenceRows does not have this argument; {remedy}", field_path=name)
+        remedy = _REFUSED_ARGUMENTS.get(
+            name, f"the fields are {', '.join(sorted(known_names))}"
+        )
+        raise ConfigError(
+            f"{name}: PreferenceRows does not have this argument; {remedy}",
+            field_path=name,
+        )
 
 
-def _require_lengths_of_method(method: Method, max_prompt: int | None, max_completion: int | None) -> None:
+def _require_lengths_of_method(
+    method: Method, max_prompt: int | None, max_completion: int | None
+) -> None:
     """Raise ConfigError for a limit of a part that the rows of a method do not have."""
     limits = {"max_prompt_length": max_prompt, "max_completion_length": max_completion}
     unsupported: set[str] = set()

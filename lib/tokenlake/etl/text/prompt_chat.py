@@ -1,4 +1,6 @@
-"""Prompts of the format ``chat``: system message, examples, and the two turns of a row, by a chat template."""
+"""Prompts of the format ``chat``: system message, examples, and the two turns of a
+row, by a chat template.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ from tokenlake.etl.tokenizers.offsets import Span, Spans
 
 _FIELD: Final = "messages"
 _ANSWER_NOT_FOUND: Final = Fault(
-    UNFOUND, "the chat template does not render the answer as a separate turn at the end"
+    UNFOUND,
+    "the chat template does not render the answer as a separate turn at the end",
 )
 
 
@@ -36,20 +39,28 @@ class ChatPromptRenderer:
     Args:
         prompt: Section ``prompt``, with a label column.
         files: Files of the tokenizer.
-        special_tokens_in_text: Treatment of rows that spell a special token: ``encode`` makes it a control token;
-            otherwise the row is bad, because the template's own tokens become control tokens.
+        special_tokens_in_text: Treatment of rows that spell a special token: ``encode``
+            makes it a control token; otherwise the row is bad, because the template's
+            own tokens become control tokens.
 
     Raises:
-        ConfigError: The tokenizer has no chat template, it cannot be used, or an example cannot be rendered.
+        ConfigError: The tokenizer has no chat template, it cannot be used, or an
+            example cannot be rendered.
     """
 
-    def __init__(self, prompt: ResolvedPrompt, files: TokenizerFiles, special_tokens_in_text: str) -> None:
+    def __init__(
+        self, prompt: ResolvedPrompt, files: TokenizerFiles, special_tokens_in_text: str
+    ) -> None:
         assert prompt.label_column is not None
         names = (*prompt.input_columns, prompt.label_column)
         self._prompt = prompt
-        self._columns = PromptColumns(names, prompt.optional_columns, prompt.label_column)
+        self._columns = PromptColumns(
+            names, prompt.optional_columns, prompt.label_column
+        )
         self.control_tokens: Final = True
-        self.needed: Final = tuple(name for name in names if name not in prompt.optional_columns)
+        self.needed: Final = tuple(
+            name for name in names if name not in prompt.optional_columns
+        )
         """Columns that every row must have; a plan looks for them in the first rows."""
         self.columns: Final = self._columns.fields
         chat = ResolvedChat(
@@ -60,19 +71,26 @@ class ChatPromptRenderer:
         )
         self._chat = ChatRenderer(chat, files, "encode")
         # Special tokens are looked for in the columns, before they become turns.
-        refused_tokens = () if special_tokens_in_text == "encode" else files.special_tokens
+        refused_tokens = (
+            () if special_tokens_in_text == "encode" else files.special_tokens
+        )
         self._scan = SpecialScan(refused_tokens)
         self._head = self._head_turns()
         self._head_text = self._rendered_head().encode()
-        """Bytes of the turns before a row's own, where only the latter count toward the loss."""
+        """Bytes of the turns before a row's own, where only the latter count toward
+        the loss.
+        """
 
     def render(self, rows: Rows) -> Rendered:
         """Return the texts of the conversations.
 
-        A row is bad as for :class:`PromptRenderer`, and where the chat template fails on it.
+        A row is bad as for :class:`PromptRenderer`, and where the chat template fails
+        on it.
         """
         values, faults = self._columns.values(rows, self._scan)
-        good_rows = np.array([row for row in range(len(rows)) if row not in faults], np.int64)
+        good_rows = np.array(
+            [row for row in range(len(rows)) if row not in faults], np.int64
+        )
         turns_of_rows = self._turns(values, good_rows.tolist())
         conversations = [{_FIELD: [*self._head, *turns]} for turns in turns_of_rows]
         rendered = self._chat.render(Rows(objects=conversations))
@@ -90,7 +108,11 @@ class ChatPromptRenderer:
         # Indices among the good rows become indices among all.
         for row, fault in rendered.bad:
             faults[int(good_rows[row])] = fault
-        return replace(rendered, origin=good_rows[rendered.origin], bad=tuple(sorted(faults.items())))
+        return replace(
+            rendered,
+            origin=good_rows[rendered.origin],
+            bad=tuple(sorted(faults.items())),
+        )
 
     def _head_turns(self) -> list[Turn]:
         """Return the turns before a row's own: the system message and the examples."""
@@ -103,36 +125,56 @@ class ChatPromptRenderer:
         return turns
 
     def _rendered_head(self) -> str:
-        """Return the text of the turns before a row's own; "" where all is learned or none is needed."""
+        """Return the text of the turns before a row's own; "" where all is learned
+        or none is needed.
+        """
         if not self._prompt.examples or self._prompt.mask_input:
             return ""
         try:
             return self._chat.template.render(self._head).text
         except BadRecordError as error:
-            raise ConfigError(f"prompt.examples: {error}", field_path="prompt.examples") from error
+            raise ConfigError(
+                f"prompt.examples: {error}", field_path="prompt.examples"
+            ) from error
 
-    def _turns(self, values: dict[str, Column], rows: Sequence[int]) -> list[list[Turn]]:
-        """Return two turns of each row: the user's, of the inputs that are not empty, and the assistant's answer."""
-        *inputs, answers = (cast("list[str]", values[name].to_pylist()) for name in self._columns.names)
+    def _turns(
+        self, values: dict[str, Column], rows: Sequence[int]
+    ) -> list[list[Turn]]:
+        """Return two turns of each row: the user's, of the inputs that are not
+        empty, and the assistant's answer.
+        """
+        *inputs, answers = (
+            cast("list[str]", values[name].to_pylist()) for name in self._columns.names
+        )
         turns_of_rows: list[list[Turn]] = []
         for row in rows:
             input_texts = [texts[row] for texts in inputs if texts[row]]
             question = self._prompt.separator.join(input_texts)
             turns_of_rows.append(
-                [{"role": "user", "content": question}, {"role": "assistant", "content": answers[row]}]
+                [
+                    {"role": "user", "content": question},
+                    {"role": "assistant", "content": answers[row]},
+                ]
             )
         return turns_of_rows
 
-    def _answer_spans(self, rendered: Rendered, answers: list[str]) -> list[Span | None]:
-        """Return the bytes of each text that count toward the loss; None where the answer is not found.
+    def _answer_spans(
+        self, rendered: Rendered, answers: list[str]
+    ) -> list[Span | None]:
+        """Return the bytes of each text that count toward the loss; None where the
+        answer is not found.
 
-        Of the assistant's turns only the last one counts. Without a mask all after the head does.
+        Of the assistant's turns only the last one counts. Without a mask all after the
+        head does.
         """
         assert rendered.spans is not None
         answer_spans: list[Span | None] = []
-        # The spans of a text lie together; its last one belongs to the row's own answer.
+        # The spans of a text lie together; its last one belongs to the row's own
+        # answer.
         last_spans = (rendered.spans.offsets[1:] - 1).tolist()
-        for place, text, answer in zip(last_spans, rendered.text.to_pylist(), answers, strict=True):
+        for place, text, answer in zip(
+            last_spans, rendered.text.to_pylist(), answers, strict=True
+        ):
             data = str(text).encode()
             if self._prompt.mask_input:
                 start = int(rendered.spans.start[place])

@@ -1,4 +1,6 @@
-""":class:`PromptEngine`: rows become ids, attention mask and labels, one by one or as a padded batch."""
+""":class:`PromptEngine`: rows become ids, attention mask and labels, one by one or
+as a padded batch.
+"""
 
 from __future__ import annotations
 
@@ -38,32 +40,38 @@ _PADDING_NAMES: Final[dict[object, Any]] = {True: "longest", False: "do_not_pad"
 """Strategies that booleans stand for."""
 _PADDINGS: Final = ("max_length", "longest", "do_not_pad", True, False)
 
-# Tokens merge differently in a shorter text, so the first attempt to shorten a row may miss by a few.
+# Tokens merge differently in a shorter text, so the first attempt to shorten a row may
+# miss by a few.
 _SHORTENING_ATTEMPTS: Final = 8
 
 
 @final
 class PromptEngine:
-    """Makes ``input_ids``, ``attention_mask`` and ``labels`` of a row; labels are -100 on prompt and padding.
+    """Makes ``input_ids``, ``attention_mask`` and ``labels`` of a row; labels are -100
+    on prompt and padding.
 
-    The prompt is rendered as a whole and tokenized as a whole. A token counts toward the loss if it holds a byte of the
-    answer, or is the EOS after it.
+    The prompt is rendered as a whole and tokenized as a whole. A token counts toward
+    the loss if it holds a byte of the answer, or is the EOS after it.
 
     Args:
         config: Section ``prompt`` (``prompt_template`` in the second system's files).
-        tokenizer: Hub id, directory, tokenizer.json file, or loaded tokenizer files; a `TokenizerConfig` also names
-            other special tokens.
+        tokenizer: Hub id, directory, tokenizer.json file, or loaded tokenizer files; a
+            `TokenizerConfig` also names other special tokens.
         max_length: Maximum number of tokens of a row, special tokens included.
-        truncation: Strategy of cuts of longer rows: ``simple``, ``word``, ``sentence`` or ``smart``; True means
-            ``simple``. With False and ``none`` a longer row is an error.
-        truncation_side: Side from which tokens are cut away. An EOS that is put back after a cut on the ``right``
-            does not count toward the loss.
-        padding: Width of padded rows: ``max_length``, ``longest`` row of the batch (True), or ``do_not_pad`` (False).
+        truncation: Strategy of cuts of longer rows: ``simple``, ``word``, ``sentence``
+            or ``smart``; True means ``simple``. With False and ``none`` a longer row is
+            an error.
+        truncation_side: Side from which tokens are cut away. An EOS that is put back
+            after a cut on the ``right`` does not count toward the loss.
+        padding: Width of padded rows: ``max_length``, ``longest`` row of the batch
+            (True), or ``do_not_pad`` (False).
         padding_side: Side on which padding is put.
-        special_tokens_in_text: Treatment of rows that spell a special token, as in a build: ``literal``, ``encode`` or
-            ``fail``.
-        budget: Strategy by which the input columns of a row that is too long are shortened first, so that the answer
-            is not cut (see :func:`tokenlake.etl.text.budgets.allocate`); None: the end of the row is cut.
+        special_tokens_in_text: Treatment of rows that spell a special token, as in a
+            build: ``literal``, ``encode`` or ``fail``.
+        budget: Strategy by which the input columns of a row that is too long are
+            shortened first, so that the answer is not cut (see
+            :func:`tokenlake.etl.text.budgets.allocate`); None: the end of the row is
+            cut.
         ratios: Weights of the columns, for the budget.
         priority: Columns, the most important first, for the budget.
 
@@ -98,7 +106,9 @@ class PromptEngine:
         require_one_of("padding_side", padding_side, SIDES)
         require_one_of("truncation", truncation, (True, False, *STRATEGIES))
         require_one_of("truncation_side", truncation_side, SIDES)
-        require_one_of("special_tokens_in_text", special_tokens_in_text, SPECIAL_TOKENS_IN_TEXT)
+        require_one_of(
+            "special_tokens_in_text", special_tokens_in_text, SPECIAL_TOKENS_IN_TEXT
+        )
         files = files_of(tokenizer)
         prompt = resolved_prompt(config)
         if max_length < 1:
@@ -132,7 +142,9 @@ class PromptEngine:
         # Padding is masked, so any id will do if a tokenizer names none.
         self._pad_id = 0 if files.fill_id is None else files.fill_id
         columns = self._labeller.renderer.columns or prompt.input_columns
-        self._shortened_columns = tuple(name for name in columns if name != prompt.label_column)
+        self._shortened_columns = tuple(
+            name for name in columns if name != prompt.label_column
+        )
         self.shortened = 0
         """Number of rows of this process whose columns were shortened so far."""
         self._lengths: LengthManager | None = None
@@ -147,7 +159,8 @@ class PromptEngine:
                 priority=priority,
                 add_special_tokens=False,
             )
-            # Empty texts find out whether ratios and priority name the columns of the prompt.
+            # Empty texts find out whether ratios and priority name the columns of the
+            # prompt.
             self._lengths.fit(dict.fromkeys(self._shortened_columns, ""), 0)
 
     @classmethod
@@ -167,13 +180,19 @@ class PromptEngine:
 
     @property
     def cut(self) -> CutCounter:
-        """Counts of the tokens cut from the rows of this process so far, shortened columns included."""
+        """Counts of the tokens cut from the rows of this process so far, shortened
+        columns included.
+        """
         return self._labeller.cut
 
-    def process(self, row: Mapping[str, Any]) -> Result[ProcessedExample, TokenlakeError]:
-        """Return ``input_ids``, ``attention_mask`` and ``labels`` of a row, int32[L] each.
+    def process(
+        self, row: Mapping[str, Any]
+    ) -> Result[ProcessedExample, TokenlakeError]:
+        """Return ``input_ids``, ``attention_mask`` and ``labels`` of a row, int32[L]
+        each.
 
-        The details of an error are ``field_path`` (the column), ``expected`` and ``got``.
+        The details of an error are ``field_path`` (the column), ``expected`` and
+        ``got``.
         """
         return self.process_batch([row]).map(_first_example)
 
@@ -182,23 +201,34 @@ class PromptEngine:
     ) -> Result[dict[str, Int32] | dict[str, list[Any]], TokenlakeError]:
         """Return the rows as one batch: int32[n, L] each; unpadded, lists of n arrays.
 
-        One row that cannot be used makes the whole batch an error. Its details are ``row``, the index of the first such
-        row, and ``problem``, the message without that index.
+        One row that cannot be used makes the whole batch an error. Its details are
+        ``row``, the index of the first such row, and ``problem``, the message without
+        that index.
         """
         try:
             fitted = self._fitted(rows)
         except BadRecordError as error:
             details = {**error.details, "problem": str(error)}
-            return Err(BadRecordError(f"row {error.details['row']}: {error}", **details))
+            return Err(
+                BadRecordError(f"row {error.details['row']}: {error}", **details)
+            )
         except TokenlakeError as error:
             return Err(error)
         if self._padding == "do_not_pad" or not fitted:
             examples = [tokens.example() for tokens in fitted]
-            return Ok({name: [example[name] for example in examples] for name in EXAMPLE_COLUMNS})
+            return Ok(
+                {
+                    name: [example[name] for example in examples]
+                    for name in EXAMPLE_COLUMNS
+                }
+            )
         # All rows have one width, so padding makes one rectangle.
         ids_of_rows = [tokens.ids for tokens in fitted]
         (padded,) = pad(
-            Ragged(np.concatenate(ids_of_rows), offsets_of([len(ids) for ids in ids_of_rows])),
+            Ragged(
+                np.concatenate(ids_of_rows),
+                offsets_of([len(ids) for ids in ids_of_rows]),
+            ),
             pad_id=self._pad_id,
             strategy=self._padding,
             side=self._padding_side,
@@ -217,15 +247,22 @@ class PromptEngine:
         for index, row in enumerate(rows):
             if not isinstance(row, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
                 kind = type(row).__name__
-                raise bad_row(index, "", f"the row is a {kind}", "a mapping of columns", kind)
+                raise bad_row(
+                    index, "", f"the row is a {kind}", "a mapping of columns", kind
+                )
             checked_rows.append(dict(row))
         if self._lengths is not None:
             checked_rows = [self._shortened(self._lengths, row) for row in checked_rows]
         all_tokens = self._labeller.tokens(checked_rows)
-        return [self._labeller.fitted(index, tokens, self._label) for index, tokens in enumerate(all_tokens)]
+        return [
+            self._labeller.fitted(index, tokens, self._label)
+            for index, tokens in enumerate(all_tokens)
+        ]
 
     def _shortened(self, lengths: LengthManager, row: Row) -> Row:
-        """Return a row whose input columns are short enough; the row itself where that is not possible or needed."""
+        """Return a row whose input columns are short enough; the row itself where
+        that is not possible or needed.
+        """
         excess = self._excess(row)
         # A column without text keeps its place in ratios and priorities.
         texts: dict[str, str] = {}
@@ -246,7 +283,8 @@ class PromptEngine:
                     shortened_row[name] = shortened.text
             excess = self._excess(shortened_row)
             if excess <= 0:
-                # The row is counted again when it is fitted, without the tokens that are gone by then.
+                # The row is counted again when it is fitted, without the tokens that
+                # are gone by then.
                 dropped = length - budget
                 self.shortened += 1
                 self._labeller.cut.add(CutCount(cut=1, tokens=dropped, dropped=dropped))
@@ -254,7 +292,9 @@ class PromptEngine:
         return row
 
     def _excess(self, row: Row) -> int:
-        """Return the number of tokens of a row beyond `max_length`; 0 or less where it fits."""
+        """Return the number of tokens of a row beyond `max_length`; 0 or less where
+        it fits.
+        """
         (tokens,) = self._labeller.tokens([row])
         return self._labeller.length(tokens) - self._labeller.max_length
 

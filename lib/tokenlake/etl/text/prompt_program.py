@@ -36,7 +36,10 @@ def is_program(template: str) -> bool:
     """Return whether a template is more than text with columns."""
     if "{%" in template or "{#" in template:
         return True
-    return any(NAME.fullmatch(expression) is None for expression in _EXPRESSION.findall(template))
+    return any(
+        NAME.fullmatch(expression) is None
+        for expression in _EXPRESSION.findall(template)
+    )
 
 
 @final
@@ -50,36 +53,56 @@ class JinjaPromptRenderer:
             :class:`tokenlake.etl.text.prompt_renderer.PromptRenderer`.
 
     Raises:
-        ConfigError: The template cannot be compiled, does not fit its columns, or an example cannot be rendered.
+        ConfigError: The template cannot be compiled, does not fit its columns, or an
+            example cannot be rendered.
     """
 
-    def __init__(self, prompt: ResolvedPrompt, files: TokenizerFiles, special_tokens_in_text: str) -> None:
+    def __init__(
+        self, prompt: ResolvedPrompt, files: TokenizerFiles, special_tokens_in_text: str
+    ) -> None:
         self._prompt = prompt
         self._label = prompt.label_column if prompt.mask_input else None
         token_variables = named_tokens(files)
         self._template = self._compiled(token_variables, files)
-        self._columns = tuple(name for name in self._template.names if name not in token_variables)
+        self._columns = tuple(
+            name for name in self._template.names if name not in token_variables
+        )
         self._check_columns()
-        self.needed: Final = tuple(name for name in self._columns if name not in prompt.optional_columns)
+        self.needed: Final = tuple(
+            name for name in self._columns if name not in prompt.optional_columns
+        )
         """Columns that every row must have; a plan looks for them in the first rows."""
         self.columns: Final = self._columns
         # Special tokens that the template itself spells, or outputs by their names.
-        own_text = "".join((prompt.template or "", prompt.system_message or "", prompt.example_separator))
+        own_text = "".join(
+            (
+                prompt.template or "",
+                prompt.system_message or "",
+                prompt.example_separator,
+            )
+        )
         spells_tokens = SpecialScan(files.special_tokens).times(own_text) > 0
         names_tokens = not token_variables.keys().isdisjoint(self._template.names)
         self.control_tokens: Final = spells_tokens or names_tokens
-        self._is_guarded = refuses_special_tokens(special_tokens_in_text, self.control_tokens)
+        self._is_guarded = refuses_special_tokens(
+            special_tokens_in_text, self.control_tokens
+        )
         self._eos = files.eos_token if self.control_tokens else None
-        # System message and examples come before every prompt, and do not count toward the loss.
+        # System message and examples come before every prompt, and do not count toward
+        # the loss.
         self._head = ""
         self._head = self._rendered_head()
 
     def render(self, rows: Rows) -> Rendered:
-        """Return the prompts; rows are bad as for other renderers, and where the template fails on them."""
+        """Return the prompts; rows are bad as for other renderers, and where the
+        template fails on them.
+        """
         variables, faults = self._variables(rows)
         # Rows with a fault are not rendered.
         good_rows = [row for row in range(len(rows)) if row not in faults]
-        results = self._template.render_rows([variables[row] for row in good_rows], guarded=self._is_guarded)
+        results = self._template.render_rows(
+            [variables[row] for row in good_rows], guarded=self._is_guarded
+        )
         texts: dict[int, RenderedChat] = {}
         for row, result in zip(good_rows, results, strict=True):
             if isinstance(result, BadRecordError):
@@ -95,12 +118,17 @@ class JinjaPromptRenderer:
                 texts[row] = text
         return rendered_chats(texts, faults)
 
-    def _compiled(self, token_variables: dict[str, str], files: TokenizerFiles) -> ChatTemplate:
+    def _compiled(
+        self, token_variables: dict[str, str], files: TokenizerFiles
+    ) -> ChatTemplate:
         """Return the compiled template; ConfigError where that cannot be done."""
         template = self._prompt.template or ""
         try:
             return ChatTemplate(
-                template, token_variables, special_tokens=files.special_tokens, learned=self._label
+                template,
+                token_variables,
+                special_tokens=files.special_tokens,
+                learned=self._label,
             )
         except ConfigError as error:
             raise problem("template", _message_of(error), template) from error
@@ -113,16 +141,23 @@ class JinjaPromptRenderer:
             label = () if prompt.label_column is None else (prompt.label_column,)
             for name in self._columns:
                 check_known(name, (*prompt.input_columns, *label))
-        # The template marks the label wherever it outputs it; without marks it never does.
+        # The template marks the label wherever it outputs it; without marks it never
+        # does.
         if self._label is not None and not self._template.marked:
             near = did_you_mean(self._label, self._columns)
             message = f"the template outputs {self._label!r} nowhere{near}; write {{{{ {self._label} }}}}"
             raise problem("label_column", message, self._label)
         if not self._columns:
-            raise problem("template", "uses no column, so all texts would be equal", prompt.template or "")
+            raise problem(
+                "template",
+                "uses no column, so all texts would be equal",
+                prompt.template or "",
+            )
 
     def _rendered_head(self) -> str:
-        """Return the system message and the examples; ConfigError where an example cannot be rendered."""
+        """Return the system message and the examples; ConfigError where an example
+        cannot be rendered.
+        """
         prompt = self._prompt
         texts = [prompt.system_message]
         if prompt.examples:
@@ -134,7 +169,9 @@ class JinjaPromptRenderer:
         return "".join(f"{text}{prompt.example_separator}" for text in texts if text)
 
     def _variables(self, rows: Rows) -> tuple[list[dict[str, Any]], dict[int, Fault]]:
-        """Return the variables of each row, and the first fault of every row that has one."""
+        """Return the variables of each row, and the first fault of every row that
+        has one.
+        """
         variables: list[dict[str, Any]] = [{} for _ in range(len(rows))]
         faults: dict[int, Fault] = {}
         for name in self._columns:
@@ -153,9 +190,11 @@ class JinjaPromptRenderer:
         return variables, faults
 
     def _with_head_and_loss(self, rendered: RenderedChat) -> RenderedChat | None:
-        """Return a prompt behind the head, and the spans that count toward the loss; None where none does.
+        """Return a prompt behind the head, and the spans that count toward the loss;
+        None where none does.
 
-        These are the parts that the template marks, with an EOS that it spells after them, or all.
+        These are the parts that the template marks, with an EOS that it spells after
+        them, or all.
         """
         body = rendered.text
         spans: list[CharSpan] = [(0, len(body))]
@@ -168,7 +207,9 @@ class JinjaPromptRenderer:
         return RenderedChat(self._head + body, shifted)
 
     def _with_eos(self, body: str, spans: list[CharSpan]) -> list[CharSpan]:
-        """Return spans with that of the EOS that the template spells after the last of them."""
+        """Return spans with that of the EOS that the template spells after the last
+        of them.
+        """
         if not spans or self._eos is None:
             return spans
         label_end = spans[-1][1]
@@ -181,7 +222,9 @@ class JinjaPromptRenderer:
 
 
 def _message_of(error: TokenlakeError) -> str:
-    """Return the message of an error in a template, without calling it a chat template."""
+    """Return the message of an error in a template, without calling it a chat
+    template.
+    """
     template_problem = error.details.get("template_problem")
     if template_problem is None:
         return str(error)

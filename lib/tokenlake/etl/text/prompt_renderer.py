@@ -36,15 +36,19 @@ class PromptRenderer:
     Args:
         prompt: Section ``prompt``.
         files: Files of the tokenizer.
-        special_tokens_in_text: Treatment of rows that spell a special token. ``encode`` makes it a control token;
-            ``fail`` makes the row bad; ``literal`` keeps it text, but where the template itself spells control tokens,
-            which no encoder can tell from the row's, the row is bad all the same.
+        special_tokens_in_text: Treatment of rows that spell a special token. ``encode``
+            makes it a control token; ``fail`` makes the row bad; ``literal`` keeps it
+            text, but where the template itself spells control tokens, which no encoder
+            can tell from the row's, the row is bad all the same.
 
     Raises:
-        ConfigError: The template is wrong, does not fit its columns, or an example cannot be rendered.
+        ConfigError: The template is wrong, does not fit its columns, or an example
+            cannot be rendered.
     """
 
-    def __init__(self, prompt: ResolvedPrompt, files: TokenizerFiles, special_tokens_in_text: str) -> None:
+    def __init__(
+        self, prompt: ResolvedPrompt, files: TokenizerFiles, special_tokens_in_text: str
+    ) -> None:
         scan = SpecialScan(files.special_tokens)
         if prompt.format_type == "completion" and scan.times(prompt.separator):
             raise problem(
@@ -54,14 +58,21 @@ class PromptRenderer:
             )
         body = body_of(prompt)
         names = tuple(dict.fromkeys(piece.column for piece in body if piece.column))
-        self._columns = PromptColumns(names, prompt.optional_columns, prompt.label_column)
+        self._columns = PromptColumns(
+            names, prompt.optional_columns, prompt.label_column
+        )
         head = self._head_pieces(prompt, body, scan)
         # Special tokens that the prompt spells itself, without any value.
         self._special_count = sum(scan.times(piece.text) for piece in (*head, *body))
         self.control_tokens: Final = self._special_count > 0
         eos = files.eos_token if self.control_tokens else None
-        self._pieces = (*(piece for piece in head if piece.text), *with_loss(body, prompt, eos))
-        self.needed: Final = tuple(name for name in names if name not in prompt.optional_columns)
+        self._pieces = (
+            *(piece for piece in head if piece.text),
+            *with_loss(body, prompt, eos),
+        )
+        self.needed: Final = tuple(
+            name for name in names if name not in prompt.optional_columns
+        )
         """Columns that every row must have; a plan looks for them in the first rows."""
         self.columns: Final = self._columns.fields
         is_refused = refuses_special_tokens(special_tokens_in_text, self.control_tokens)
@@ -84,13 +95,15 @@ class PromptRenderer:
     def render(self, rows: Rows) -> Rendered:
         """Return the prompts.
 
-        A row is bad if a value is missing (``null_column``) or no text, number or boolean (``not_a_string``), if the
-        answer is empty (``empty_label``), or if it spells a special token that is refused (``special_token_in_text``).
+        A row is bad if a value is missing (``null_column``) or no text, number or
+        boolean (``not_a_string``), if the answer is empty (``empty_label``), or if it
+        spells a special token that is refused (``special_token_in_text``).
         """
         values, faults = self._columns.values(rows, self._scan)
         text, spans = join_prompt(self._pieces, values, len(rows))
         if self._scan.pattern:
-            # A value may spell a special token together with the template's text beside it.
+            # A value may spell a special token together with the template's text beside
+            # it.
             token_counts = np.zeros(len(text), np.int64)
             places, counts = self._scan.count(text)
             token_counts[places] = counts
@@ -100,19 +113,25 @@ class PromptRenderer:
                 "a value and the adjacent text of the template form a special token",
             )
             faults = dict.fromkeys(forged_rows, forged) | faults
-        return Rendered(text=text, origin=np.arange(len(rows)), spans=spans).without(faults)
+        return Rendered(text=text, origin=np.arange(len(rows)), spans=spans).without(
+            faults
+        )
 
 
-def open_prompt(prompt: ResolvedPrompt, files: TokenizerFiles, special_tokens_in_text: str) -> Renderer:
+def open_prompt(
+    prompt: ResolvedPrompt, files: TokenizerFiles, special_tokens_in_text: str
+) -> Renderer:
     """Return the renderer of prompts for a tokenizer.
 
     Args:
         prompt: Section ``prompt``.
         files: Files of the tokenizer.
-        special_tokens_in_text: Treatment of rows that spell a special token: ``fail``, ``encode`` or ``literal``.
+        special_tokens_in_text: Treatment of rows that spell a special token: ``fail``,
+            ``encode`` or ``literal``.
 
     Raises:
-        ConfigError: The template is wrong, does not fit its columns, or an example cannot be rendered.
+        ConfigError: The template is wrong, does not fit its columns, or an example
+            cannot be rendered.
     """
     if prompt.conversation is not None:
         chat = ResolvedChat(
@@ -120,7 +139,8 @@ def open_prompt(prompt: ResolvedPrompt, files: TokenizerFiles, special_tokens_in
             messages_field=prompt.conversation,
             loss="assistant" if prompt.mask_input else "all",
         )
-        # The tokens of a conversation's template are control tokens, so a row's own cannot stay text.
+        # The tokens of a conversation's template are control tokens, so a row's own
+        # cannot stay text.
         mode = "encode" if special_tokens_in_text == "encode" else "fail"
         return ChatRenderer(chat, files, mode)
     if prompt.format_type == "chat":
@@ -130,13 +150,17 @@ def open_prompt(prompt: ResolvedPrompt, files: TokenizerFiles, special_tokens_in
     return PromptRenderer(prompt, files, special_tokens_in_text)
 
 
-def check_end(prompt: ResolvedPrompt, files: TokenizerFiles, eos_id: int | None) -> None:
-    """Require an EOS token where answers are to end with one; in a conversation the chat template ends them.
+def check_end(
+    prompt: ResolvedPrompt, files: TokenizerFiles, eos_id: int | None
+) -> None:
+    """Require an EOS token where answers are to end with one; in a conversation the
+    chat template ends them.
 
     Args:
         prompt: Section ``prompt``.
         files: Files of the tokenizer.
-        eos_id: Id that ends a document; None where neither tokenizer nor configuration names one.
+        eos_id: Id that ends a document; None where neither tokenizer nor configuration
+            names one.
 
     Raises:
         ConfigError: No EOS token is named.

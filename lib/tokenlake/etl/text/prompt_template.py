@@ -1,14 +1,17 @@
-"""A prompt's template, parsed once into words and columns whose values are put between them.
+"""A prompt's template, parsed once into words and columns whose values are put between
+them.
 
 There are two styles, and a template is of one of them:
 
 - Python's: ``{column}``; a brace itself is written twice, ``{{`` and ``}}``;
-- Jinja's: ``{{ column }}``; single braces are text, and a quoted text stands for itself, ``{{ '{{' }}``.
+- Jinja's: ``{{ column }}``; single braces are text, and a quoted text stands for
+  itself, ``{{ '{{' }}``.
 
-Both in one template are an error, since ``{{answer}}`` means one thing in the first and another in the second. Only
-columns can stand in the braces: filters, conditions and loops make it a program
-(:mod:`tokenlake.etl.text.prompt_renderer`). As in Jinja, one newline at the very end is dropped: YAML's
-``|`` always adds one, and a newline after the answer would part it from its EOS.
+Both in one template are an error, since ``{{answer}}`` means one thing in the first and
+another in the second. Only columns can stand in the braces: filters, conditions and
+loops make it a program (:mod:`tokenlake.etl.text.prompt_renderer`). As in Jinja, one
+newline at the very end is dropped: YAML's ``|`` always adds one, and a newline after
+the answer would part it from its EOS.
 
 | the value of a column | in the prompt |
 |---|---|
@@ -17,8 +20,9 @@ columns can stand in the braces: filters, conditions and loops make it a program
 | null, or no such column | a bad record (``null_column``); nothing at all where the column is optional |
 | anything else (a list, an object, a date, NaN) | a bad record (``not_a_string``) |
 
-The text of a value depends on the value alone, never on other rows. So JSON rows are read as the objects
-they are: as columns, where a batch holds both ``1`` and ``1.5``, the former would become ``1.0``.
+The text of a value depends on the value alone, never on other rows. So JSON rows are
+read as the objects they are: as columns, where a batch holds both ``1`` and ``1.5``,
+the former would become ``1.0``.
 """
 
 from __future__ import annotations
@@ -73,8 +77,10 @@ class PromptPiece:
     """A piece of a prompt.
 
     Attributes:
-        text: Words of the template; of a column: words after its value, where that is not empty.
-        column: Name of the column whose value is put in; None for words of the template.
+        text: Words of the template; of a column: words after its value, where that is
+            not empty.
+        column: Name of the column whose value is put in; None for words of the
+            template.
         loss: Whether the piece counts toward the loss.
     """
 
@@ -83,10 +89,13 @@ class PromptPiece:
     loss: bool = False
 
 
-# ---- parsing -----------------------------------------------------------------------------------------------
+# ---- parsing
+# -----------------------------------------------------------------------------------------------
 
 
-def parse_template(template: str, columns: Sequence[str] = ()) -> tuple[PromptPiece, ...]:
+def parse_template(
+    template: str, columns: Sequence[str] = ()
+) -> tuple[PromptPiece, ...]:
     """Return the pieces of a template, no two texts side by side.
 
     1. Split the template into words and braces; parts with odd indices are braces.
@@ -98,7 +107,8 @@ def parse_template(template: str, columns: Sequence[str] = ()) -> tuple[PromptPi
         columns: Names of the columns that may be used; empty: any.
 
     Raises:
-        ConfigError: Styles are mixed, braces hold more than a column, or an unknown column is used.
+        ConfigError: Styles are mixed, braces hold more than a column, or an unknown
+            column is used.
     """
     template = _LAST_LINE_END.sub("", template)
     parts = _BRACES.split(template)
@@ -107,7 +117,9 @@ def parse_template(template: str, columns: Sequence[str] = ()) -> tuple[PromptPi
         # Braces that hold something else have an error of their own.
         for part in parts[1::2]:
             _piece_in_braces(part, columns, is_jinja=False)
-        raise problem("template", "uses no column, so all texts would be equal", template)
+        raise problem(
+            "template", "uses no column, so all texts would be equal", template
+        )
     is_jinja = _is_jinja_style(named_braces, template)
     pieces: list[PromptPiece] = []
     for index, part in enumerate(parts):
@@ -122,7 +134,9 @@ def parse_template(template: str, columns: Sequence[str] = ()) -> tuple[PromptPi
 
 
 def _is_jinja_style(named_braces: Sequence[str], template: str) -> bool:
-    """Return whether columns stand in doubled braces; ConfigError where some do and others do not."""
+    """Return whether columns stand in doubled braces; ConfigError where some do and
+    others do not.
+    """
     double = [braces for braces in named_braces if braces.startswith("{{")]
     single = [braces for braces in named_braces if not braces.startswith("{{")]
     if double and single:
@@ -143,7 +157,9 @@ def _name_in(braces: str, columns: Sequence[str]) -> str:
     return ""
 
 
-def _piece_in_braces(braces: str, columns: Sequence[str], *, is_jinja: bool) -> PromptPiece:
+def _piece_in_braces(
+    braces: str, columns: Sequence[str], *, is_jinja: bool
+) -> PromptPiece:
     """Return the piece that braces stand for.
 
     | braces | Python's style | Jinja's style |
@@ -187,7 +203,8 @@ def _piece_in_braces(braces: str, columns: Sequence[str], *, is_jinja: bool) -> 
 
 
 def check_known(name: str, columns: Sequence[str]) -> None:
-    """Require that a column of a template is one of those that may be used; empty `columns`: any.
+    """Require that a column of a template is one of those that may be used; empty
+    `columns`: any.
 
     Raises:
         ConfigError: The column is unknown.
@@ -202,10 +219,16 @@ def check_known(name: str, columns: Sequence[str]) -> None:
 def problem(field: str, message: str, got: str, *, expected: str = "") -> ConfigError:
     """Return the error of a wrong field of the section ``prompt``."""
     path = f"prompt.{field}"
-    return ConfigError(f"{path}: {message}", field_path=path, expected=expected or message, got=got[:200])
+    return ConfigError(
+        f"{path}: {message}",
+        field_path=path,
+        expected=expected or message,
+        got=got[:200],
+    )
 
 
-# ---- values of columns -------------------------------------------------------------------------------------
+# ---- values of columns
+# -------------------------------------------------------------------------------------
 
 
 @final
@@ -216,7 +239,8 @@ class PromptColumns:
     Attributes:
         names: Names, in order.
         optional: Names of columns that may be null or missing.
-        label: Name of the answer's column, which may not be empty; None where all counts toward the loss.
+        label: Name of the answer's column, which may not be empty; None where all
+            counts toward the loss.
     """
 
     names: tuple[str, ...]
@@ -228,8 +252,11 @@ class PromptColumns:
         """Top-level fields to read; None for all."""
         return None if any("." in name for name in self.names) else self.names
 
-    def values(self, rows: Rows, scan: SpecialScan) -> tuple[dict[str, Column], dict[int, Fault]]:
-        """Return the values of the columns as texts, and the first fault of every row that has one.
+    def values(
+        self, rows: Rows, scan: SpecialScan
+    ) -> tuple[dict[str, Column], dict[int, Fault]]:
+        """Return the values of the columns as texts, and the first fault of every row
+        that has one.
 
         Args:
             rows: Rows.
@@ -238,7 +265,9 @@ class PromptColumns:
         values: dict[str, Column] = {}
         faults: dict[int, Fault] = {}
         for name in self.names:
-            texts, text_faults = _texts_of(rows, name, is_optional=name in self.optional)
+            texts, text_faults = _texts_of(
+                rows, name, is_optional=name in self.optional
+            )
             values[name] = texts
             spelled = Fault(
                 "special_token_in_text",
@@ -252,10 +281,15 @@ class PromptColumns:
         if self.label is not None:
             empty_rows = np.flatnonzero(byte_sizes(values[self.label]) == 0).tolist()
             detail = f"the column {self.label!r} is empty, so there is no answer"
-            faults = dict.fromkeys(empty_rows, Fault("empty_label", detail, self.label)) | faults
+            faults = (
+                dict.fromkeys(empty_rows, Fault("empty_label", detail, self.label))
+                | faults
+            )
         return values, faults
 
-    def examples(self, rows: Sequence[Mapping[str, Any]], scan: SpecialScan) -> dict[str, Column]:
+    def examples(
+        self, rows: Sequence[Mapping[str, Any]], scan: SpecialScan
+    ) -> dict[str, Column]:
         """Return the values of worked examples.
 
         Raises:
@@ -263,15 +297,21 @@ class PromptColumns:
         """
         values, faults = self.values(Rows(objects=[dict(row) for row in rows]), scan)
         for index in sorted(faults):
-            raise problem(f"examples.{index}", faults[index].detail, repr(dict(rows[index])))
+            raise problem(
+                f"examples.{index}", faults[index].detail, repr(dict(rows[index]))
+            )
         return values
 
 
-def _texts_of(rows: Rows, column: str, *, is_optional: bool) -> tuple[Column, dict[int, Fault]]:
-    """Return the texts of a column (or of a field inside one, ``a.b``), and the faults of rows.
+def _texts_of(
+    rows: Rows, column: str, *, is_optional: bool
+) -> tuple[Column, dict[int, Fault]]:
+    """Return the texts of a column (or of a field inside one, ``a.b``), and the faults
+    of rows.
 
     Returns:
-        large_string[n], no nulls, valid UTF-8, "" where a row has a fault; faults by index.
+        large_string[n], no nulls, valid UTF-8, "" where a row has a fault; faults by
+        index.
     """
     if not rows.has_objects and column in rows.columns.schema.names:
         array: Any = rows.columns.column(column)
@@ -285,7 +325,8 @@ def _texts_of(rows: Rows, column: str, *, is_optional: bool) -> tuple[Column, di
             return array.cast(_TEXT).fill_null(""), faults
     values = rows.values(column)
     if set(map(type, values)) == {str}:
-        with suppress(UnicodeEncodeError):  # half of a surrogate pair, which only a callback can make
+        # Half of a surrogate pair, which only a callback can make.
+        with suppress(UnicodeEncodeError):
             return text_of_strings(cast("list[str]", values)), {}
     # Values of several kinds, one by one.
     texts: list[str] = []
@@ -306,11 +347,17 @@ def _texts_of(rows: Rows, column: str, *, is_optional: bool) -> tuple[Column, di
 
 
 def _text_of(value: Any, column: str) -> str | Fault:
-    """Return the text of a value in a prompt, or the fault of a value that cannot be there."""
+    """Return the text of a value in a prompt, or the fault of a value that cannot be
+    there.
+    """
     if isinstance(value, str):
         if is_encodable(value):
             return value
-        return Fault("invalid_utf8", f"the column {column!r} holds half of a surrogate pair", column)
+        return Fault(
+            "invalid_utf8",
+            f"the column {column!r} holds half of a surrogate pair",
+            column,
+        )
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
@@ -318,7 +365,9 @@ def _text_of(value: Any, column: str) -> str | Fault:
     if isinstance(value, float) and isfinite(value):
         return repr(float(value))
     shown = repr(value) if isinstance(value, float) else type(value).__name__
-    detail = f"the column {column!r} holds {shown}, expected text, a number or a boolean"
+    detail = (
+        f"the column {column!r} holds {shown}, expected text, a number or a boolean"
+    )
     return Fault("not_a_string", detail, column)
 
 
@@ -333,7 +382,8 @@ def null_fault(column: str, rows: Rows, row: int) -> Fault:
     return Fault("null_column", detail, column)
 
 
-# ---- joining -----------------------------------------------------------------------------------------------
+# ---- joining
+# -----------------------------------------------------------------------------------------------
 
 
 def join_prompt(
@@ -369,7 +419,10 @@ def body_of(prompt: ResolvedPrompt) -> tuple[PromptPiece, ...]:
         ConfigError: The template does not fit its columns.
     """
     if prompt.format_type == "completion":
-        inputs = [PromptPiece(text=prompt.separator, column=name) for name in prompt.input_columns]
+        inputs = [
+            PromptPiece(text=prompt.separator, column=name)
+            for name in prompt.input_columns
+        ]
         return (*inputs, PromptPiece(column=prompt.label_column))
     # Without input columns in the configuration any column may be used.
     columns = prompt.input_columns
@@ -396,7 +449,11 @@ def check_used(prompt: ResolvedPrompt, used: Sequence[str]) -> None:
     for field in ("input_columns", "optional_columns"):
         for name in getattr(prompt, field):
             if name not in used:
-                raise problem(field, f"{name!r} is not used in the template{did_you_mean(name, used)}", name)
+                raise problem(
+                    field,
+                    f"{name!r} is not used in the template{did_you_mean(name, used)}",
+                    name,
+                )
 
 
 def with_loss(
@@ -444,7 +501,8 @@ def refuses_special_tokens(special_tokens_in_text: str, control_tokens: bool) ->
 
     Args:
         special_tokens_in_text: Setting of the dataset.
-        control_tokens: Whether the template spells control tokens; an encoder cannot tell a row's own from them.
+        control_tokens: Whether the template spells control tokens; an encoder cannot
+            tell a row's own from them.
     """
     if special_tokens_in_text == "fail":
         return True

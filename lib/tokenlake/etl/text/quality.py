@@ -1,10 +1,12 @@
 """Rules on the quality of a document's text: those of Gopher, C4 and FineWeb.
 
-Every constant is in :data:`CONSTANTS`, with its source; a configuration may set another. A filter judges a document and
-does not change it. The first rule that a document breaks is the reason under which the document is counted.
+Every constant is in :data:`CONSTANTS`, with its source; a configuration may set
+another. A filter judges a document and does not change it. The first rule that a
+document breaks is the reason under which the document is counted.
 
-A word here is a run of letters and digits with signs inside it (``x=3``, ``don't``), a run of dashes or dots, or one
-other sign; the papers do not define theirs. datatrove uses the words of spaCy, in which "don't" is two.
+A word here is a run of letters and digits with signs inside it (``x=3``, ``don't``), a
+run of dashes or dots, or one other sign; the papers do not define theirs. datatrove
+uses the words of spaCy, in which "don't" is two.
 """
 
 from __future__ import annotations
@@ -27,12 +29,15 @@ from tokenlake.etl.sources.rows import Row, Rows
 from tokenlake.etl.text.fields import one_name
 from tokenlake.etl.text.transform import Fields, RowStep, StepOutcome, needed
 
-_WORD: Final = re.compile(r"[^\W_]+(?:(?:[^\s\w,/—–-]|_)+[^\W_]+|(?<=\d),\d+)*|-+|\.+|~+|[^\w\s]|_")
+_WORD: Final = re.compile(
+    r"[^\W_]+(?:(?:[^\s\w,/—–-]|_)+[^\W_]+|(?<=\d),\d+)*|-+|\.+|~+|[^\w\s]|_"
+)
 _PARAGRAPHS: Final = re.compile(r"\n{2,}")
 _LINES: Final = re.compile(r"\n+")
 _CITATION: Final = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")
 
-# Unicode's property Sentence_Terminal, in hexadecimal: FineWeb's "terminal punctuation" in any script.
+# Unicode's property Sentence_Terminal, in hexadecimal: FineWeb's "terminal punctuation"
+# in any script.
 _TERMINAL_RANGES: Final = """\
 21 2E 3F 589 61D-61F 6D4 700-702 7F9 837 839 83D-83E 964-965 104A-104B 1362 1367-1368 166E 1735-1736 17D4-17D6
 17D9-17DA 1803 1809 1944-1945 1AA8-1AAB 1B5A-1B5B 1B5E-1B5F 1B7D-1B7E 1C3B-1C3C 1C7E-1C7F 203C-203D 2047-2049 2E2E
@@ -44,7 +49,9 @@ FE56-FE57 FF01 FF0E FF1F FF61 10A56-10A57 10F55-10F59 10F86-10F89 11047-11048 11
 
 
 def _characters_of(ranges: str) -> tuple[str, ...]:
-    """Return the characters of ranges of code points in hexadecimal, such as ``21 61D-61F``."""
+    """Return the characters of ranges of code points in hexadecimal, such as ``21
+    61D-61F``.
+    """
     characters: list[str] = []
     for part in ranges.split():
         first, _, last = part.partition("-")
@@ -56,13 +63,17 @@ TERMINALS: Final = _characters_of(_TERMINAL_RANGES)
 """Characters that end a sentence, in any script."""
 _TERMINAL: Final = frozenset(TERMINALS)
 
-# Punctuation of CCNet (Wenzek et al. 2020, https://arxiv.org/abs/1911.00359), and control characters.
+# Punctuation of CCNet (Wenzek et al. 2020, https://arxiv.org/abs/1911.00359), and
+# control characters.
 _CCNET: Final = "，。、„”“«»１」「《》´∶：？！（）；–—．～’…━〈〉【】％►"
 _CONTROLS: Final = "".join(
-    chr(code) for code in range(256) if unicodedata.category(chr(code)) == "Cc" and chr(code) not in "\t\n"
+    chr(code)
+    for code in range(256)
+    if unicodedata.category(chr(code)) == "Cc" and chr(code) not in "\t\n"
 )
 _PUNCTUATION: Final = string.punctuation + _CCNET + _CONTROLS + "".join(TERMINALS)
-_STOP_WORDS: Final = frozenset(("the", "be", "to", "of", "and", "that", "have", "with"))  # Gopher's
+# Gopher's.
+_STOP_WORDS: Final = frozenset(("the", "be", "to", "of", "and", "that", "have", "with"))
 _C4_ENDS: Final = (".", "?", "!", '"', "'")
 _C4_POLICIES: Final = (
     "terms of use",
@@ -120,11 +131,20 @@ def _gopher_symbols(text: str, words: Sequence[str], limit: Constants) -> str | 
         return "ellipses"
     # Shares of lines and of words.
     lines = text.splitlines()
-    if _share(line.lstrip().startswith(("•", "-")) for line in lines) > limit["max_bullet_lines"]:
+    if (
+        _share(line.lstrip().startswith(("•", "-")) for line in lines)
+        > limit["max_bullet_lines"]
+    ):
         return "bullets"
-    if _share(line.rstrip().endswith(("...", "…")) for line in lines) > limit["max_ellipsis_lines"]:
+    if (
+        _share(line.rstrip().endswith(("...", "…")) for line in lines)
+        > limit["max_ellipsis_lines"]
+    ):
         return "ellipsis_lines"
-    if _share(word.isalpha() or any(map(str.isalpha, word)) for word in words) < limit["min_alphabetic"]:
+    if (
+        _share(word.isalpha() or any(map(str.isalpha, word)) for word in words)
+        < limit["min_alphabetic"]
+    ):
         return "few_letters"
     if len(_STOP_WORDS.intersection(words)) < limit["min_stop_words"]:
         return "few_stop_words"
@@ -154,13 +174,18 @@ def _gopher_repetition(document: JudgedText, limit: Constants) -> str | None:
         if _in_top_ngram(document.words, n) / len(text) > limit[f"max_in_top_{n}gram"]:
             return f"in_top_{n}gram"
     for n in range(5, 11):
-        if _in_repeated_ngrams(document.words, n) / len(text) > limit[f"max_in_repeated_{n}grams"]:
+        if (
+            _in_repeated_ngrams(document.words, n) / len(text)
+            > limit[f"max_in_repeated_{n}grams"]
+        ):
             return f"in_repeated_{n}grams"
     return None
 
 
 def _repeated(parts: Iterable[str]) -> tuple[int, int]:
-    """Return the number of parts that repeat an earlier part, and the number of their characters."""
+    """Return the number of parts that repeat an earlier part, and the number of
+    their characters.
+    """
     earlier_parts = set[str]()
     count = 0
     characters = 0
@@ -173,7 +198,9 @@ def _repeated(parts: Iterable[str]) -> tuple[int, int]:
 
 
 def _in_top_ngram(words: Sequence[str], n: int) -> int:
-    """Return the number of characters in all places of the most frequent n-gram; of equals, the first counts."""
+    """Return the number of characters in all places of the most frequent n-gram; of
+    equals, the first counts.
+    """
     shifted_words = [words[shift:] for shift in range(n)]
     ngrams = Counter(zip(*shifted_words, strict=False))
     if not ngrams:
@@ -184,7 +211,9 @@ def _in_top_ngram(words: Sequence[str], n: int) -> int:
 
 
 def _in_repeated_ngrams(words: Sequence[str], n: int) -> int:
-    """Return the number of characters in n-grams that repeat an earlier one. Behind such a one the search goes on."""
+    """Return the number of characters in n-grams that repeat an earlier one. Behind
+    such a one the search goes on.
+    """
     earlier_ngrams = set[str]()
     index = 0
     characters = 0
@@ -200,10 +229,13 @@ def _in_repeated_ngrams(words: Sequence[str], n: int) -> int:
 
 
 def _c4(document: JudgedText, limit: Constants) -> str | None:
-    """Rules of C4 (Raffel et al. 2020, section 2.2): a page without its poor lines must have enough sentences."""
+    """Rules of C4 (Raffel et al. 2020, section 2.2): a page without its poor lines
+    must have enough sentences.
+    """
     sentences = 0
     for line in document.text.splitlines():
-        # Lines with very long words, without a sentence's end, or with few words are left out.
+        # Lines with very long words, without a sentence's end, or with few words are
+        # left out.
         line = line.strip()
         words = line.split()
         if any(len(word) > limit["max_word_length"] for word in words):
@@ -229,7 +261,9 @@ def _c4(document: JudgedText, limit: Constants) -> str | None:
 
 
 def count_sentences(words: Sequence[str]) -> int:
-    """Return the number of sentences: one ends at a terminal mark that is followed by more than punctuation."""
+    """Return the number of sentences: one ends at a terminal mark that is followed
+    by more than punctuation.
+    """
     if not words:
         return 0
     count = 1
@@ -237,20 +271,27 @@ def count_sentences(words: Sequence[str]) -> int:
     for word in words:
         if word in _TERMINAL:
             has_ended = True
-        elif has_ended and not all(unicodedata.category(letter)[0] == "P" for letter in word):
+        elif has_ended and not all(
+            unicodedata.category(letter)[0] == "P" for letter in word
+        ):
             count += 1
             has_ended = False
     return count
 
 
 def _fineweb(document: JudgedText, limit: Constants) -> str | None:
-    """FineWeb's own rules (Penedo et al. 2024, section 3.6), on top of Gopher's and C4's."""
+    """FineWeb's own rules (Penedo et al. 2024, section 3.6), on top of Gopher's and
+    C4's.
+    """
     lines = [line for line in document.text.split("\n") if line.strip()]
     if not lines:
         return "empty"
     if _share(line.endswith(TERMINALS) for line in lines) < limit["min_line_ends"]:
         return "line_ends"
-    if _share(len(line) <= limit["short_line"] for line in lines) > limit["max_short_lines"]:
+    if (
+        _share(len(line) <= limit["short_line"] for line in lines)
+        > limit["max_short_lines"]
+    ):
         return "short_lines"
     # Characters in repeated lines, and line ends per word.
     characters = len(document.text.replace("\n", ""))
@@ -270,14 +311,18 @@ _RULES: Final[dict[str, Rule]] = {
     "fineweb": _fineweb,
 }
 Judge = Callable[[str], str | None]
-"""Returns the reason for which a text is left out, such as ``gopher_quality.few_words``; None to keep it."""
+"""Returns the reason for which a text is left out, such as
+``gopher_quality.few_words``; None to keep it.
+"""
 
 
 def open_quality(filters: Iterable[tuple[str, Iterable[tuple[str, float]]]]) -> Judge:
-    """Return the judge that applies filters in their order; the first broken rule is the reason.
+    """Return the judge that applies filters in their order; the first broken rule is
+    the reason.
 
     Args:
-        filters: (name, constants) of each filter; other constants have their published values.
+        filters: (name, constants) of each filter; other constants have their published
+            values.
     """
     rules: list[tuple[str, Rule, Constants]] = []
     for name, own_constants in filters:
@@ -299,15 +344,19 @@ def _judge(rules: Sequence[tuple[str, Rule, Constants]], text: str) -> str | Non
 
 @final
 class QualityFilter(RowStep):
-    """Keeps the rows whose text passes published filters; others are counted by the rule that they break.
+    """Keeps the rows whose text passes published filters; others are counted by the
+    rule that they break.
 
     Args:
-        filters: (name, constants that differ from the published ones) of each filter, in the order of their use.
+        filters: (name, constants that differ from the published ones) of each filter,
+            in the order of their use.
         field: Field of the text; a row in which it is no text is bad (``not_text``).
     """
 
     def __init__(
-        self, filters: Iterable[tuple[str, Iterable[tuple[str, float]]]], field: str = "text"
+        self,
+        filters: Iterable[tuple[str, Iterable[tuple[str, float]]]],
+        field: str = "text",
     ) -> None:
         self._field = one_name("QualityFilter", field)
         self._judge = open_quality(filters)
@@ -334,7 +383,9 @@ class QualityFilter(RowStep):
                 is_kept[row] = True
             else:
                 filtered[reason] += 1
-        return StepOutcome(rows.select(is_kept), np.flatnonzero(is_kept), dict(filtered), tuple(bad))
+        return StepOutcome(
+            rows.select(is_kept), np.flatnonzero(is_kept), dict(filtered), tuple(bad)
+        )
 
     def needs(self, wanted: Fields = None) -> Fields:
         """Return the field of the text, and the wanted fields."""

@@ -1,11 +1,12 @@
 """The process that renders templates for this one.
 
-Nothing inside Python stops a program that is in C code. So templates run in a process of their own
-(:mod:`tokenlake.etl.text.chat_server`), whose time and memory the kernel limits. It has no environment, sees the end of
-its input when this process ends, and is replaced after a template ended it.
+Nothing inside Python stops a program that is in C code. So templates run in a process
+of their own (:mod:`tokenlake.etl.text.chat_server`), whose time and memory the kernel
+limits. It has no environment, sees the end of its input when this process ends, and is
+replaced after a template ended it.
 
-A line of JSON requests goes in, and a line of JSON comes out for every one of them. A process that does not know a
-template yet gets its opening first.
+A line of JSON requests goes in, and a line of JSON comes out for every one of them. A
+process that does not know a template yet gets its opening first.
 """
 
 from __future__ import annotations
@@ -25,7 +26,13 @@ from pathlib import Path
 from typing import Any, Final, cast, final
 
 from tokenlake.errors import BadRecordError, ConfigError, WorkerDiedError, to_json
-from tokenlake.etl.text.chat_protocol import LIMIT, NO_DATA, OUT_OF_MEMORY, Limits, template_error
+from tokenlake.etl.text.chat_protocol import (
+    LIMIT,
+    NO_DATA,
+    OUT_OF_MEMORY,
+    Limits,
+    template_error,
+)
 
 Answer = dict[str, Any]
 
@@ -35,9 +42,7 @@ _MOST_BYTES: Final = 1 << 18
 _MOST_TEMPLATES: Final = 64  # that one process knows
 _MOST_DEATHS: Final = 3  # conversations in a row that ended a process
 _PACKAGES: Final = ("tokenlake", "jinja2", "markupsafe")
-_PROGRAM: Final = (
-    "import sys; sys.path += sys.argv[1:]; from tokenlake.etl.text.chat_server import main; main()"
-)
+_PROGRAM: Final = "import sys; sys.path += sys.argv[1:]; from tokenlake.etl.text.chat_server import main; main()"
 
 
 @final
@@ -65,7 +70,8 @@ class _Exchange:
 
     Attributes:
         answers: Answers that came, in the order of the requests.
-        problem: Problem of the template if it ended the process before it answered them all; "" otherwise.
+        problem: Problem of the template if it ended the process before it answered them
+            all; "" otherwise.
     """
 
     answers: list[Answer]
@@ -74,7 +80,9 @@ class _Exchange:
 
 @final
 class RenderProcess:
-    """The process that renders for this one; threads may use it, one after the other."""
+    """The process that renders for this one; threads may use it, one after the
+    other.
+    """
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -90,7 +98,9 @@ class RenderProcess:
         answers: list[Answer] = []
         with self._lock:
             while len(answers) < len(requests):
-                exchange = self._exchange(template, _next_requests(requests, len(answers)))
+                exchange = self._exchange(
+                    template, _next_requests(requests, len(answers))
+                )
                 answers += exchange.answers
                 if exchange.answers:
                     template.deaths = 0
@@ -119,7 +129,8 @@ class RenderProcess:
     def forget(self) -> None:
         """Leave the process to the parent, after a fork of this one."""
         if self._process is not None:
-            self._process.returncode = 0  # it is no child of this process, which must not wait for it
+            # It is no child of this process, which must not wait for it.
+            self._process.returncode = 0
         self._process = None
         self._opened = set()
         self._lock = threading.Lock()
@@ -135,7 +146,9 @@ class RenderProcess:
             assert process.stdout is not None
             # The name of the template becomes the first item of each request.
             name = b'["%s", ' % template.name.encode()
-            process.stdin.write(b"[" + b", ".join(name + line[1:] for line in lines) + b"]\n")
+            process.stdin.write(
+                b"[" + b", ".join(name + line[1:] for line in lines) + b"]\n"
+            )
             process.stdin.flush()
             self._opened.add(template.name)
             for line in itertools.islice(process.stdout, len(lines)):
@@ -151,7 +164,9 @@ class RenderProcess:
         return _Exchange(answers[len(lines) - len(requests) :], problem)
 
     def _started(self) -> subprocess.Popen[bytes]:
-        """Return the process; a new one where it has ended, or knows too many templates."""
+        """Return the process; a new one where it has ended, or knows too many
+        templates.
+        """
         has_ended = self._process is not None and self._process.poll() is not None
         if has_ended or len(self._opened) >= _MOST_TEMPLATES:
             self.close()
@@ -177,14 +192,19 @@ class RenderProcess:
             return f" took more than {limits.seconds} seconds of a processor"
         if code == OUT_OF_MEMORY:
             return f" took more than {limits.memory >> 20:,} MiB of memory"
-        cause = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-        raise WorkerDiedError(f"the process that runs the chat template was ended {cause}")
+        cause = (
+            f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+        )
+        raise WorkerDiedError(
+            f"the process that runs the chat template was ended {cause}"
+        )
 
 
 def _package_folders() -> list[str]:
     """Return the folders of the packages that the process imports.
 
-    They come behind Python's own folders; neither the working directory nor the caller's are among them.
+    They come behind Python's own folders; neither the working directory nor the
+    caller's are among them.
     """
     folders: dict[str, None] = {}
     for name in _PACKAGES:
@@ -195,7 +215,9 @@ def _package_folders() -> list[str]:
 
 
 def _next_requests(requests: Sequence[bytes], first: int) -> Sequence[bytes]:
-    """Return the requests from `first` on that are sent at a time: at least one, and not too many or too long."""
+    """Return the requests from `first` on that are sent at a time: at least one, and
+    not too many or too long.
+    """
     candidates = requests[first : first + _MOST_REQUESTS]
     count = 0
     for total in itertools.accumulate(map(len, candidates)):
@@ -206,7 +228,8 @@ def _next_requests(requests: Sequence[bytes], first: int) -> Sequence[bytes]:
 
 
 def request(operation: str, *arguments: Any) -> bytes:
-    """Return a request in JSON; a value that is no JSON is replaced by the name of its type.
+    """Return a request in JSON; a value that is no JSON is replaced by the name of its
+    type.
 
     Raises:
         BadRecordError: The arguments are nested too deep.

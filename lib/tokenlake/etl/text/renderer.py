@@ -1,4 +1,6 @@
-"""Renderers: rows become the texts that are tokenized, with the spans that count toward the loss."""
+"""Renderers: rows become the texts that are tokenized, with the spans that count
+toward the loss.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,14 @@ from typing import Any, Final, Protocol, final
 import numpy as np
 import pyarrow.compute as pc
 
-from tokenlake.base.arrays import Bools, Int64, offsets_of, select, string_buffers, text_of_strings
+from tokenlake.base.arrays import (
+    Bools,
+    Int64,
+    offsets_of,
+    select,
+    string_buffers,
+    text_of_strings,
+)
 from tokenlake.base.markup import is_encodable
 from tokenlake.etl.sources.bad_records import Fault
 from tokenlake.etl.sources.rows import Rows
@@ -25,13 +34,16 @@ class Rendered:
     """The texts of m documents, made of n rows.
 
     Attributes:
-        text: large_string[m * parts], no nulls, valid UTF-8: texts; those of a document lie together.
+        text: large_string[m * parts], no nulls, valid UTF-8: texts; those of a document
+            lie together.
         origin: int64[m], ascending: index of the row that each document was made of.
-        spans: Spans of the m * parts texts that count toward the loss; None for plain texts, around which the
-            tokenizer puts BOS and EOS.
+        spans: Spans of the m * parts texts that count toward the loss; None for plain
+            texts, around which the tokenizer puts BOS and EOS.
         bad: (index, fault) of rows without a text, ascending.
-        parts: Number of texts of a document: 1, or more for preferences (prompt, chosen, rejected).
-        label: bool[m]: True for good answers; None where answers are not judged one by one.
+        parts: Number of texts of a document: 1, or more for preferences (prompt,
+            chosen, rejected).
+        label: bool[m]: True for good answers; None where answers are not judged one by
+            one.
     """
 
     text: Column
@@ -42,7 +54,9 @@ class Rendered:
     label: Bools | None = None
 
     def without(self, faults: Mapping[int, Fault]) -> Rendered:
-        """Return the same without the documents of some rows, which are bad; earlier faults of rows stay."""
+        """Return the same without the documents of some rows, which are bad; earlier
+        faults of rows stay.
+        """
         if not faults:
             return self
         is_good = ~np.isin(self.origin, list(faults))
@@ -67,7 +81,9 @@ class Renderer(Protocol):
 
     @property
     def control_tokens(self) -> bool:
-        """Whether the texts spell special tokens that become control ids; rows that spell their own are bad."""
+        """Whether the texts spell special tokens that become control ids; rows that
+        spell their own are bad.
+        """
         ...
 
     def render(self, rows: Rows) -> Rendered:
@@ -89,7 +105,9 @@ class FieldText:
         self.columns: Final = None if "." in path else (path,)
 
     def render(self, rows: Rows) -> Rendered:
-        """Return the texts; a row without one is bad (``null_text``, ``not_a_string``, ``invalid_utf8``)."""
+        """Return the texts; a row without one is bad (``null_text``,
+        ``not_a_string``, ``invalid_utf8``).
+        """
         faults: dict[int, Fault] = {}
         texts: list[str] = []
         for row, value in enumerate(rows.values(self._path)):
@@ -104,10 +122,14 @@ class FieldText:
     def _fault(self, value: Any) -> Fault:
         """Return the fault of a value that is no text."""
         if value is None:
-            return Fault("null_text", f"the field {self._path!r} is missing or null", self._path)
+            return Fault(
+                "null_text", f"the field {self._path!r} is missing or null", self._path
+            )
         if isinstance(value, str):
             return Fault(
-                "invalid_utf8", f"the field {self._path!r} holds half of a surrogate pair", self._path
+                "invalid_utf8",
+                f"the field {self._path!r} holds half of a surrogate pair",
+                self._path,
             )
         detail = f"the field {self._path!r} holds {type(value).__name__}, expected text"
         return Fault("not_a_string", detail, self._path)
@@ -119,8 +141,11 @@ def byte_sizes(text: Column) -> Int64:
     return np.diff(offsets)
 
 
-def join_pieces(pieces: Sequence[str | Column], loss: Sequence[bool], rows: int) -> tuple[Column, Spans]:
-    """Join pieces to the texts of n rows, and return the spans that count toward the loss.
+def join_pieces(
+    pieces: Sequence[str | Column], loss: Sequence[bool], rows: int
+) -> tuple[Column, Spans]:
+    """Join pieces to the texts of n rows, and return the spans that count toward the
+    loss.
 
     A piece is a text that is the same in every row, or a column. Neighbouring pieces that count toward the loss are one
     span; empty spans are left out. ::
@@ -145,17 +170,23 @@ def join_pieces(pieces: Sequence[str | Column], loss: Sequence[bool], rows: int)
             has_column = True
             parts.append(piece)
             edges.append(edges[-1] + byte_sizes(piece))
-    # 2. Texts. Without a column of its own, one of empty texts says how many rows to make.
+    # 2. Texts. Without a column of its own, one of empty texts says how many rows to
+    #    make.
     if not has_column:
         parts.insert(0, text_of_strings([""] * rows))
     no_separator = text_of_strings([""])[0]
     text = _COMPUTE.binary_join_element_wise(*parts, no_separator)
-    # 3. Spans: a border where the loss of neighbouring pieces differs; every second border ends a span.
+    # 3. Spans: a border where the loss of neighbouring pieces differs; every second
+    #    border ends a span.
     borders = np.flatnonzero(np.diff([0, *map(int, loss), 0]))
     if not len(borders):
-        return text, Spans(np.zeros(rows + 1, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64))
+        return text, Spans(
+            np.zeros(rows + 1, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64)
+        )
     places = np.stack([edges[border] for border in borders], axis=1)
     start = places[:, ::2]
     stop = places[:, 1::2]
     has_bytes = stop > start
-    return text, Spans(offsets_of(has_bytes.sum(axis=1)), start[has_bytes], stop[has_bytes])
+    return text, Spans(
+        offsets_of(has_bytes.sum(axis=1)), start[has_bytes], stop[has_bytes]
+    )

@@ -1,6 +1,7 @@
 """Rows whose own text spells a special token, anywhere in their values.
 
-Spelled out in a conversation, a special token would become a control id and forge a turn.
+Spelled out in a conversation, a special token would become a control id and forge a
+turn.
 """
 
 from __future__ import annotations
@@ -23,28 +24,40 @@ _BROKEN: Final = Fault("invalid_utf8", "a text contains half of a surrogate pair
 
 @final
 class SpecialTokenGuard:
-    """Finds values that spell a special token: in contents, names, tool calls, definitions and keys.
+    """Finds values that spell a special token: in contents, names, tool calls,
+    definitions and keys.
 
     Args:
-        tokens: Texts of the special tokens; without any, only text that is no valid Unicode is found.
-        normalize: Normalization of the tokenizer before it looks for some of the tokens; None where it has none.
+        tokens: Texts of the special tokens; without any, only text that is no valid
+            Unicode is found.
+        normalize: Normalization of the tokenizer before it looks for some of the
+            tokens; None where it has none.
     """
 
-    def __init__(self, tokens: Sequence[str] = (), normalize: Callable[[str], str] | None = None) -> None:
+    def __init__(
+        self, tokens: Sequence[str] = (), normalize: Callable[[str], str] | None = None
+    ) -> None:
         spellings = list(tokens)
         if normalize is not None:
             spellings += map(normalize, tokens)
         self.scan: Final = SpecialScan(spellings)
         self._normalize = normalize
         self.normalizes: Final = normalize is not None
-        """Whether texts must be scanned in their normalized form, too, so that `scan` alone is not enough."""
+        """Whether texts must be scanned in their normalized form, too, so that
+        `scan` alone is not enough.
+        """
 
     @classmethod
     def of(cls, files: TokenizerFiles, special_tokens_in_text: str) -> Self:
-        """Return the guard for a tokenizer's special tokens; unless the mode is ``fail`` it accepts all of them."""
+        """Return the guard for a tokenizer's special tokens; unless the mode is
+        ``fail`` it accepts all of them.
+        """
         if special_tokens_in_text != "fail":
             return cls()
-        has_normalized = any(token.get("special") and token.get("normalized") for token in files.added_tokens)
+        has_normalized = any(
+            token.get("special") and token.get("normalized")
+            for token in files.added_tokens
+        )
         if not has_normalized or files.spec.get("normalizer") is None:
             return cls(files.special_tokens)
         return cls(files.special_tokens, ReferenceEngine(files).normalized)

@@ -1,9 +1,11 @@
-"""Steps and renderer of a configuration: callback, then renames, then transforms, then text.
+"""Steps and renderer of a configuration: callback, then renames, then transforms, then
+text.
 
-Every process of a build finds a user's function by its name, ``package.module:function``. Its code decides the result
-as much as the configuration does: the plan takes the sha256 of the file that defines the function into the build's
-identity, and a process that runs the function checks that its own file is the same. Imports of that file are not
-checked.
+Every process of a build finds a user's function by its name,
+``package.module:function``. Its code decides the result as much as the configuration
+does: the plan takes the sha256 of the file that defines the function into the build's
+identity, and a process that runs the function checks that its own file is the same.
+Imports of that file are not checked.
 """
 
 from __future__ import annotations
@@ -20,7 +22,10 @@ from typing import Any, Final, final
 from tokenlake.config.resolved import ResolvedTexts
 from tokenlake.errors import BadRecordError, ConfigError, TokenlakeError
 from tokenlake.etl.sources.rows import Row
-from tokenlake.etl.text.chatml_transforms import ConvertInputOutputToChatML, ConvertToChatML
+from tokenlake.etl.text.chatml_transforms import (
+    ConvertInputOutputToChatML,
+    ConvertToChatML,
+)
 from tokenlake.etl.text.fields import (
     AddField,
     CombineFields,
@@ -30,7 +35,12 @@ from tokenlake.etl.text.fields import (
     RenameFields,
     SelectFields,
 )
-from tokenlake.etl.text.filters import FilterByField, FilterNonEmpty, FilterTransform, Where
+from tokenlake.etl.text.filters import (
+    FilterByField,
+    FilterNonEmpty,
+    FilterTransform,
+    Where,
+)
 from tokenlake.etl.text.quality import QualityFilter
 from tokenlake.etl.text.renderer import FieldText, Renderer
 from tokenlake.etl.text.transform import ChainedTransform, ExpandTransform, RowStep
@@ -42,7 +52,9 @@ BUILT_IN: Final = "built-in"
 """In the place of a hash: the function belongs to Python itself."""
 
 _FIRST_FOUND: dict[str, tuple[object, str]] = {}
-"""Function and hash by name, as this process found them first: a file may change while its code stays loaded."""
+"""Function and hash by name, as this process found them first: a file may change
+while its code stays loaded.
+"""
 
 
 def load_callable(name: str) -> Function:
@@ -63,10 +75,16 @@ def load_callable(name: str) -> Function:
     # A function may be an attribute of a class.
     for part in path.split("."):
         if not hasattr(function, part):
-            raise ConfigError(f"the function {name!r} does not exist: {module} has no {path}", callable=name)
+            raise ConfigError(
+                f"the function {name!r} does not exist: {module} has no {path}",
+                callable=name,
+            )
         function = getattr(function, part)
     if not callable(function):
-        raise ConfigError(f"{name!r} is a {type(function).__name__}, must be a function", callable=name)
+        raise ConfigError(
+            f"{name!r} is a {type(function).__name__}, must be a function",
+            callable=name,
+        )
     return function
 
 
@@ -101,7 +119,8 @@ def open_callable(name: str, texts: ResolvedTexts) -> Function:
         texts: Settings, with the planned hashes.
 
     Raises:
-        ConfigError: The function cannot be imported, or its code differs from the planned code.
+        ConfigError: The function cannot be imported, or its code differs from the
+            planned code.
     """
     function = load_callable(name)
     # Code that was loaded stays, even if its file has changed since.
@@ -123,7 +142,8 @@ def open_callable(name: str, texts: ResolvedTexts) -> Function:
 
 @final
 class Guarded:
-    """A function whose exceptions make bad records; the message names the function, the exception and its text.
+    """A function whose exceptions make bad records; the message names the function, the
+    exception and its text.
 
     Args:
         name: Name of the function.
@@ -146,7 +166,8 @@ class Guarded:
             raise
         except Exception as error:
             raise BadRecordError(
-                f"{self._name} raised {type(error).__name__}: {error}", reason="callable_raised"
+                f"{self._name} raised {type(error).__name__}: {error}",
+                reason="callable_raised",
             ) from error
 
     def __repr__(self) -> str:
@@ -189,7 +210,8 @@ class RowCallable(ExpandTransform):
 def _is_one_of(values: list[Any], value: Any) -> bool:
     """Return whether a value is one of some; true is not 1."""
     return any(
-        isinstance(value, bool) is isinstance(allowed, bool) and value == allowed for allowed in values
+        isinstance(value, bool) is isinstance(allowed, bool) and value == allowed
+        for allowed in values
     )
 
 
@@ -198,7 +220,9 @@ Opener = Callable[[str | None], Any]
 
 
 def _open_map(arguments: dict[str, Any], opener: Opener) -> RowStep:
-    return MapField(arguments["field"], opener(arguments["function"]), arguments.get("output_field"))
+    return MapField(
+        arguments["field"], opener(arguments["function"]), arguments.get("output_field")
+    )
 
 
 def _open_combine(arguments: dict[str, Any], opener: Opener) -> RowStep:
@@ -221,7 +245,9 @@ _STEPS: Final[Mapping[str, Callable[[Any, Opener], RowStep]]] = {
     "select": lambda fields, _: SelectFields(fields),
     "drop": lambda fields, _: DropFields(fields),
     "rename": lambda names, _: RenameFields(names),
-    "add": lambda fields, _: ChainedTransform([AddField(*item) for item in fields.items()]),
+    "add": lambda fields, _: ChainedTransform(
+        [AddField(*item) for item in fields.items()]
+    ),
     "map": _open_map,
     "extract": lambda arguments, _: ExtractField(**arguments),
     "combine": _open_combine,
@@ -230,7 +256,9 @@ _STEPS: Final[Mapping[str, Callable[[Any, Opener], RowStep]]] = {
     "filter": lambda name, opener: FilterTransform(opener(name)),
     "quality": lambda arguments, _: QualityFilter(**arguments),
     "convert_to_chatml": lambda arguments, _: ConvertToChatML(**arguments),
-    "convert_input_output_to_chatml": lambda arguments, _: ConvertInputOutputToChatML(**arguments),
+    "convert_input_output_to_chatml": lambda arguments, _: ConvertInputOutputToChatML(
+        **arguments
+    ),
     "where": lambda sql, _: Where(sql),
     "apply": lambda name, opener: RowCallable(opener(name), "apply"),
 }
@@ -241,8 +269,8 @@ def open_chain(texts: ResolvedTexts) -> ChainedTransform:
     """Return the steps before the text is rendered; there may be none.
 
     Raises:
-        ConfigError: A step does not exist, or its arguments are wrong; a function cannot be imported, or its code
-            differs from the planned code.
+        ConfigError: A step does not exist, or its arguments are wrong; a function
+            cannot be imported, or its code differs from the planned code.
     """
 
     def opener(name: str | None) -> Function | None:
@@ -251,7 +279,9 @@ def open_chain(texts: ResolvedTexts) -> ChainedTransform:
     # Callback, renames, transforms.
     steps: list[RowStep] = []
     if texts.format_callback:
-        steps.append(RowCallable(open_callable(texts.format_callback, texts), "format_callback"))
+        steps.append(
+            RowCallable(open_callable(texts.format_callback, texts), "format_callback")
+        )
     if texts.format_fields:
         steps.append(RenameFields(dict(texts.format_fields)))
     for index, step in enumerate(texts.transforms):
@@ -259,12 +289,17 @@ def open_chain(texts: ResolvedTexts) -> ChainedTransform:
             try:
                 steps.append(_STEPS[name](arguments, opener))
             except ConfigError as error:
-                raise ConfigError(f"transforms.{index}.{name}: {error}", **error.details) from error
+                raise ConfigError(
+                    f"transforms.{index}.{name}: {error}", **error.details
+                ) from error
     return ChainedTransform(steps)
 
 
 def open_renderer(
-    texts: ResolvedTexts, content_field: str, files: TokenizerFiles, special_tokens_in_text: str
+    texts: ResolvedTexts,
+    content_field: str,
+    files: TokenizerFiles,
+    special_tokens_in_text: str,
 ) -> Renderer:
     """Return the renderer of a source's rows.
 
@@ -272,13 +307,15 @@ def open_renderer(
         texts: Settings of the source.
         content_field: Field of rows that are plain text.
         files: Files of the tokenizer.
-        special_tokens_in_text: Treatment of rows that spell a special token, where texts hold control tokens: ``fail``
-            makes such a row bad; ``encode`` makes it a control token.
+        special_tokens_in_text: Treatment of rows that spell a special token, where
+            texts hold control tokens: ``fail`` makes such a row bad; ``encode`` makes
+            it a control token.
 
     Raises:
         ConfigError: The settings contradict themselves or the tokenizer.
     """
-    # Chat templates are imported by builds that need them only: most sources are plain text.
+    # Chat templates are imported by builds that need them only: most sources are plain
+    # text.
     if texts.preference:
         from tokenlake.etl.text.preference_renderer import PreferenceRenderer
 

@@ -9,35 +9,48 @@ from typing import Any, Final, Literal, final
 from tokenlake.config.resolved import MESSAGES_FIELDS
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.etl.sources.rows import Row
-from tokenlake.etl.text.labeller import ANY_LENGTH, Labeller, prompt_labeller, resolved_prompt
+from tokenlake.etl.text.labeller import (
+    ANY_LENGTH,
+    Labeller,
+    prompt_labeller,
+    resolved_prompt,
+)
 from tokenlake.etl.text.transform import Transform
 from tokenlake.etl.tokenizers.files import files_of
 
 
 @final
 class SupervisedRows(Transform):
-    """Makes ``input_ids``, ``attention_mask`` and ``labels`` (lists of ints) of a row, for supervised fine-tuning.
+    """Makes ``input_ids``, ``attention_mask`` and ``labels`` (lists of ints) of a row,
+    for supervised fine-tuning.
 
-    A row has a conversation (``messages``, ``conversations`` or ``conversation``), which the tokenizer's chat template
-    renders, or a prompt and its completion, or a text. A conversation gives the row of an unpacked build.
+    A row has a conversation (``messages``, ``conversations`` or ``conversation``),
+    which the tokenizer's chat template renders, or a prompt and its completion, or a
+    text. A conversation gives the row of an unpacked build.
 
     Args:
-        tokenizer: Hub id, folder, file, loaded tokenizer files, or a fast tokenizer of transformers.
-        max_length: Maximum number of ids of a row; a longer one loses its end. None: no limit.
-        text_field: Field of rows that are plain text, all of which counts toward the loss.
+        tokenizer: Hub id, folder, file, loaded tokenizer files, or a fast tokenizer of
+            transformers.
+        max_length: Maximum number of ids of a row; a longer one loses its end. None: no
+            limit.
+        text_field: Field of rows that are plain text, all of which counts toward the
+            loss.
         messages_field: Field of the conversation; None: one of the three.
-        mask_prompt: True for labels of -100 on all but the assistant's turns, or the completion; False for labels of
-            -100 on nothing but BOS.
-        add_eos: True to end texts and completions with EOS; a conversation ends as its template does.
+        mask_prompt: True for labels of -100 on all but the assistant's turns, or the
+            completion; False for labels of -100 on nothing but BOS.
+        add_eos: True to end texts and completions with EOS; a conversation ends as its
+            template does.
         truncation: False to make a row longer than `max_length` an error.
-        formatting_func: Function that is applied to every row first; it returns another row, or its text.
+        formatting_func: Function that is applied to every row first; it returns another
+            row, or its text.
         prompt_field: Field of the prompt, of rows without a conversation.
         completion_field: Field of the completion, of rows without a conversation.
-        special_tokens_in_text: Treatment of rows that spell a special token: ``fail`` refuses them, ``encode`` makes it
-            a control token.
+        special_tokens_in_text: Treatment of rows that spell a special token: ``fail``
+            refuses them, ``encode`` makes it a control token.
 
     Raises:
-        ConfigError: The tokenizer lacks something that rows need; for a chat template, on the first conversation.
+        ConfigError: The tokenizer lacks something that rows need; for a chat template,
+            on the first conversation.
 
     Example:
         >>> import tokenlake as tl
@@ -62,7 +75,9 @@ class SupervisedRows(Transform):
         special_tokens_in_text: Literal["fail", "encode"] = "fail",
     ) -> None:
         if max_length is not None and max_length < 1:
-            raise ConfigError(f"max_length is {max_length}, expected a positive number, or None")
+            raise ConfigError(
+                f"max_length is {max_length}, expected a positive number, or None"
+            )
         self._files = files_of(tokenizer)
         self._masks_prompt = mask_prompt
         self._adds_eos = add_eos
@@ -70,7 +85,9 @@ class SupervisedRows(Transform):
         self._formatting_func = formatting_func
         self._text_field = text_field
         self._pair_fields = (prompt_field, completion_field)
-        self._conversation_fields = MESSAGES_FIELDS if messages_field is None else (messages_field,)
+        self._conversation_fields = (
+            MESSAGES_FIELDS if messages_field is None else (messages_field,)
+        )
         # Options of the labellers, of which there is one for each set of fields.
         self._options: Final[dict[str, Any]] = {
             "max_length": max_length or ANY_LENGTH,
@@ -82,17 +99,23 @@ class SupervisedRows(Transform):
         """Return the row for the trainer.
 
         Raises:
-            BadRecordError: The row has none of the three, cannot be rendered, or nothing to learn is left of it.
+            BadRecordError: The row has none of the three, cannot be rendered, or
+                nothing to learn is left of it.
         """
         if self._formatting_func is not None:
             formatted = self._formatting_func(example)
-            example = {self._text_field: formatted} if isinstance(formatted, str) else formatted
+            example = (
+                {self._text_field: formatted}
+                if isinstance(formatted, str)
+                else formatted
+            )
         fields = self._fields_of(example)
         labeller = self._labellers.get(fields)
         if labeller is None:
             labeller = self._labeller(fields)
             self._labellers[fields] = labeller
-        # A conversation may have tools beside it; of other rows only these fields count.
+        # A conversation may have tools beside it; of other rows only these fields
+        # count.
         is_conversation = fields[0] in self._conversation_fields
         row = example if is_conversation else {name: example[name] for name in fields}
         (tokens,) = labeller.tokens([row])
@@ -100,7 +123,9 @@ class SupervisedRows(Transform):
         return {name: ids.tolist() for name, ids in columns.items()}
 
     def _fields_of(self, row: Row) -> tuple[str, ...]:
-        """Return the fields of a row that are learned: a conversation, prompt and completion, or a text."""
+        """Return the fields of a row that are learned: a conversation, prompt and
+        completion, or a text.
+        """
         for name in self._conversation_fields:
             if row.get(name) is not None:
                 return (name,)
@@ -119,7 +144,11 @@ class SupervisedRows(Transform):
         """Return the labeller of rows with these fields."""
         section: dict[str, Any]
         if fields[0] in self._conversation_fields:
-            section = {"format_type": "chat", "input_columns": fields, "mask_input": self._masks_prompt}
+            section = {
+                "format_type": "chat",
+                "input_columns": fields,
+                "mask_input": self._masks_prompt,
+            }
         else:
             # The fields one after the other.
             template = "".join(f"{{{{ {name} }}}}" for name in fields)
@@ -128,9 +157,14 @@ class SupervisedRows(Transform):
                 section["label_column"] = fields[-1]
                 section["mask_input"] = self._masks_prompt
         return prompt_labeller(
-            resolved_prompt(section), self._files, self._special_tokens_in_text, **self._options
+            resolved_prompt(section),
+            self._files,
+            self._special_tokens_in_text,
+            **self._options,
         )
 
 
 SFTPreprocessTransform: Final = partial(SupervisedRows, mask_prompt=False)
-"""As :class:`SupervisedRows`; nothing but BOS is masked, unless ``mask_prompt=True``."""
+"""As :class:`SupervisedRows`; nothing but BOS is masked, unless
+``mask_prompt=True``.
+"""

@@ -1,4 +1,6 @@
-"""The chat template of a configuration: the tokenizer's own, one of several, a file, or a text."""
+"""The chat template of a configuration: the tokenizer's own, one of several, a file,
+or a text.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ _MOST_FILE_BYTES: Final = 4 * MAX_TEMPLATE  # a character has at most 4 bytes
 
 
 def templates_of(files: TokenizerFiles) -> dict[str, str]:
-    """Return the chat templates of a tokenizer by name; most have one, named ``default``.
+    """Return the chat templates of a tokenizer by name; most have one, named
+    ``default``.
 
     A file of its own comes before the entry in tokenizer_config.json.
     """
@@ -40,8 +43,8 @@ def chosen_template(setting: str | None, files: TokenizerFiles) -> str:
     """Return the text of the template that a configuration chooses.
 
     Args:
-        setting: Jinja text, the name of one of the tokenizer's templates, or the path of a file; None for the
-            tokenizer's own.
+        setting: Jinja text, the name of one of the tokenizer's templates, or the path
+            of a file; None for the tokenizer's own.
         files: Files of the tokenizer.
 
     Raises:
@@ -57,14 +60,14 @@ def chosen_template(setting: str | None, files: TokenizerFiles) -> str:
     if "{" in setting:
         return setting
     # All else is the path of a file.
-    expected = (
-        "expected a Jinja template (it has {{ or {%), the path of one, or a name of the tokenizer's templates"
-    )
+    expected = "expected a Jinja template (it has {{ or {%), the path of one, or a name of the tokenizer's templates"
     path = Path(setting).expanduser()
     try:
         size = path.stat().st_size
         if size > _MOST_FILE_BYTES:
-            raise ConfigError(f"chat.template: {setting!r} has {size:,} bytes, {expected}")
+            raise ConfigError(
+                f"chat.template: {setting!r} has {size:,} bytes, {expected}"
+            )
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         names = f": {', '.join(templates)}" if templates else ""
@@ -74,7 +77,9 @@ def chosen_template(setting: str | None, files: TokenizerFiles) -> str:
 
 
 def named_tokens(files: TokenizerFiles) -> dict[str, str]:
-    """Return the tokens that a template knows by name: bos_token, eos_token, and others that the tokenizer names."""
+    """Return the tokens that a template knows by name: bos_token, eos_token, and
+    others that the tokenizer names.
+    """
     tokens: dict[str, str] = {}
     for kind in _NAMED_TOKENS:
         value: Any = files.config.get(f"{kind}_token")

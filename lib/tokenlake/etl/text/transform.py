@@ -18,7 +18,8 @@ from tokenlake.etl.sources.rows import Row, Rows, column_of
 
 Example = Row
 """One row, as transforms take it."""
-Array = Any  # an Arrow array; its stubs know neither its types nor the functions on them
+# An Arrow array; its stubs know neither its types nor the functions on them.
+Array = Any
 Column = pa.LargeStringArray
 RowFunction = Callable[[Row], Row | None]
 Fields = tuple[str, ...] | None
@@ -40,11 +41,13 @@ _INT64_LIMIT: Final = 1 << 63
 class StepOutcome:
     """The result of a step on n rows.
 
-    Every index from 0 to n - 1 is in `origin`, in `bad`, or counted in `filtered`, and in only one of the three.
+    Every index from 0 to n - 1 is in `origin`, in `bad`, or counted in `filtered`, and
+    in only one of the three.
 
     Attributes:
         rows: The m new rows.
-        origin: int64[m], ascending: index of the row that each was made of; several may be made of one.
+        origin: int64[m], ascending: index of the row that each was made of; several may
+            be made of one.
         filtered: Number of rows that were left out on purpose, by reason.
         bad: Faults of the rows that could not be used.
     """
@@ -56,14 +59,17 @@ class StepOutcome:
 
 
 class RowStep(ABC):
-    """A step: a :class:`Transform` of a row into one, or an :class:`ExpandTransform` into several."""
+    """A step: a :class:`Transform` of a row into one, or an :class:`ExpandTransform`
+    into several.
+    """
 
     reason: str = DROPPED
     """Reason under which rows are counted that this step leaves out."""
 
     @abstractmethod
     def expand(self, example: Row) -> Sequence[Row]:
-        """Return the rows made of `example`, none to leave it out; the step never changes `example` itself.
+        """Return the rows made of `example`, none to leave it out; the step never
+        changes `example` itself.
 
         Raises:
             BadRecordError: The row cannot be used.
@@ -80,17 +86,22 @@ class RowStep(ABC):
                 counts[index] = len(result)
         origin = np.repeat(np.arange(len(results)), counts)
         left_out = int((counts == 0).sum()) - len(bad)
-        return StepOutcome(Rows(objects=new_rows), origin, _counted(self.reason, left_out), bad)
+        return StepOutcome(
+            Rows(objects=new_rows), origin, _counted(self.reason, left_out), bad
+        )
 
     def needs(self, wanted: Fields = None) -> Fields:
-        """Return the fields of the input rows on which the fields `wanted` of the new rows depend.
+        """Return the fields of the input rows on which the fields `wanted` of the new
+        rows depend.
 
         Fields that decide whether a row is left out, or is bad, are among them.
         """
         return None
 
     def __repr__(self) -> str:
-        arguments = [f"{name.strip('_')}={value!r}" for name, value in vars(self).items()]
+        arguments = [
+            f"{name.strip('_')}={value!r}" for name, value in vars(self).items()
+        ]
         return f"{type(self).__name__}({', '.join(arguments)})"
 
     def __rshift__(self, after: RowFunction | RowStep) -> ChainedTransform:
@@ -102,7 +113,8 @@ class RowStep(ABC):
 
 
 class Transform(RowStep):
-    """A function of a row that returns a dict, or None to leave the row out. Input rows are never changed.
+    """A function of a row that returns a dict, or None to leave the row out. Input rows
+    are never changed.
 
     Example:
         >>> import tokenlake
@@ -137,7 +149,9 @@ class Transform(RowStep):
         )
 
     def on_rows(self, rows: Rows) -> StepOutcome:
-        """Apply the transform to many rows; equal to calling it on each, but faster where it works on columns."""
+        """Apply the transform to many rows; equal to calling it on each, but faster
+        where it works on columns.
+        """
         columns = plain_columns(rows)
         if columns is not None:
             outcome = self.on_columns(columns)
@@ -146,37 +160,52 @@ class Transform(RowStep):
         return super().on_rows(rows)
 
     def on_columns(self, columns: pa.RecordBatch) -> StepOutcome | None:
-        """Apply the transform to columns; None where it can only be applied row by row."""
+        """Apply the transform to columns; None where it can only be applied row by
+        row.
+        """
         return None
 
 
 class FieldTransform(Transform):
-    """A transform that names the fields it reads; a row that lacks a required field is bad.
+    """A transform that names the fields it reads; a row that lacks a required field is
+    bad.
 
     Args:
         reads: Fields that it reads; None for any.
-        makes: Fields that it makes or removes, so that the input's are not in the new rows.
+        makes: Fields that it makes or removes, so that the input's are not in the new
+            rows.
         requires: Fields that every row must have.
     """
 
-    def __init__(self, reads: Fields = (), makes: Sequence[str] = (), requires: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        reads: Fields = (),
+        makes: Sequence[str] = (),
+        requires: Sequence[str] = (),
+    ) -> None:
         self._reads = reads
         self._makes = frozenset(makes)
         self._requires = tuple(requires)
 
     def needs(self, wanted: Fields = None) -> Fields:
-        """Return the fields that are wanted and not made here, and those that it reads."""
+        """Return the fields that are wanted and not made here, and those that it
+        reads.
+        """
         return needed(wanted, self._reads, self._makes)
 
     def fault(self, names: Row | list[str]) -> Fault | None:
-        """Return the fault (``missing_field``) of a row with the fields `names`; None where it can be used."""
+        """Return the fault (``missing_field``) of a row with the fields `names`;
+        None where it can be used.
+        """
         missing = [field for field in self._requires if field not in names]
         if not missing:
             return None
         noun = "field" if len(missing) == 1 else "fields"
         listed = ", ".join(map(repr, missing))
         existing = ", ".join(map(repr, list(names)[:_SHOWN_FIELDS])) or "no fields"
-        detail = f"{type(self).__name__}: the row has no {noun} {listed}; it has {existing}"
+        detail = (
+            f"{type(self).__name__}: the row has no {noun} {listed}; it has {existing}"
+        )
         return Fault("missing_field", detail)
 
     def __call__(self, example: Row) -> Row:
@@ -191,7 +220,9 @@ class FieldTransform(Transform):
         return self.of_row(example)
 
     def on_columns(self, columns: pa.RecordBatch) -> StepOutcome | None:
-        """Apply the transform to columns; None where it can only be applied row by row."""
+        """Apply the transform to columns; None where it can only be applied row by
+        row.
+        """
         fault = self.fault(columns.schema.names)
         if fault:
             bad = tuple((index, fault) for index in range(columns.num_rows))
@@ -206,12 +237,15 @@ class FieldTransform(Transform):
         """Return the new row of a row that has the required fields."""
 
     def of_columns(self, columns: pa.RecordBatch) -> pa.RecordBatch | None:
-        """Return the new columns of rows that have the required fields; None where they are made row by row."""
+        """Return the new columns of rows that have the required fields; None where
+        they are made row by row.
+        """
         return None
 
 
 class ExpandTransform(RowStep):
-    """A function of a row that returns any number of rows: define `expand`, or `__call__` as a generator.
+    """A function of a row that returns any number of rows: define `expand`, or
+    `__call__` as a generator.
 
     Example:
         >>> import tokenlake
@@ -223,8 +257,13 @@ class ExpandTransform(RowStep):
     """
 
     def __init_subclass__(cls) -> None:
-        if cls.expand is ExpandTransform.expand and cls.__call__ is ExpandTransform.__call__:
-            raise TypeError(f"{cls.__name__} defines neither expand nor __call__, and needs one of them")
+        if (
+            cls.expand is ExpandTransform.expand
+            and cls.__call__ is ExpandTransform.__call__
+        ):
+            raise TypeError(
+                f"{cls.__name__} defines neither expand nor __call__, and needs one of them"
+            )
 
     def __call__(self, example: Row) -> Iterator[Row]:
         """Return the rows made of `example`, none to leave it out."""
@@ -261,7 +300,8 @@ class ChainedTransform(Transform):
     """Several steps, one after the other.
 
     Args:
-        transforms: Steps or functions of a row, in order; the steps of chains among them are taken one by one.
+        transforms: Steps or functions of a row, in order; the steps of chains among
+            them are taken one by one.
 
     Raises:
         ConfigError: One is neither a step nor a function.
@@ -289,10 +329,12 @@ class ChainedTransform(Transform):
         self.steps: Final[tuple[RowStep, ...]] = tuple(steps)
 
     def __call__(self, example: Row) -> Row | None:
-        """Apply all steps to one row; a chain that expands rows has no single row to return.
+        """Apply all steps to one row; a chain that expands rows has no single row to
+        return.
 
         Raises:
-            ConfigError: A step is an ExpandTransform; use :meth:`on_rows`, or `TransformedShardedSource`.
+            ConfigError: A step is an ExpandTransform; use :meth:`on_rows`, or
+                `TransformedShardedSource`.
         """
         for step in self.steps:
             if isinstance(step, ExpandTransform):
@@ -313,21 +355,26 @@ class ChainedTransform(Transform):
         return rows
 
     def on_rows(self, rows: Rows) -> StepOutcome:
-        """Apply each step to all rows; `origin` and `bad` hold indices of the input rows."""
+        """Apply each step to all rows; `origin` and `bad` hold indices of the input
+        rows.
+        """
         outcome = StepOutcome(rows, np.arange(len(rows)))
         for step in self.steps:
             outcome = _combined(outcome, step.on_rows(outcome.rows))
         return outcome
 
     def needs(self, wanted: Fields = None) -> Fields:
-        """Return the fields of the input rows on which the fields `wanted` of the last step's rows depend."""
+        """Return the fields of the input rows on which the fields `wanted` of the
+        last step's rows depend.
+        """
         for step in reversed(self.steps):
             wanted = step.needs(wanted)
         return wanted
 
 
 def plain_columns(rows: Rows) -> pa.RecordBatch | None:
-    """Return the columns of rows that a step should take as columns; None for rows to be taken as objects.
+    """Return the columns of rows that a step should take as columns; None for rows to
+    be taken as objects.
 
     Objects come first: those of JSON hold more than the columns made of them.
     """
@@ -354,11 +401,17 @@ def needed(wanted: Fields, reads: Fields, makes: Collection[str] = ()) -> Fields
 
 def fault_of(error: BadRecordError) -> Fault:
     """Return the fault of a record that raised an error."""
-    return Fault(str(error.details.get("reason", DROPPED)), str(error), error.field_path or "")
+    return Fault(
+        str(error.details.get("reason", DROPPED)), str(error), error.field_path or ""
+    )
 
 
-def called(function: Callable[[Any], Any], values: Iterable[Any]) -> tuple[list[Any], Faults]:
-    """Call a function on each value; return the results, None for bad values, and the faults of these."""
+def called(
+    function: Callable[[Any], Any], values: Iterable[Any]
+) -> tuple[list[Any], Faults]:
+    """Call a function on each value; return the results, None for bad values, and
+    the faults of these.
+    """
     results: list[Any] = []
     bad: list[tuple[int, Fault]] = []
     for index, value in enumerate(values):
@@ -370,14 +423,15 @@ def called(function: Callable[[Any], Any], values: Iterable[Any]) -> tuple[list[
     return results, tuple(bad)
 
 
-# ---- outcomes ----------------------------------------------------------------------------------------------
+# ---- outcomes
+# ----------------------------------------------------------------------------------------------
 
 
 def _combined(first: StepOutcome, second: StepOutcome) -> StepOutcome:
     """Return the outcome of two steps, the second applied to the rows of the first.
 
-    A row that the first step expanded counts as filtered or bad at most once, and only if nothing is left of it: the
-    rows that it became were never rows of the input.
+    A row that the first step expanded counts as filtered or bad at most once, and only
+    if nothing is left of it: the rows that it became were never rows of the input.
     """
     is_expanded = len(first.origin) > 1 and not (np.diff(first.origin) > 0).all()
     if is_expanded:
@@ -386,13 +440,17 @@ def _combined(first: StepOutcome, second: StepOutcome) -> StepOutcome:
         bad = [(int(first.origin[index]), fault) for index, fault in second.bad]
         filtered = _added(first.filtered, second.filtered)
     all_bad = sorted([*first.bad, *bad], key=itemgetter(0))
-    return StepOutcome(second.rows, first.origin[second.origin], filtered, tuple(all_bad))
+    return StepOutcome(
+        second.rows, first.origin[second.origin], filtered, tuple(all_bad)
+    )
 
 
 def _faults_of_expanded(
     first: StepOutcome, second: StepOutcome
 ) -> tuple[list[tuple[int, Fault]], dict[str, int]]:
-    """Return the bad input rows and the counts of filtered ones, where the first step expanded rows."""
+    """Return the bad input rows and the counts of filtered ones, where the first
+    step expanded rows.
+    """
     remaining_rows = set(first.origin[second.origin].tolist())
     bad: dict[int, Fault] = {}
     for index, fault in second.bad:
@@ -401,7 +459,9 @@ def _faults_of_expanded(
             bad.setdefault(row, fault)
     filtered_rows = set(first.origin.tolist()) - remaining_rows - bad.keys()
     reason = next(iter(second.filtered), DROPPED)
-    return list(bad.items()), _added(first.filtered, _counted(reason, len(filtered_rows)))
+    return list(bad.items()), _added(
+        first.filtered, _counted(reason, len(filtered_rows))
+    )
 
 
 def _added(left: dict[str, int], right: dict[str, int]) -> dict[str, int]:
@@ -444,11 +504,14 @@ def kept(rows: Rows, keep: Bools, reason: str, bad: Faults = ()) -> StepOutcome:
     return StepOutcome(rows.select(keep), origin, _counted(reason, left_out), bad)
 
 
-# ---- columns -----------------------------------------------------------------------------------------------
+# ---- columns
+# -----------------------------------------------------------------------------------------------
 
 
 def with_column(columns: pa.RecordBatch, name: str, values: Array) -> pa.RecordBatch:
-    """Return columns with `values` under a name: in the place of a column of that name, or as the last."""
+    """Return columns with `values` under a name: in the place of a column of that
+    name, or as the last.
+    """
     batch: Any = columns
     place = columns.schema.get_field_index(name)
     if place < 0:
@@ -457,7 +520,9 @@ def with_column(columns: pa.RecordBatch, name: str, values: Array) -> pa.RecordB
 
 
 def column_or_none(values: Sequence[Any]) -> Array | None:
-    """Return values as a column that gives back equal values of the same types; None where no column does."""
+    """Return values as a column that gives back equal values of the same types; None
+    where no column does.
+    """
     kinds = frozenset[type[Any]](map(type, values)) - {type(None)}
     if len(kinds) > 1 or not kinds <= _SIMPLE_TYPES:
         return None

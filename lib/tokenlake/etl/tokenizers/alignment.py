@@ -1,18 +1,19 @@
 """Where the tokens of a text lie, from their ids alone: exact for one text at a time.
 
-tokenizers 1.0 gives no places of tokens. :mod:`tokenlake.etl.tokenizers.offsets` finds them for whole
-batches by adding up the sizes of tokens. This module serves the texts for which a sum is not enough. For
-each stretch of text between added tokens it
+tokenizers 1.0 gives no places of tokens. :mod:`tokenlake.etl.tokenizers.offsets` finds
+them for whole batches by adding up the sizes of tokens. This module serves the texts
+for which a sum is not enough. For each stretch of text between added tokens it
 
 1. writes down the bytes that the ids spell,
-2. makes the same bytes from the text as the normalizer does, and remembers the characters that each byte comes from,
+2. makes the same bytes from the text as the normalizer does, and remembers the
+   characters that each byte comes from,
 3. requires both to be equal, so that a place is never a guess.
 
-Example, SentencePiece's style: the ids of "a b" spell the bytes of "\u2581a\u2581b". The first mark was made up and
-lies nowhere, the second comes from the space.
+Example, SentencePiece's style: the ids of "a b" spell the bytes of "\u2581a\u2581b".
+The first mark was made up and lies nowhere, the second comes from the space.
 
-Example, NFC: the ids of "e\u0301x" spell "\u00e9x". As in `tokenizers` before 1.0, the composed letter comes from the
-"e" alone, and no token holds the accent.
+Example, NFC: the ids of "e\u0301x" spell "\u00e9x". As in `tokenizers` before 1.0, the
+composed letter comes from the "e" alone, and no token holds the accent.
 """
 
 from __future__ import annotations
@@ -29,14 +30,19 @@ from tokenlake.base.arrays import Int32, Int64
 from tokenlake.errors import TokenizerError
 from tokenlake.etl.tokenizers.allowlist import BYTE_TOKENS, flat
 from tokenlake.etl.tokenizers.files import TokenizerFiles
-from tokenlake.etl.tokenizers.spelling import objection_to_spelling, parting_tokens, prefix_rule
+from tokenlake.etl.tokenizers.spelling import (
+    objection_to_spelling,
+    parting_tokens,
+    prefix_rule,
+)
 from tokenlake.runtime.tokenizer_guard.byte_alphabet import byte_characters
 from tokenlake.runtime.tokenizer_guard.generation import OLDER
 
 _MARK: Final = "\u2581"
 # The characters that strip around an added token: Unicode's White_Space.
-_WHITE_SPACE: Final = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
-    map(chr, range(0x2000, 0x200B))
+_WHITE_SPACE: Final = (
+    "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000"
+    + "".join(map(chr, range(0x2000, 0x200B)))
 )
 _SHOWN: Final = 60
 
@@ -51,7 +57,8 @@ class _Stretch:
 
     Attributes:
         spelled: The normalized bytes.
-        begins: The character that each of these bytes comes from, -1 for a byte that was made up.
+        begins: The character that each of these bytes comes from, -1 for a byte that
+            was made up.
     """
 
     spelled: bytes
@@ -68,11 +75,15 @@ class Aligner:
         normalize: Returns a text as the tokenizer's normalizer changes it.
     """
 
-    def __init__(self, files: TokenizerFiles, *, literal: bool, normalize: Callable[[str], str]) -> None:
+    def __init__(
+        self, files: TokenizerFiles, *, literal: bool, normalize: Callable[[str], str]
+    ) -> None:
         self._files = files
         self._normalize = normalize
         self._objection = objection_to_spelling(files, literal=literal)
-        self._composes = flat(files.spec.get("normalizer"), "normalizers") == [{"type": "NFC"}]
+        self._composes = flat(files.spec.get("normalizer"), "normalizers") == [
+            {"type": "NFC"}
+        ]
         self._has_marks = bool(files.spec["model"].get("byte_fallback"))
         self._prefix = prefix_rule(files) if self._objection is None else "never"
         self._added: dict[int, dict[str, Any]] = {}
@@ -86,9 +97,11 @@ class Aligner:
         self._bytes: dict[int, bytes] | None = None
 
     def place(self, text: str, ids: Int32) -> PlacedIds:
-        """Return the ids of a text with the bytes, of whole characters, at which each begins and ends.
+        """Return the ids of a text with the bytes, of whole characters, at which each
+        begins and ends.
 
-        A blank that the tokenizer made up lies at the character after it and holds no byte.
+        A blank that the tokenizer made up lies at the character after it and holds no
+        byte.
 
         Raises:
             TokenizerError: The ids do not say where their tokens lie.
@@ -99,7 +112,9 @@ class Aligner:
         place = 0
         for run, added_id in self._runs(ids.tolist()):
             stretch, begin, end = self._find(text, place, run, added_id)
-            characters += _placed(stretch, place, [self._spelled[token_id] for token_id in run])
+            characters += _placed(
+                stretch, place, [self._spelled[token_id] for token_id in run]
+            )
             if added_id is not None:
                 characters.append((begin, end))
             place = end
@@ -110,7 +125,9 @@ class Aligner:
         return ids, places[:, 0].copy(), places[:, 1].copy()
 
     def _runs(self, ids: list[int]) -> Iterator[tuple[list[int], int | None]]:
-        """Yield the ids between added tokens, and the added token after them, None at the end."""
+        """Yield the ids between added tokens, and the added token after them, None
+        at the end.
+        """
         run: list[int] = []
         for token_id in ids:
             if token_id in self._added:
@@ -120,8 +137,12 @@ class Aligner:
                 run.append(token_id)
         yield run, None
 
-    def _find(self, text: str, place: int, run: list[int], added_id: int | None) -> tuple[_Stretch, int, int]:
-        """Return the stretch of text that a run of ids spells, and where the added token after it lies."""
+    def _find(
+        self, text: str, place: int, run: list[int], added_id: int | None
+    ) -> tuple[_Stretch, int, int]:
+        """Return the stretch of text that a run of ids spells, and where the added
+        token after it lies.
+        """
         unknown = [token_id for token_id in run if token_id not in self._spelled]
         if unknown:
             raise self._error(f"the id {unknown[0]} does not belong to a text")
@@ -130,10 +151,16 @@ class Aligner:
             stretch = self._stretch(text[place:begin], is_first=place == 0)
             if stretch.spelled == spelled:
                 return stretch, begin, end
-        raise self._error(f"the ids do not spell the text from {text[place : place + _SHOWN]!r} on")
+        raise self._error(
+            f"the ids do not spell the text from {text[place : place + _SHOWN]!r} on"
+        )
 
-    def _occurrences(self, text: str, place: int, added_id: int | None) -> Iterator[tuple[int, int]]:
-        """Yield the places from `place` on where an added token may lie; None: only the text's end."""
+    def _occurrences(
+        self, text: str, place: int, added_id: int | None
+    ) -> Iterator[tuple[int, int]]:
+        """Yield the places from `place` on where an added token may lie; None: only
+        the text's end.
+        """
         if added_id is None:
             yield len(text), len(text)
             return
@@ -152,10 +179,16 @@ class Aligner:
 
     def _stretch(self, text: str, *, is_first: bool) -> _Stretch:
         if not self._has_marks:
-            return self._composed(text) if self._composes else _bytes_of(text, range(len(text)))
+            return (
+                self._composed(text)
+                if self._composes
+                else _bytes_of(text, range(len(text)))
+            )
         marked = text.replace(" ", _MARK)
         rule = self._prefix
-        is_wanted = rule == "every" or (rule == "first" and is_first) or rule == "missing"
+        is_wanted = (
+            rule == "every" or (rule == "first" and is_first) or rule == "missing"
+        )
         if rule != "every" and marked.startswith(_MARK):
             is_wanted = False
         if not (is_wanted and text):
@@ -163,7 +196,9 @@ class Aligner:
         return _bytes_of(_MARK + marked, range(-1, len(text)))
 
     def _composed(self, text: str) -> _Stretch:
-        """Normalize to NFC, block by block: a block begins where nothing reaches over its border."""
+        """Normalize to NFC, block by block: a block begins where nothing reaches
+        over its border.
+        """
         spelled = bytearray()
         begins: list[int] = []
         first = 0
@@ -175,7 +210,9 @@ class Aligner:
             if normalized != block:
                 composed, origins = compose(block)
                 if composed != normalized:
-                    raise self._error(f"NFC changes {block[:_SHOWN]!r} in an unknown way")
+                    raise self._error(
+                        f"NFC changes {block[:_SHOWN]!r} in an unknown way"
+                    )
             stretch = _bytes_of(normalized, [first + origin for origin in origins])
             spelled += stretch.spelled
             begins += stretch.begins
@@ -184,7 +221,9 @@ class Aligner:
 
     @property
     def _spelled(self) -> dict[int, bytes]:
-        """The bytes that each id of the vocabulary spells; ids that spell none are not there."""
+        """The bytes that each id of the vocabulary spells; ids that spell none are
+        not there.
+        """
         if self._bytes is None:
             self._bytes = dict(self._spellings())
         return self._bytes
@@ -198,7 +237,10 @@ class Aligner:
                 continue
             if self._has_marks:
                 is_byte = token in BYTE_TOKENS
-                yield token_id, bytes([int(token[3:5], 16)]) if is_byte else token.encode()
+                yield (
+                    token_id,
+                    bytes([int(token[3:5], 16)]) if is_byte else token.encode(),
+                )
             elif all(letter in byte_of for letter in token):
                 yield token_id, bytes(byte_of[letter] for letter in token)
 
@@ -212,7 +254,8 @@ class Aligner:
         )
 
 
-# A character of ASCII begins a block, because nothing composes with it from the left; what follows it may.
+# A character of ASCII begins a block, because nothing composes with it from the left;
+# what follows it may.
 _BLOCKS: Final = re.compile("[\x00-\x7f][^\x00-\x7f]*|[^\x00-\x7f]+")
 
 
@@ -224,12 +267,18 @@ def _bytes_of(text: str, origins: Any) -> _Stretch:
     return _Stretch(text.encode(), begins)
 
 
-def _placed(stretch: _Stretch, first: int, tokens: list[bytes]) -> list[tuple[int, int]]:
-    """Return the first and the last (exclusive) character of each token of a stretch that begins at `first`."""
+def _placed(
+    stretch: _Stretch, first: int, tokens: list[bytes]
+) -> list[tuple[int, int]]:
+    """Return the first and the last (exclusive) character of each token of a stretch
+    that begins at `first`.
+    """
     places: list[tuple[int, int]] = []
     at = 0
     for token in tokens:
-        origins = [origin for origin in stretch.begins[at : at + len(token)] if origin >= 0]
+        origins = [
+            origin for origin in stretch.begins[at : at + len(token)] if origin >= 0
+        ]
         at += len(token)
         if origins:
             places.append((first + origins[0], first + origins[-1] + 1))
@@ -239,16 +288,18 @@ def _placed(stretch: _Stretch, first: int, tokens: list[bytes]) -> list[tuple[in
 
 
 def compose(text: str) -> tuple[str, list[int]]:
-    """Return the NFC form of a text, and the character that each of its characters comes from.
+    """Return the NFC form of a text, and the character that each of its characters
+    comes from.
 
-    1. Every character is decomposed; its first part has the count 1, the other parts have 0.
+    1. Every character is decomposed; its first part has the count 1, the other parts
+       have 0.
     2. Marks are sorted by their combining class. Each keeps its count.
     3. Where characters join, their counts are added.
-    4. The characters of the result take their counts from the text, from left to right. A character with the count 0
-       comes from the character before it.
+    4. The characters of the result take their counts from the text, from left to right.
+       A character with the count 0 comes from the character before it.
 
-    Example: "q\u0301\u0323" becomes "q\u0323\u0301", with the origins 0, 1, 2: places are counted, although
-    the marks changed theirs.
+    Example: "q\u0301\u0323" becomes "q\u0323\u0301", with the origins 0, 1, 2: places
+    are counted, although the marks changed theirs.
     """
     # 1. and 2.: [character, class, count]
     parts: list[tuple[str, int, int]] = []
@@ -269,7 +320,11 @@ def compose(text: str) -> tuple[str, list[int]]:
     joined: list[tuple[str, int, int]] = []
     starter = -1
     for character, combining_class, count in ordered:
-        is_blocked = bool(joined) and starter != len(joined) - 1 and joined[-1][1] >= combining_class
+        is_blocked = (
+            bool(joined)
+            and starter != len(joined) - 1
+            and joined[-1][1] >= combining_class
+        )
         if starter >= 0 and not is_blocked:
             pair = unicodedata.normalize("NFC", joined[starter][0] + character)
             if len(pair) == 1:

@@ -1,26 +1,32 @@
-"""The allow-list of tokenizer.json files for the fast backends, and the code points that gigatoken must not see.
+"""The allow-list of tokenizer.json files for the fast backends, and the code points
+that gigatoken must not see.
 
-gigatoken also loads files whose features it ignores (a null pre-tokenizer, extra stages, dropout, single_word
-...) and is then silently wrong. So this list holds the forms that were verified to be equal. It is stricter than the
-loader of gigatoken: every key of every part must have a known value. Other files go to the reference, with the reason.
+gigatoken also loads files whose features it ignores (a null pre-tokenizer, extra
+stages, dropout, single_word ...) and is then silently wrong. So this list holds the
+forms that were verified to be equal. It is stricter than the loader of gigatoken: every
+key of every part must have a known value. Other files go to the reference, with the
+reason.
 
-gigatoken's Unicode tables are newer than those of `tokenizers`: a code point that one of them takes for a
-letter and the other for nothing splits words differently. Documents that hold such a code point are encoded
-by the reference.
+gigatoken's Unicode tables are newer than those of `tokenizers`: a code point that one
+of them takes for a letter and the other for nothing splits words differently. Documents
+that hold such a code point are encoded by the reference.
 
-How they were found: `benchmarks/unicode_sweep.py` puts every code point from U+0080 on, assigned or not, into
-contexts at the borders of words, numbers, punctuation, white space, contractions and combining marks, and
-encodes them with both backends and a tokenizer whose merges show every split. Last run with gigatoken 0.10.0
-and tokenizers 0.23.3:
+How they were found: `benchmarks/unicode_sweep.py` puts every code point from U+0080 on,
+assigned or not, into contexts at the borders of words, numbers, punctuation, white
+space, contractions and combining marks, and encodes them with both backends and a
+tokenizer whose merges show every split. Last run with gigatoken 0.10.0 and tokenizers
+0.23.3:
 
-- :data:`SPLITTING`: letters, digits and marks that Unicode 17 added and gigatoken's tables already know. The
-  union over the forms of the allow-list; the SentencePiece forms do not use Unicode tables, and a sweep
-  of Llama 2 found no difference.
-- :data:`COMPOSING`, for tokenizers with NFC: marks younger than Unicode 9, where the normalization tables of
-  `tokenizers` end, and the blocks that got new compositions since. With both lists guarded, three million
-  random strings of marks and composable characters gave equal ids.
+- :data:`SPLITTING`: letters, digits and marks that Unicode 17 added and gigatoken's
+  tables already know. The union over the forms of the allow-list; the SentencePiece
+  forms do not use Unicode tables, and a sweep of Llama 2 found no difference.
+- :data:`COMPOSING`, for tokenizers with NFC: marks younger than Unicode 9, where the
+  normalization tables of `tokenizers` end, and the blocks that got new compositions
+  since. With both lists guarded, three million random strings of marks and composable
+  characters gave equal ids.
 
-Run the sweep again with every new version of either backend, and extend the lists; never shorten them.
+Run the sweep again with every new version of either backend, and extend the lists;
+never shorten them.
 """
 
 from __future__ import annotations
@@ -57,20 +63,42 @@ SPLIT_REGEXES: Final = {
 }
 BYTE_LEVEL_ALPHABET: Final = frozenset(byte_characters())
 _TOP_KEYS: Final = frozenset(
-    {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor"}
+    {
+        "version",
+        "truncation",
+        "padding",
+        "added_tokens",
+        "normalizer",
+        "pre_tokenizer",
+        "post_processor",
+    }
     | {"decoder", "model"}
 )
 _MODEL_KEYS: Final = {
     "BPE": frozenset(
-        {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk"}
+        {
+            "type",
+            "dropout",
+            "unk_token",
+            "continuing_subword_prefix",
+            "end_of_word_suffix",
+            "fuse_unk",
+        }
         | {"byte_fallback", "ignore_merges", "vocab", "merges"}
     ),
     "WordPiece": frozenset(
-        ("type", "unk_token", "continuing_subword_prefix", "max_input_chars_per_word", "vocab")
+        (
+            "type",
+            "unk_token",
+            "continuing_subword_prefix",
+            "max_input_chars_per_word",
+            "vocab",
+        )
     ),
     "Unigram": frozenset(("type", "unk_id", "vocab", "byte_fallback")),
 }
-# Normalizers that change a character, or one and the marks on it, whatever else is around.
+# Normalizers that change a character, or one and the marks on it, whatever else is
+# around.
 _IN_WORDS: Final = frozenset(
     ("Precompiled", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Nmt")
 )
@@ -78,11 +106,14 @@ _ADDED_TOKEN_KEYS: Final = frozenset(
     ("id", "content", "single_word", "lstrip", "rstrip", "normalized", "special")
 )
 _BRACKETED: Final = re.compile(r"<.*[A-Za-z0-9].*>", re.DOTALL)
-_BYTE_LEVEL_KEYS: Final = frozenset({"type", "add_prefix_space", "trim_offsets", "use_regex"})
+_BYTE_LEVEL_KEYS: Final = frozenset(
+    {"type", "add_prefix_space", "trim_offsets", "use_regex"}
+)
 BYTE_TOKENS: Final = frozenset(f"<0x{byte:02X}>" for byte in range(256))
 
 
-# Results of `objection`: a look at 60,000 merges takes 0.1 CPU seconds, and a build needs the result several times.
+# Results of `objection`: a look at 60,000 merges takes 0.1 CPU seconds, and a build
+# needs the result several times.
 _RESULTS: Final[dict[tuple[bytes, str, bool], str | None]] = {}
 _MOST_RESULTS: Final = 8
 
@@ -92,13 +123,16 @@ def model_type(files: TokenizerFiles) -> str:
     return files.spec["model"].get("type", "BPE")
 
 
-def objection(files: TokenizerFiles, engine: str = "gigatoken", *, literal: bool) -> str | None:
+def objection(
+    files: TokenizerFiles, engine: str = "gigatoken", *, literal: bool
+) -> str | None:
     """Return why a fast backend cannot be trusted with a tokenizer, or None.
 
     Args:
         files: Tokenizer.
         engine: Name of the backend, "gigatoken" or "segments".
-        literal: Whether strings of special tokens are plain text, so that the backend does not get their entries.
+        literal: Whether strings of special tokens are plain text, so that the backend
+            does not get their entries.
     """
     key = (files.json_bytes, engine, literal)
     # Another thread may clear the results at any time.
@@ -112,7 +146,9 @@ def objection(files: TokenizerFiles, engine: str = "gigatoken", *, literal: bool
 
 
 def _objections(files: TokenizerFiles, engine: str, literal: bool) -> Iterator[str]:
-    """Yield everything that is not on the list. The shape of tokenizer.json was checked before."""
+    """Yield everything that is not on the list. The shape of tokenizer.json was
+    checked before.
+    """
     spec = files.spec
     model = spec["model"]
     kind = model_type(files)
@@ -160,7 +196,9 @@ def _unigram_objections(spec: dict[str, Any], added: list[str]) -> Iterator[str]
             yield f"the normalizer holds {kind_of(part)}, not a known form that separates words"
     stages = flat(spec.get("pre_tokenizer"), "pretokenizers")
     *before, metaspace = stages or [{}]
-    if before not in ([], [{"type": "WhitespaceSplit"}]) or not _is_splitting(metaspace):
+    if before not in ([], [{"type": "WhitespaceSplit"}]) or not _is_splitting(
+        metaspace
+    ):
         yield f"the pre_tokenizer is {kind_of(spec.get('pre_tokenizer'))}, expected Metaspace that splits"
     elif added and metaspace.get("prepend_scheme") == "first":
         yield "the pre_tokenizer puts a space before the first piece between added tokens"
@@ -181,10 +219,14 @@ def flat(stage: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
 
 
 def _keeps_spaces(part: dict[str, Any]) -> bool:
-    """Whether a Replace leaves the borders of words alone: it replaces spaces by a space, or no space at all."""
+    """Whether a Replace leaves the borders of words alone: it replaces spaces by a
+    space, or no space at all.
+    """
     pattern = part["pattern"]
     content = part["content"]
-    replaces_spaces = pattern == {"Regex": " {2,}"} or pattern.get("String", "x").strip(" ") == ""
+    replaces_spaces = (
+        pattern == {"Regex": " {2,}"} or pattern.get("String", "x").strip(" ") == ""
+    )
     if replaces_spaces:
         return content in (" ", _SPACE)
     if "Regex" in pattern:
@@ -198,14 +240,18 @@ def _is_splitting(stage: dict[str, Any]) -> bool:
         stage.get("type") == "Metaspace"
         and stage.get("replacement") == _SPACE
         and stage.get("split", True) is True
-        and stage.keys() <= {"type", "replacement", "prepend_scheme", "split", "add_prefix_space"}
+        and stage.keys()
+        <= {"type", "replacement", "prepend_scheme", "split", "add_prefix_space"}
     )
 
 
 def unknown_keys(spec: dict[str, Any], kind: str) -> Iterator[str]:
     """Yield the keys that this release does not know: they may change ids."""
     added: list[dict[str, Any]] = spec.get("added_tokens") or []
-    parts = [("tokenizer.json", spec, _TOP_KEYS), ("model", spec["model"], _MODEL_KEYS[kind])]
+    parts = [
+        ("tokenizer.json", spec, _TOP_KEYS),
+        ("model", spec["model"], _MODEL_KEYS[kind]),
+    ]
     parts += [("an added token", token, _ADDED_TOKEN_KEYS) for token in added]
     for name, part, known_keys in parts:
         if not part.keys() <= known_keys:
@@ -231,7 +277,9 @@ def _model_objections(model: dict[str, Any]) -> Iterator[str]:
 
 
 def _pairs_of(model: dict[str, Any]) -> list[tuple[str, ...]]:
-    """Return the merges of a model as pairs; a file has either pairs or texts with a space between the two."""
+    """Return the merges of a model as pairs; a file has either pairs or texts with a
+    space between the two.
+    """
     pairs: list[tuple[str, ...]] = []
     for merge in model["merges"]:
         parts = merge.split(" ") if isinstance(merge, str) else merge
@@ -281,7 +329,8 @@ def _is_known_split(stage: dict[str, Any] | None) -> bool:
     return (
         split.get("type") == "Split"
         and split.keys() <= {"type", "pattern", "behavior", "invert"}
-        and split.get("pattern") in [{"Regex": regex} for regex in SPLIT_REGEXES.values()]
+        and split.get("pattern")
+        in [{"Regex": regex} for regex in SPLIT_REGEXES.values()]
         and split.get("behavior") == "Isolated"
         and split.get("invert", False) is False
         and _is_byte_level(byte_level, use_regex=False)
@@ -307,14 +356,19 @@ def _sentencepiece_objections(spec: dict[str, Any]) -> Iterator[str]:
     pairs = _pairs_of(model)
     if not BYTE_TOKENS.isdisjoint(chain.from_iterable(pairs)):
         yield "a merge uses a byte token"
-    if not BYTE_TOKENS.isdisjoint("".join(pair) for pair in pairs if pair[0][:1] in ("", "<")):
+    if not BYTE_TOKENS.isdisjoint(
+        "".join(pair) for pair in pairs if pair[0][:1] in ("", "<")
+    ):
         yield "a merge makes a byte token"
     normalizer = spec.get("normalizer")
     stage = spec.get("pre_tokenizer")
     prepend = {"type": "Prepend", "prepend": _SPACE}
     replace = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}
     if stage is None:
-        if normalizer not in ({"type": "Sequence", "normalizers": [prepend, replace]}, replace):
+        if normalizer not in (
+            {"type": "Sequence", "normalizers": [prepend, replace]},
+            replace,
+        ):
             yield f"the normalizer is {kind_of(normalizer)}, not a form known to be equal"
     elif normalizer is not None:
         yield f"the normalizer is {kind_of(normalizer)} beside a pre_tokenizer"
@@ -333,8 +387,14 @@ def _is_known_metaspace(stage: dict[str, Any]) -> bool:
 
 
 def only_wraps(stage: dict[str, Any] | None) -> bool:
-    """Whether a post-processor does not change the ids of a document. It acts even without special tokens."""
-    if stage is None or stage.get("type") in ("ByteLevel", "BertProcessing", "RobertaProcessing"):
+    """Whether a post-processor does not change the ids of a document. It acts even
+    without special tokens.
+    """
+    if stage is None or stage.get("type") in (
+        "ByteLevel",
+        "BertProcessing",
+        "RobertaProcessing",
+    ):
         return True
     if stage.get("type") == "Sequence":
         return all(map(only_wraps, stage["processors"]))
@@ -361,15 +421,19 @@ def _added_token_objections(files: TokenizerFiles, literal: bool) -> Iterator[st
                 yield f"the added token {token['content']!r} has {flag}"
         if token.get("normalized") and spec.get("normalizer") is not None:
             yield f"the added token {token['content']!r} is matched in normalized text"
-        # gigatoken also finds an added token that is a whole word of normalized text; only NFC can make one.
-        if spec.get("normalizer") == {"type": "NFC"} and not _BRACKETED.fullmatch(token["content"]):
+        # gigatoken also finds an added token that is a whole word of normalized text;
+        # only NFC can make one.
+        if spec.get("normalizer") == {"type": "NFC"} and not _BRACKETED.fullmatch(
+            token["content"]
+        ):
             yield f"the added token {token['content']!r} could be made by NFC"
     if matched:
         yield from _overlaps(contents)
 
 
 def _overlaps(contents: list[str]) -> Iterator[str]:
-    """Yield the first pair of tokens that can overlap in a text: the backends differ in the token that wins.
+    """Yield the first pair of tokens that can overlap in a text: the backends differ in
+    the token that wins.
 
     A token overlaps another one that lies inside it, or that begins with its end.
     """
@@ -393,10 +457,16 @@ def _overlaps(contents: list[str]) -> Iterator[str]:
 
 
 def kind_of(stage: dict[str, Any] | None) -> str:
-    """Return the type of a stage and of its members, for messages: "Sequence[NFC, Lowercase]"."""
+    """Return the type of a stage and of its members, for messages: "Sequence[NFC,
+    Lowercase]".
+    """
     if stage is None:
         return "missing"
-    members = stage.get("normalizers") or stage.get("pretokenizers") or stage.get("processors")
+    members = (
+        stage.get("normalizers")
+        or stage.get("pretokenizers")
+        or stage.get("processors")
+    )
     if not members:
         return str(stage.get("type"))
     return f"{stage.get('type')}[{', '.join(map(kind_of, members))}]"
@@ -430,39 +500,53 @@ _NO_ROWS: Final = np.empty(0, np.int64)
 
 @final
 class UnicodeGuard:
-    """Find the documents that hold a code point on which the backends disagree for a tokenizer.
+    """Find the documents that hold a code point on which the backends disagree for a
+    tokenizer.
 
     Args:
         files: Tokenizer.
-        engine: Name of the fast backend. "words" reads its character classes from `tokenizers`, so no code point is
-            guarded.
+        engine: Name of the fast backend. "words" reads its character classes from
+            `tokenizers`, so no code point is guarded.
 
     Attributes:
         ranges: First and last code point of each range that is guarded.
     """
 
     def __init__(self, files: TokenizerFiles, engine: str = "gigatoken") -> None:
-        is_byte_level = model_type(files) == "BPE" and not files.spec["model"].get("byte_fallback")
+        is_byte_level = model_type(files) == "BPE" and not files.spec["model"].get(
+            "byte_fallback"
+        )
         self.ranges: Ranges = ()
         if is_byte_level and engine != "words":
             self.ranges = SPLITTING
             if files.spec.get("normalizer") is not None:
                 self.ranges = (*SPLITTING, *COMPOSING)
-        self._class = "[" + "".join(f"\\x{{{first:x}}}-\\x{{{last:x}}}" for first, last in self.ranges) + "]"
+        self._class = (
+            "["
+            + "".join(
+                f"\\x{{{first:x}}}-\\x{{{last:x}}}" for first, last in self.ranges
+            )
+            + "]"
+        )
 
     def rows(self, text: pa.LargeStringArray) -> Int64:
-        """Return the rows (int64[k], ascending) that the fast backend must not see (0.7 GB/s)."""
+        """Return the rows (int64[k], ascending) that the fast backend must not see
+        (0.7 GB/s).
+        """
         if not self.ranges:
             return _NO_ROWS
         non_ascii = np.flatnonzero(~values(pc.string_is_ascii(text)))
         if not non_ascii.size:
             return non_ascii
-        # Taking rows copies them, which is not needed for all of them: a long document is alone in its batch.
+        # Taking rows copies them, which is not needed for all of them: a long document
+        # is alone in its batch.
         if len(non_ascii) < len(text):
             text = taken(text, non_ascii)
         return non_ascii[values(pc.match_substring_regex(text, self._class))]
 
 
 def is_sentencepiece(files: TokenizerFiles) -> bool:
-    """Whether a tokenizer on the allow-list is byte pair encoding of SentencePiece's style."""
+    """Whether a tokenizer on the allow-list is byte pair encoding of SentencePiece's
+    style.
+    """
     return bool(files.spec["model"].get("byte_fallback"))

@@ -1,9 +1,10 @@
 """Encode Arrow text to token ids, by the reference or by a faster backend.
 
-An analogy: the reference is the court interpreter whose word counts. A fast backend is a much faster colleague who was
-examined before being hired (:mod:`tokenlake.etl.tokenizers.gate`), who hands over the dialects that are known to cause
-trouble (:mod:`tokenlake.etl.tokenizers.allowlist`), and who is checked on samples while working (:class:`Sampler`). One
-mistake ends the job.
+An analogy: the reference is the court interpreter whose word counts. A fast backend is
+a much faster colleague who was examined before being hired
+(:mod:`tokenlake.etl.tokenizers.gate`), who hands over the dialects that are known to
+cause trouble (:mod:`tokenlake.etl.tokenizers.allowlist`), and who is checked on samples
+while working (:class:`Sampler`). One mistake ends the job.
 """
 
 from __future__ import annotations
@@ -58,10 +59,14 @@ def column_of_texts(texts: Sequence[str]) -> pa.LargeStringArray:
         ConfigError: An entry is not a text, or holds half of a surrogate pair.
     """
     if isinstance(texts, str):
-        raise ConfigError("texts: got one text, must be a list of texts; use tokenize_text for one")
+        raise ConfigError(
+            "texts: got one text, must be a list of texts; use tokenize_text for one"
+        )
     for place, text in enumerate(texts):
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigError(f"texts[{place}]: got {type(text).__name__}, must be text")
+            raise ConfigError(
+                f"texts[{place}]: got {type(text).__name__}, must be text"
+            )
     try:
         return pa.array(texts, pa.large_string())  # pyright: ignore[reportReturnType, reportArgumentType]
     except UnicodeEncodeError as error:
@@ -82,10 +87,12 @@ class Encoded:
     Attributes:
         offsets: int64[n + 1] from 0; row i has ids[offsets[i]:offsets[i + 1]].
         ids: int32[total], contiguous, without BOS or EOS that are not in the text.
-        special_docs: int64[k], ascending, the rows whose text holds the string of a special token.
+        special_docs: int64[k], ascending, the rows whose text holds the string of a
+            special token.
         special_counts: int64[k], the number of these strings in each of them.
         sampled: Number of documents that were compared with the reference.
-        guarded: Number of documents that the reference encoded because of their characters.
+        guarded: Number of documents that the reference encoded because of their
+            characters.
     """
 
     offsets: Int64
@@ -105,14 +112,16 @@ class Encoded:
 
 
 def checked(text: pa.LargeStringArray, name: str) -> bool:
-    """Check that a batch is valid large_string without nulls, and return whether all of it is ASCII.
+    """Check that a batch is valid large_string without nulls, and return whether all of
+    it is ASCII.
 
     Args:
         text: Batch.
         name: Name of the tokenizer, for messages.
 
     Raises:
-        TokenizerError: The type is another one, there are nulls, the offsets are broken, or a text is not UTF-8.
+        TokenizerError: The type is another one, there are nulls, the offsets are
+            broken, or a text is not UTF-8.
     """
     if text.type != pa.large_string() or text.null_count:
         raise TokenizerError(
@@ -129,11 +138,14 @@ def checked(text: pa.LargeStringArray, name: str) -> bool:
     try:
         text.validate(full=True)
     except pa.ArrowInvalid as error:
-        raise TokenizerError(f"tokenizer {name!r}: the text is not valid UTF-8: {error}") from error
+        raise TokenizerError(
+            f"tokenizer {name!r}: the text is not valid UTF-8: {error}"
+        ) from error
     return False
 
 
-# Characters of a special token that a text is searched for first if there are many tokens.
+# Characters of a special token that a text is searched for first if there are many
+# tokens.
 _BEGIN: Final = 3
 
 
@@ -146,17 +158,21 @@ class SpecialScan:
     """
 
     def __init__(self, tokens: Sequence[str]) -> None:
-        longest_first = sorted({token for token in tokens if token}, key=lambda token: (-len(token), token))
+        longest_first = sorted(
+            {token for token in tokens if token}, key=lambda token: (-len(token), token)
+        )
         self.pattern: Final = "|".join(map(re.escape, longest_first))
         """Regular expression of all strings, "" for none."""
-        # Arrow compiles a pattern for every call: hundreds of tokens take 0.3 ms, and their few beginnings 10 us.
+        # Arrow compiles a pattern for every call: hundreds of tokens take 0.3 ms, and
+        # their few beginnings 10 us.
         begins = {token[:_BEGIN] for token in longest_first}
         self._begins = ""
         if 4 * len(begins) < len(tokens):
             self._begins = "|".join(map(re.escape, sorted(begins)))
 
     def count(self, text: pa.LargeStringArray) -> tuple[Int64, Int64]:
-        """Return the rows that hold special tokens, and the number of tokens in each of them.
+        """Return the rows that hold special tokens, and the number of tokens in each of
+        them.
 
         Returns:
             int64[k], ascending, and int64[k].
@@ -164,7 +180,9 @@ class SpecialScan:
         if not self.pattern or not len(text):
             return _none(), _none()
         if self._begins:
-            candidates = np.flatnonzero(values(pc.count_substring_regex(text, self._begins)))
+            candidates = np.flatnonzero(
+                values(pc.count_substring_regex(text, self._begins))
+            )
             if len(candidates) < len(text):
                 rows, counts = self._counted(taken(text, candidates))
                 return candidates[rows], counts
@@ -201,10 +219,11 @@ _LEAST_COST: Final = 32
 class Sampler:
     """Compare samples of the text with the reference.
 
-    Documents are drawn until their windows make up the share `rate` of the bytes seen so far, at least one document.
-    The draws are pseudo-random and the same in every run. They do not change the ids. A long document is compared in a
-    window of :data:`WINDOW` bytes only: the reference is 30 times slower, and with whole long documents a share of 0.1%
-    would cost 5% of the time.
+    Documents are drawn until their windows make up the share `rate` of the bytes seen
+    so far, at least one document. The draws are pseudo-random and the same in every
+    run. They do not change the ids. A long document is compared in a window of
+    :data:`WINDOW` bytes only: the reference is 30 times slower, and with whole long
+    documents a share of 0.1% would cost 5% of the time.
 
     Args:
         rate: Share of the bytes, 0 to 1; 0 for no samples.
@@ -236,12 +255,14 @@ class Sampler:
         Args:
             text: Batch.
             skip: Rows (ascending) that the reference encoded already.
-            result_of_row: Function that returns the result of the fast backend for a row of the batch.
+            result_of_row: Function that returns the result of the fast backend for a
+                row of the batch.
             encode: The fast backend, for windows of long documents.
             expected: The reference.
 
         Raises:
-            EngineMismatchError: The results differ. The error has the text, the expected and the actual ids.
+            EngineMismatchError: The results differ. The error has the text, the
+                expected and the actual ids.
         """
         rows = self._draw(text, skip)
         if not rows:
@@ -258,12 +279,17 @@ class Sampler:
                 rows_of_windows.append(row)
                 parts.append(window)
 
-        # 2. Encode the windows of long documents by the fast backend, and all windows by the reference.
-        results = dict(zip(rows_of_windows, encode(text_of_strings(parts)), strict=True))
+        # 2. Encode the windows of long documents by the fast backend, and all windows
+        #    by the reference.
+        results = dict(
+            zip(rows_of_windows, encode(text_of_strings(parts)), strict=True)
+        )
         expected_results = expected(text_of_strings(windows))
 
         # 3. Compare.
-        for row, window, expected_result in zip(rows, windows, expected_results, strict=True):
+        for row, window, expected_result in zip(
+            rows, windows, expected_results, strict=True
+        ):
             result = results[row] if row in results else result_of_row(row)
             require_equal(self._engine, window, expected_result, result)
         return len(rows)
@@ -285,12 +311,16 @@ class Sampler:
                 break
             if row not in skipped:
                 rows.append(row)
-                self._budget -= max(_LEAST_COST, min(WINDOW, int(starts[row + 1] - starts[row])))
+                self._budget -= max(
+                    _LEAST_COST, min(WINDOW, int(starts[row + 1] - starts[row]))
+                )
         return rows
 
 
 def _window(buffer: pa.Buffer, random_numbers: random.Random) -> tuple[str, bool]:
-    """Return a window of a UTF-8 text, cut between characters, and whether it is the whole text."""
+    """Return a window of a UTF-8 text, cut between characters, and whether it is the
+    whole text.
+    """
     if buffer.size <= WINDOW:
         return buffer.to_pybytes().decode(), True
     start = random_numbers.randrange(buffer.size - WINDOW)
@@ -298,27 +328,40 @@ def _window(buffer: pa.Buffer, random_numbers: random.Random) -> tuple[str, bool
 
 
 PIECE_BYTES: Final = 4 << 20
-"""Bytes of a long document that are encoded at a time. The reference needs 120 times as much memory."""
+"""Bytes of a long document that are encoded at a time. The reference needs 120 times
+as much memory.
+"""
 
 SAMPLE_RATE: Final = 0.0004
-"""Share of the text that is compared with the reference, which is 30 to 60 times slower than the fast backend."""
+"""Share of the text that is compared with the reference, which is 30 to 60 times
+slower than the fast backend.
+"""
 
 FAST_ENGINES: Final[Mapping[str, str]] = {
     "words": "tokenlake.etl.tokenizers.words.engine:open_engine",
     "segments": "tokenlake.etl.tokenizers.segments:open_engine",
     "gigatoken": "tokenlake.etl.tokenizers.engines:open_engine",
 }
-"""Fast backend -> its :class:`OpenEngine`, as ``module:name``, which is imported when the backend is first used."""
+"""Fast backend -> its :class:`OpenEngine`, as ``module:name``, which is imported
+when the backend is first used.
+"""
 
 ENGINES: Final = (*FAST_ENGINES, "tokenizers")
 SPECIAL_TOKENS_IN_TEXT: Final = ("literal", "encode", "fail")
 
 
 class OpenEngine(Protocol):
-    """A function that opens a fast backend. A backend uses the arguments that concern it."""
+    """A function that opens a fast backend. A backend uses the arguments that
+    concern it.
+    """
 
     def __call__(
-        self, files: TokenizerFiles, *, literal: bool, threads: bool, reference: ReferenceEngine | None
+        self,
+        files: TokenizerFiles,
+        *,
+        literal: bool,
+        threads: bool,
+        reference: ReferenceEngine | None,
     ) -> IdEngine: ...
 
 
@@ -339,28 +382,35 @@ def fast_engine(
         threads: Whether one call may use all cores; gigatoken only.
         reference: Loaded reference of the same tokenizer, if there is one.
     """
-    open_engine: OpenEngine = load(FAST_ENGINES[engine], f"tokenizer backend {engine!r}", "etl")
+    open_engine: OpenEngine = load(
+        FAST_ENGINES[engine], f"tokenizer backend {engine!r}", "etl"
+    )
     return open_engine(files, literal=literal, threads=threads, reference=reference)
 
 
 @final
 class Encoder:
-    """Encode Arrow text. The ids equal those of `tokenizers.Tokenizer.from_file(tokenizer.json)`.
+    """Encode Arrow text. The ids equal those of
+    `tokenizers.Tokenizer.from_file(tokenizer.json)`.
 
     Args:
         files: Tokenizer.
-        engine: Name of the engine: "tokenizers", or "words", "segments" or "gigatoken" if the gate chose it.
-        special_tokens_in_text: Meaning of special tokens' strings in a text. "literal": plain text. "encode": control
-            ids. "fail": plain text, and the caller refuses the rows of `Encoded.special_docs`.
-        add_special_tokens: Whether :attr:`prefix` and :attr:`suffix` are those of the post-processor. If False, they
-            are empty.
+        engine: Name of the engine: "tokenizers", or "words", "segments" or "gigatoken"
+            if the gate chose it.
+        special_tokens_in_text: Meaning of special tokens' strings in a text. "literal":
+            plain text. "encode": control ids. "fail": plain text, and the caller
+            refuses the rows of `Encoded.special_docs`.
+        add_special_tokens: Whether :attr:`prefix` and :attr:`suffix` are those of the
+            post-processor. If False, they are empty.
         sample_rate: Share of the text that is compared with the reference, 0 for none.
         threads: Whether one call uses all cores.
-        loaded: Loaded reference and fast backend (None for "tokenizers"), if there are any.
+        loaded: Loaded reference and fast backend (None for "tokenizers"), if there are
+            any.
         locator: Locator of the loaded backends, if there is one.
 
     Attributes:
-        prefix: Ids that belong before every document. They are never part of :class:`Encoded`.
+        prefix: Ids that belong before every document. They are never part of
+            :class:`Encoded`.
         suffix: Ids that belong after every document, likewise.
 
     Raises:
@@ -381,7 +431,9 @@ class Encoder:
         locator: Locator | None = None,
     ) -> None:
         require_one_of("engine", engine, ENGINES)
-        require_one_of("special_tokens_in_text", special_tokens_in_text, SPECIAL_TOKENS_IN_TEXT)
+        require_one_of(
+            "special_tokens_in_text", special_tokens_in_text, SPECIAL_TOKENS_IN_TEXT
+        )
         literal = special_tokens_in_text != "encode"
         self.files = files
         self.engine = engine
@@ -389,7 +441,9 @@ class Encoder:
             reference = ReferenceEngine(files, literal=literal, threads=threads)
             fast = None
             if engine != "tokenizers":
-                fast = fast_engine(engine, files, literal=literal, threads=threads, reference=reference)
+                fast = fast_engine(
+                    engine, files, literal=literal, threads=threads, reference=reference
+                )
             loaded = (reference, fast)
         self._reference, self._fast = loaded
         self._given_locator = locator
@@ -408,8 +462,10 @@ class Encoder:
             text: large_string[n], no nulls.
 
         Raises:
-            TokenizerError: There are nulls, or bytes that are not UTF-8. No backend gets these.
-            EngineMismatchError: The fast backend differs from the reference on a sampled text.
+            TokenizerError: There are nulls, or bytes that are not UTF-8. No backend
+                gets these.
+            EngineMismatchError: The fast backend differs from the reference on a
+                sampled text.
         """
         ids, guarded = self._encoded(text)
         special_docs, special_counts = self._specials.count(text)
@@ -426,14 +482,20 @@ class Encoder:
         )
 
     def special_tokens(self, text: pa.LargeStringArray) -> tuple[Int64, Int64]:
-        """Return the rows that hold special tokens' strings (int64[k], ascending), and their numbers: int64[k]."""
+        """Return the rows that hold special tokens' strings (int64[k], ascending),
+        and their numbers: int64[k].
+        """
         return self._specials.count(text)
 
-    def encode_spans(self, text: pa.LargeStringArray, spans: Spans) -> tuple[Encoded, Bools]:
-        """Encode a batch, and return which ids hold a byte of the spans of the texts: bool[total].
+    def encode_spans(
+        self, text: pa.LargeStringArray, spans: Spans
+    ) -> tuple[Encoded, Bools]:
+        """Encode a batch, and return which ids hold a byte of the spans of the texts:
+        bool[total].
 
-        A token that holds no byte (a blank that the tokenizer inserts) counts if the byte after it does. Special tokens
-        are not counted, because the caller that knows the spans of a text has written it.
+        A token that holds no byte (a blank that the tokenizer inserts) counts if the
+        byte after it does. Special tokens are not counted, because the caller that
+        knows the spans of a text has written it.
 
         Args:
             text: large_string[n], no nulls.
@@ -441,7 +503,8 @@ class Encoder:
 
         Raises:
             TokenizerError: There are nulls, or bytes that are not UTF-8.
-            EngineMismatchError: The fast backend differs from the reference in ids or places of a sampled text.
+            EngineMismatchError: The fast backend differs from the reference in ids or
+                places of a sampled text.
         """
         encoded, blocks = self._locate(text)
         masks = [np.empty(0, np.bool_)]
@@ -452,17 +515,20 @@ class Encoder:
         return encoded, np.concatenate(masks)
 
     def encode_places(self, text: pa.LargeStringArray) -> tuple[Encoded, Int64, Int64]:
-        """Encode a batch, and return where each token begins and ends: int64[total] and int64[total].
+        """Encode a batch, and return where each token begins and ends: int64[total] and
+        int64[total].
 
-        Places are UTF-8 bytes in the text of the row. As in the offsets of `tokenizers` they are whole characters:
-        tokens that share a character all hold it. A blank that the tokenizer inserts holds no byte.
+        Places are UTF-8 bytes in the text of the row. As in the offsets of `tokenizers`
+        they are whole characters: tokens that share a character all hold it. A blank
+        that the tokenizer inserts holds no byte.
 
         Args:
             text: large_string[n], no nulls.
 
         Raises:
             TokenizerError: There are nulls, or bytes that are not UTF-8.
-            EngineMismatchError: The fast backend differs from the reference in ids or places of a sampled text.
+            EngineMismatchError: The fast backend differs from the reference in ids or
+                places of a sampled text.
         """
         encoded, blocks = self._locate(text)
         starts = [_none()]
@@ -477,9 +543,9 @@ class Encoder:
         """Return the ids of a batch and, piece by piece, their places."""
         if self._fast is None and self._locator.sizes is not None:
             encoded, _ = self._encoded(text)
-            return Encoded(offsets=encoded.offsets, ids=encoded.ids), self._locator.by_ids(
-                text, encoded, _none()
-            )
+            return Encoded(
+                offsets=encoded.offsets, ids=encoded.ids
+            ), self._locator.by_ids(text, encoded, _none())
         if self._fast is None:
             checked(text, self.files.name)
             located = list(self._locator.by_reference(text))
@@ -488,7 +554,9 @@ class Encoder:
             for part in located:
                 lengths.append(np.diff(part.offsets))
                 ids.append(part.ids)
-            return Encoded(offsets=offsets_of(np.concatenate(lengths)), ids=np.concatenate(ids)), located
+            return Encoded(
+                offsets=offsets_of(np.concatenate(lengths)), ids=np.concatenate(ids)
+            ), located
         rows, guarded = self._encoded(text)
         sampled = self._sampler.check(
             text,
@@ -497,15 +565,21 @@ class Encoder:
             partial(self._locator.of_texts, self._fast),
             self._reference.places,
         )
-        encoded = Encoded(offsets=rows.offsets, ids=rows.ids, sampled=sampled, guarded=len(guarded))
+        encoded = Encoded(
+            offsets=rows.offsets, ids=rows.ids, sampled=sampled, guarded=len(guarded)
+        )
         return encoded, self._locator.by_ids(text, rows, guarded)
 
     @cached_property
     def _locator(self) -> Locator:
         return self._given_locator or Locator(self._reference, self.engine)
 
-    def _sample(self, fast: IdEngine, text: pa.LargeStringArray, encoded: Ragged, skip: Int64) -> int:
-        """Compare ids of a sample with the reference; return the number of documents."""
+    def _sample(
+        self, fast: IdEngine, text: pa.LargeStringArray, encoded: Ragged, skip: Int64
+    ) -> int:
+        """Compare ids of a sample with the reference; return the number of
+        documents.
+        """
 
         def encoded_row(row: int) -> Sample:
             return (encoded.ids[encoded.offsets[row] : encoded.offsets[row + 1]],)
@@ -514,22 +588,32 @@ class Encoder:
             return [(ids,) for ids in engine.encode(texts).rows()]
 
         return self._sampler.check(
-            text, skip, encoded_row, partial(samples_by, fast), partial(samples_by, self._reference)
+            text,
+            skip,
+            encoded_row,
+            partial(samples_by, fast),
+            partial(samples_by, self._reference),
         )
 
-    def encode_long(self, text: pa.LargeStringArray) -> tuple[int, Iterator[Int32]] | None:
-        """Encode one long document piece by piece, so that its ids are never in memory together.
+    def encode_long(
+        self, text: pa.LargeStringArray
+    ) -> tuple[int, Iterator[Int32]] | None:
+        """Encode one long document piece by piece, so that its ids are never in memory
+        together.
 
         Args:
             text: large_string[1], no nulls.
 
         Returns:
-            Number of special tokens' strings in the text, and an iterator over arrays whose concatenation is the ids of
-            the text. None if documents of this tokenizer cannot be cut exactly, or the text is too short.
+            Number of special tokens' strings in the text, and an iterator over arrays
+            whose concatenation is the ids of the text. None if documents of this
+            tokenizer cannot be cut exactly, or the text is too short.
 
         Raises:
-            TokenizerError: The text is null or not UTF-8. The iterator raises it if a piece cannot be encoded.
-            EngineMismatchError: The fast backend differs from the reference on a sample.
+            TokenizerError: The text is null or not UTF-8. The iterator raises it if a
+                piece cannot be encoded.
+            EngineMismatchError: The fast backend differs from the reference on a
+                sample.
         """
         if text.nbytes <= 2 * WINDOW or self._reference.cuts is None:
             return None
@@ -539,11 +623,14 @@ class Encoder:
         if fast is not None and not is_all_ascii and len(self._guard.rows(text)):
             fast = None
         if fast is not None:
-            # The sample of a long document is a window, which does not need the ids of the whole.
+            # The sample of a long document is a window, which does not need the ids of
+            # the whole.
             self._sample(fast, text, Ragged(np.empty(0, np.int32), _none()), _none())
         return special_tokens, self._pieces(self._reference.cuts, text, fast)
 
-    def _pieces(self, rule: CutRule, text: pa.LargeStringArray, fast: IdEngine | None) -> Iterator[Int32]:
+    def _pieces(
+        self, rule: CutRule, text: pa.LargeStringArray, fast: IdEngine | None
+    ) -> Iterator[Int32]:
         for piece in rule.pieces(text[0].as_buffer(), PIECE_BYTES):
             if fast is None:
                 yield self._reference.encode_piece(piece)
@@ -555,7 +642,9 @@ class Encoder:
         return self._reference.decode(ids)
 
     def _encoded(self, text: pa.LargeStringArray) -> tuple[Ragged, Int64]:
-        """Return the ids of a batch, and the rows (ascending) that were guarded from the fast backend."""
+        """Return the ids of a batch, and the rows (ascending) that were guarded from
+        the fast backend.
+        """
         is_all_ascii = checked(text, self.files.name)
         if self._fast is None:
             return self._reference.encode(text), _none()

@@ -1,19 +1,24 @@
-"""Two tokenizer implementations and their comparison: the reference, and gigatoken on Arrow buffers.
+"""Two tokenizer implementations and their comparison: the reference, and gigatoken on
+Arrow buffers.
 
-**The reference** is the installed `tokenizers` with a tokenizer.json. Its ids are correct by definition. Truncation and
-padding of a tokenizer.json are switched off, because the pipeline decides lengths.
+**The reference** is the installed `tokenizers` with a tokenizer.json. Its ids are
+correct by definition. Truncation and padding of a tokenizer.json are switched off,
+because the pipeline decides lengths.
 
-**Long documents** are cut without changing their ids, so that memory stays bounded: the reference needs about 120 bytes
-for each byte of a text, 24 GB for a document of 200 MB. In the forms of the allow-list no token reaches across one
-space between two ASCII letters. Byte-level pre-tokenizers put the space before the word and never look back.
-SentencePiece forms mark it as the first character of the word, and no merge crosses it if no piece of the vocabulary
-has the mark inside. For example, "one two" is cut into "one" and " two". Documents of other tokenizers are not cut.
+**Long documents** are cut without changing their ids, so that memory stays bounded: the
+reference needs about 120 bytes for each byte of a text, 24 GB for a document of 200 MB.
+In the forms of the allow-list no token reaches across one space between two ASCII
+letters. Byte-level pre-tokenizers put the space before the word and never look back.
+SentencePiece forms mark it as the first character of the word, and no merge crosses it
+if no piece of the vocabulary has the mark inside. For example, "one two" is cut into
+"one" and " two". Documents of other tokenizers are not cut.
 
-**gigatoken** takes many documents at once only as an awkward array, and returns one. Both are views of plain buffers:
-the input is not copied, and the result is one flat uint32 array with row offsets. A few documents, or long ones, are
-encoded one by one: awkward costs 0.5 to 2 ms per call, and documents of 8 KB take 15% less CPU (GPT-2; 10% with
-Llama 2; those of 4 KB the same, those of 1 KB a third more). Invalid UTF-8 crashes the process inside its SentencePiece
-backend, so the caller validates.
+**gigatoken** takes many documents at once only as an awkward array, and returns one.
+Both are views of plain buffers: the input is not copied, and the result is one flat
+uint32 array with row offsets. A few documents, or long ones, are encoded one by one:
+awkward costs 0.5 to 2 ms per call, and documents of 8 KB take 15% less CPU (GPT-2; 10%
+with Llama 2; those of 4 KB the same, those of 1 KB a third more). Invalid UTF-8 crashes
+the process inside its SentencePiece backend, so the caller validates.
 """
 
 from __future__ import annotations
@@ -34,7 +39,14 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from tokenlake.base.arrays import Int32, Int64, Ragged, blocks, offsets_of, string_buffers
+from tokenlake.base.arrays import (
+    Int32,
+    Int64,
+    Ragged,
+    blocks,
+    offsets_of,
+    string_buffers,
+)
 from tokenlake.errors import EngineMismatchError, MissingExtraError, TokenizerError
 from tokenlake.etl.tokenizers.alignment import Aligner
 from tokenlake.etl.tokenizers.allowlist import objection
@@ -52,7 +64,8 @@ class CutRule:
     """A rule that cuts a text before one space between two ASCII letters.
 
     Attributes:
-        drop_space: Whether this space is left out, because the normalizer puts one before every piece.
+        drop_space: Whether this space is left out, because the normalizer puts one
+            before every piece.
     """
 
     drop_space: bool
@@ -72,7 +85,8 @@ class CutRule:
 
 
 def cut_rule(files: TokenizerFiles, *, literal: bool) -> CutRule | None:
-    """Return the rule that cuts documents of a tokenizer, or None if they cannot be cut.
+    """Return the rule that cuts documents of a tokenizer, or None if they cannot be
+    cut.
 
     Args:
         files: Tokenizer.
@@ -87,12 +101,15 @@ def cut_rule(files: TokenizerFiles, *, literal: bool) -> CutRule | None:
         return CutRule(drop_space=False)
     pre_tokenizer: dict[str, Any] = spec.get("pre_tokenizer") or {}
     normalizer: dict[str, Any] = spec.get("normalizer") or {}
-    if not pre_tokenizer.get("split") and any(_MARK_INSIDE.search(token) for token in spec["model"]["vocab"]):
+    if not pre_tokenizer.get("split") and any(
+        _MARK_INSIDE.search(token) for token in spec["model"]["vocab"]
+    ):
         return None
     return CutRule(drop_space=normalizer.get("type") == "Sequence")
 
 
-# Encodings need ~120 times the text in memory: a batch of texts is this long, and a longer text is cut.
+# Encodings need ~120 times the text in memory: a batch of texts is this long, and a
+# longer text is cut.
 BATCH_BYTES: Final = 1 << 20
 _CONTINUES: Final = 0x80  # of the form 10xxxxxx: not the first byte of a character
 Placed = tuple[Int32, Int64, Int64]
@@ -102,18 +119,21 @@ _AFFIX_PROBES: Final = ("a", "Hello world", " two  spaces", "1")
 
 @final
 class ReferenceEngine:
-    """The tokenizer of a tokenizer.json, run by the installed `tokenizers`, with ids as numpy arrays.
+    """The tokenizer of a tokenizer.json, run by the installed `tokenizers`, with ids as
+    numpy arrays.
 
     Args:
         files: Tokenizer.
-        literal: Whether strings of special tokens in a text are plain text (`encode_special_tokens=True`). If False,
-            they become control ids, the default of `tokenizers`.
-        threads: Whether the backend uses all cores. Before tokenizers 1.0 the environment variable
-            `TOKENIZERS_PARALLELISM` comes first if it is set.
+        literal: Whether strings of special tokens in a text are plain text
+            (`encode_special_tokens=True`). If False, they become control ids, the
+            default of `tokenizers`.
+        threads: Whether the backend uses all cores. Before tokenizers 1.0 the
+            environment variable `TOKENIZERS_PARALLELISM` comes first if it is set.
         backend: Loaded tokenizer. Default: it is loaded now.
 
     Raises:
-        TokenizerError: The file cannot be loaded, or its ids would be random (BPE dropout).
+        TokenizerError: The file cannot be loaded, or its ids would be random (BPE
+            dropout).
     """
 
     def __init__(
@@ -129,7 +149,9 @@ class ReferenceEngine:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "true" if threads else "false")
         if backend is None:
             # Loading one takes 0.1 to 2 CPU seconds.
-            backend = open_backend(files.name, files.json_bytes, files.spec, threads=threads)
+            backend = open_backend(
+                files.name, files.json_bytes, files.spec, threads=threads
+            )
         self._backend = backend
         dropout = files.spec["model"].get("dropout")
         if dropout:
@@ -140,7 +162,9 @@ class ReferenceEngine:
             )
 
     def with_mode(self, *, literal: bool) -> ReferenceEngine:
-        """Return the same tokenizer with another meaning of special tokens in a text."""
+        """Return the same tokenizer with another meaning of special tokens in a
+        text.
+        """
         return ReferenceEngine(self.files, literal=literal, backend=self._backend)
 
     @property
@@ -158,10 +182,14 @@ class ReferenceEngine:
         for first, last in blocks(starts, BATCH_BYTES):
             if starts[last] - starts[first] > BATCH_BYTES and self.cuts is not None:
                 pieces = self.cuts.pieces(text[first].as_buffer(), BATCH_BYTES)
-                rows.append(np.concatenate([self.encode_piece(piece) for piece in pieces]))
+                rows.append(
+                    np.concatenate([self.encode_piece(piece) for piece in pieces])
+                )
                 continue
             with deliberate(f"tokenizer {self.files.name!r}: encoding"):
-                rows += self._backend.encode(_strings(text, first, last), literal=self.literal)
+                rows += self._backend.encode(
+                    _strings(text, first, last), literal=self.literal
+                )
         ids = np.concatenate([np.empty(0, np.int32), *rows])
         return Ragged(ids, offsets_of([len(row) for row in rows]))
 
@@ -177,9 +205,11 @@ class ReferenceEngine:
             return self._backend.normalize(text)
 
     def places(self, text: pa.LargeStringArray) -> list[Placed]:
-        """Return (ids, start, stop) of every row: int32[k], int64[k], int64[k]; places are UTF-8 bytes.
+        """Return (ids, start, stop) of every row: int32[k], int64[k], int64[k]; places
+        are UTF-8 bytes.
 
-        A blank that the tokenizer inserts holds no byte, although `tokenizers` gives it the character after it.
+        A blank that the tokenizer inserts holds no byte, although `tokenizers` gives it
+        the character after it.
         """
         rows: list[Placed] = []
         for first, last in blocks(string_buffers(text)[0], BATCH_BYTES):
@@ -187,7 +217,10 @@ class ReferenceEngine:
             if not self._backend.has_places:
                 with deliberate(f"tokenizer {self.files.name!r}: encoding"):
                     all_ids = self._backend.encode(texts, literal=self.literal)
-                rows += [self._aligner.place(value, ids) for value, ids in zip(texts, all_ids, strict=True)]
+                rows += [
+                    self._aligner.place(value, ids)
+                    for value, ids in zip(texts, all_ids, strict=True)
+                ]
                 continue
             with deliberate(f"tokenizer {self.files.name!r}: encoding"):
                 batch = self._untrimmed.encode_with_places(texts, literal=self.literal)
@@ -196,10 +229,14 @@ class ReferenceEngine:
         return rows
 
     def _placed(self, text: str, ids: Int32, places: Int64) -> Placed:
-        """Return the ids of a text and their bytes, from their characters: int64[k, 2]."""
+        """Return the ids of a text and their bytes, from their characters: int64[k,
+        2].
+        """
         if not text.isascii():
             data = np.frombuffer(text.encode(), np.uint8)
-            places = np.append(np.flatnonzero(data & 0xC0 != _CONTINUES), len(data))[places]
+            places = np.append(np.flatnonzero(data & 0xC0 != _CONTINUES), len(data))[
+                places
+            ]
         start = places[:, 0].copy()
         stop = places[:, 1].copy()
 
@@ -215,7 +252,9 @@ class ReferenceEngine:
 
     @cached_property
     def _untrimmed(self) -> Backend:
-        """A backend without a post-processor that trims blanks off the offsets, because a token holds its blanks."""
+        """A backend without a post-processor that trims blanks off the offsets,
+        because a token holds its blanks.
+        """
         if not _trims(self.files.spec.get("post_processor")):
             return self._backend
         bare = json.dumps({**self.files.spec, "post_processor": None}).encode()
@@ -227,7 +266,9 @@ class ReferenceEngine:
 
     @cached_property
     def cuts(self) -> CutRule | None:
-        """The rule that cuts documents. Only long ones need it, and it takes a look at the whole vocabulary."""
+        """The rule that cuts documents. Only long ones need it, and it takes a look
+        at the whole vocabulary.
+        """
         return cut_rule(self.files, literal=self.literal)
 
     def decode(self, ids: Sequence[int] | Int32) -> str:
@@ -236,7 +277,8 @@ class ReferenceEngine:
             return self._backend.decode([int(token_id) for token_id in ids])
 
     def affixes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the ids that the post-processor puts before and after those of a document (BOS, EOS, CLS ...).
+        """Return the ids that the post-processor puts before and after those of a
+        document (BOS, EOS, CLS ...).
 
         Raises:
             TokenizerError: The post-processor does more than put ids around a document.
@@ -244,7 +286,9 @@ class ReferenceEngine:
         possible: list[Affixes] | None = None
         for text in _AFFIX_PROBES:
             with deliberate(f"tokenizer {self.files.name!r}: encoding"):
-                (ids,) = self._backend.encode([text], literal=self.literal, add_special_tokens=True)
+                (ids,) = self._backend.encode(
+                    [text], literal=self.literal, add_special_tokens=True
+                )
                 (bare,) = self._backend.encode([text], literal=self.literal)
             # A text without ids shows nothing.
             if not len(bare) and not len(ids):
@@ -267,7 +311,8 @@ class ReferenceEngine:
     def _likeliest(self, possible: list[Affixes]) -> Affixes:
         """Return the affixes whose lengths are those that the post-processor names.
 
-        The ids alone leave a choice only where all probes have equal ids, and these ids are in the affixes, too.
+        The ids alone leave a choice only where all probes have equal ids, and these ids
+        are in the affixes, too.
         """
         if len(possible) == 1:
             return possible[0]
@@ -325,7 +370,9 @@ def _around(ids: list[int], bare: list[int]) -> list[Affixes]:
 
 
 class IdEngine(Protocol):
-    """Tokenizer implementation: the reference, or a fast backend that passed the gate."""
+    """Tokenizer implementation: the reference, or a fast backend that passed the
+    gate.
+    """
 
     def encode(self, text: pa.LargeStringArray) -> Ragged:
         """Return the ids of valid UTF-8 without nulls, contiguous, from 0."""
@@ -338,7 +385,8 @@ class GigatokenEngine:
 
     Args:
         files: Tokenizer, which must have passed the gate.
-        literal: Whether special added tokens are left out, so that their strings are plain text.
+        literal: Whether special added tokens are left out, so that their strings are
+            plain text.
         threads: Whether one call uses all cores. It hangs in a forked child.
 
     Raises:
@@ -346,7 +394,9 @@ class GigatokenEngine:
         MissingExtraError: gigatoken or awkward is not installed.
     """
 
-    def __init__(self, files: TokenizerFiles, *, literal: bool = True, threads: bool = False) -> None:
+    def __init__(
+        self, files: TokenizerFiles, *, literal: bool = True, threads: bool = False
+    ) -> None:
         self.files = files
         self._threads = threads
         self._is_free = Condition()
@@ -358,10 +408,14 @@ class GigatokenEngine:
             raise _missing() from error
         if find_spec("awkward") is None:
             raise _missing()
-        with deliberate(f"tokenizer {files.name!r}: gigatoken cannot load tokenizer.json"):
+        with deliberate(
+            f"tokenizer {files.name!r}: gigatoken cannot load tokenizer.json"
+        ):
             data = files.json_bytes
             if literal:
-                plain_tokens = [token for token in files.added_tokens if not token.get("special")]
+                plain_tokens = [
+                    token for token in files.added_tokens if not token.get("special")
+                ]
                 bare = {**files.spec, "added_tokens": plain_tokens}
                 try:
                     data = orjson.dumps(bare)
@@ -380,7 +434,9 @@ class GigatokenEngine:
         ):
             if is_alone:
                 return self._encode_one_by_one(text)
-            layout = self._backend.encode_batch(self._array(text), parallel=self._threads).layout
+            layout = self._backend.encode_batch(
+                self._array(text), parallel=self._threads
+            ).layout
         offsets = np.asarray(layout.offsets.data, np.int64)
         ids = np.asarray(layout.content.data).view(np.int32)[offsets[0] : offsets[-1]]
         if offsets[0]:
@@ -392,7 +448,9 @@ class GigatokenEngine:
         rows: list[Any] = []
         for start, stop in pairwise(starts.tolist()):
             rows.append(self._backend.encode(data[start:stop].tobytes()))
-        return Ragged(np.concatenate(rows).view(np.int32), offsets_of([len(row) for row in rows]))
+        return Ragged(
+            np.concatenate(rows).view(np.int32), offsets_of([len(row) for row in rows])
+        )
 
     @contextmanager
     def _turn(self, text: pa.LargeStringArray) -> Generator[bool]:
@@ -404,7 +462,9 @@ class GigatokenEngine:
             self._is_free.wait_for(lambda: self._users >= 0)
             offsets, _ = string_buffers(text)
             is_long = int(offsets[-1] - offsets[0]) >= _LONG * len(text)
-            is_alone = (len(text) <= FEW or is_long) and not self._threads and self._users == 0
+            is_alone = (
+                (len(text) <= FEW or is_long) and not self._threads and self._users == 0
+            )
             if is_alone:
                 self._users = -1
             else:
@@ -433,11 +493,15 @@ class GigatokenEngine:
 
 
 def _missing() -> MissingExtraError:
-    return MissingExtraError("tokenizer backend 'gigatoken' needs its packages: pip install 'tokenlake[etl]'")
+    return MissingExtraError(
+        "tokenizer backend 'gigatoken' needs its packages: pip install 'tokenlake[etl]'"
+    )
 
 
 FEW: Final = 256
-"""Largest number of documents in a batch that are encoded one by one, whatever their length."""
+"""Largest number of documents in a batch that are encoded one by one, whatever their
+length.
+"""
 _LONG: Final = 6 << 10
 """Mean bytes of the documents in a batch from which on all are encoded one by one."""
 WINDOW: Final = 4096
@@ -451,7 +515,8 @@ Sample = tuple[Int32] | tuple[Int32, Int64, Int64]
 
 
 def require_equal(engine: str, text: str, expected: Sample, got: Sample) -> None:
-    """Check that a backend gives the ids, and where they are compared the places, of the reference.
+    """Check that a backend gives the ids, and where they are compared the places, of
+    the reference.
 
     Args:
         engine: Name of the backend.
@@ -488,7 +553,13 @@ def require_equal(engine: str, text: str, expected: Sample, got: Sample) -> None
 
 
 def open_engine(
-    files: TokenizerFiles, *, literal: bool, threads: bool, reference: ReferenceEngine | None
+    files: TokenizerFiles,
+    *,
+    literal: bool,
+    threads: bool,
+    reference: ReferenceEngine | None,
 ) -> GigatokenEngine:
-    """Open gigatoken for a tokenizer; see :class:`tokenlake.etl.tokenizers.encoder.OpenEngine`."""
+    """Open gigatoken for a tokenizer; see
+    :class:`tokenlake.etl.tokenizers.encoder.OpenEngine`.
+    """
     return GigatokenEngine(files, literal=literal, threads=threads)

@@ -1,8 +1,10 @@
-"""Find the files of a tokenizer on disk or on the Hugging Face Hub, and read them without running the tokenizer.
+"""Find the files of a tokenizer on disk or on the Hugging Face Hub, and read them
+without running the tokenizer.
 
-Only the bytes of the files are kept (:class:`TokenizerFiles`). A dataset version stores them beside its data, and its
-fingerprint is computed from them. `transformers` is imported only if there is no tokenizer.json, and `huggingface_hub`
-only if the local cache of the Hub does not hold the repository: they take 0.2 and 0.5 s in every process.
+Only the bytes of the files are kept (:class:`TokenizerFiles`). A dataset version stores
+them beside its data, and its fingerprint is computed from them. `transformers` is
+imported only if there is no tokenizer.json, and `huggingface_hub` only if the local
+cache of the Hub does not hold the repository: they take 0.2 and 0.5 s in every process.
 """
 
 from __future__ import annotations
@@ -21,8 +23,17 @@ from types import MappingProxyType
 from typing import Any, Final, cast, final
 
 from tokenlake.base.checks import did_you_mean
-from tokenlake.errors import ConfigError, MissingExtraError, SourceNotFoundError, TokenizerError
-from tokenlake.runtime.tokenizer_guard.generation import OLDER, exports_parts, tokenizers_version
+from tokenlake.errors import (
+    ConfigError,
+    MissingExtraError,
+    SourceNotFoundError,
+    TokenizerError,
+)
+from tokenlake.runtime.tokenizer_guard.generation import (
+    OLDER,
+    exports_parts,
+    tokenizers_version,
+)
 from tokenlake.runtime.tokenizer_guard.shape import (
     TOKENIZER_JSON,
     parse_json_object,
@@ -33,7 +44,13 @@ from tokenlake.runtime.tokenizer_guard.shape import (
 from tokenlake.runtime.tokenizer_guard.vocabulary import ids_by_token
 
 SLOW_FILES: Final = (
-    *("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "tiktoken.model", "tekken.json"),
+    *(
+        "tokenizer.model",
+        "spiece.model",
+        "sentencepiece.bpe.model",
+        "tiktoken.model",
+        "tekken.json",
+    ),
     *("vocab.json", "merges.txt", "vocab.txt", "added_tokens.json"),
 )
 """Files that hold a vocabulary. They are converted if there is no tokenizer.json."""
@@ -43,7 +60,8 @@ _CALL_KEYS: Final = ("is_local", "local_files_only")
 
 
 def converted(folder: Path, name: str) -> dict[str, bytes]:
-    """Convert the tokenizer in a folder with transformers. No code of the folder is run.
+    """Convert the tokenizer in a folder with transformers. No code of the folder is
+    run.
 
     Args:
         folder: Folder with files of a tokenizer.
@@ -54,7 +72,8 @@ def converted(folder: Path, name: str) -> dict[str, bytes]:
 
     Raises:
         MissingExtraError: transformers is not installed.
-        TokenizerError: transformers cannot load the folder, or has no fast tokenizer for it.
+        TokenizerError: transformers cannot load the folder, or has no fast tokenizer
+            for it.
     """
     try:
         from transformers import AutoTokenizer
@@ -71,7 +90,9 @@ def converted(folder: Path, name: str) -> dict[str, bytes]:
         ) from error
     loader: Any = AutoTokenizer
     try:
-        tokenizer = loader.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+        tokenizer = loader.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=False
+        )
     except Exception as error:
         # The class of a tokenizer and its files may raise any exception.
         message = str(error).strip() or "no reason"
@@ -89,14 +110,20 @@ def converted(folder: Path, name: str) -> dict[str, bytes]:
         )
     with TemporaryDirectory() as target:
         tokenizer.save_pretrained(target)
-        files = {path.name: path.read_bytes() for path in Path(target).iterdir() if path.is_file()}
+        files = {
+            path.name: path.read_bytes()
+            for path in Path(target).iterdir()
+            if path.is_file()
+        }
     # The result must not depend on how transformers was called.
     saved_config = files.get("tokenizer_config.json")
     if saved_config:
         config: dict[str, Any] = json.loads(saved_config)
         for key in _CALL_KEYS:
             config.pop(key, None)
-        files["tokenizer_config.json"] = json.dumps(config, indent=2, ensure_ascii=False).encode()
+        files["tokenizer_config.json"] = json.dumps(
+            config, indent=2, ensure_ascii=False
+        ).encode()
     return files
 
 
@@ -115,11 +142,13 @@ class TokenizerFiles:
 
     Attributes:
         name: Name that the user gave, for messages. It is never part of an identity.
-        files: File name -> content: `tokenizer.json`, and those of :data:`KEPT_FILES` that exist.
+        files: File name -> content: `tokenizer.json`, and those of :data:`KEPT_FILES`
+            that exist.
         revision: Commit of the Hub; None for a tokenizer that is not from the Hub.
 
     Raises:
-        TokenizerError: `tokenizer.json` is missing, or a JSON file is not a JSON object.
+        TokenizerError: `tokenizer.json` is missing, or a JSON file is not a JSON
+            object.
     """
 
     name: str
@@ -127,7 +156,9 @@ class TokenizerFiles:
     revision: str | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "files", MappingProxyType(dict(sorted(self.files.items()))))
+        object.__setattr__(
+            self, "files", MappingProxyType(dict(sorted(self.files.items())))
+        )
         if TOKENIZER_JSON not in self.files:
             raise TokenizerError(
                 f"tokenizer {self.name!r}: no {TOKENIZER_JSON} among {sorted(self.files) or 'no files'}, and no file "
@@ -140,9 +171,14 @@ class TokenizerFiles:
 
     @classmethod
     def read(
-        cls, directory: Path | str, *, name: str | None = None, revision: str | None = None
+        cls,
+        directory: Path | str,
+        *,
+        name: str | None = None,
+        revision: str | None = None,
     ) -> TokenizerFiles:
-        """Read those of :data:`KEPT_FILES` that a directory holds, converted if there is no tokenizer.json.
+        """Read those of :data:`KEPT_FILES` that a directory holds, converted if there
+        is no tokenizer.json.
 
         Args:
             directory: Directory.
@@ -150,14 +186,17 @@ class TokenizerFiles:
             revision: Commit of the Hub, if the directory is from the Hub.
 
         Raises:
-            TokenizerError: A file is too large, or there is no tokenizer.json and no file that can be converted.
+            TokenizerError: A file is too large, or there is no tokenizer.json and no
+                file that can be converted.
             MissingExtraError: A conversion needs transformers, which is not installed.
         """
         folder = Path(directory)
         if name is None:
             name = str(folder)
         present = {path.name for path in folder.iterdir() if path.is_file()}
-        needs_conversion = TOKENIZER_JSON not in present and not present.isdisjoint(SLOW_FILES)
+        needs_conversion = TOKENIZER_JSON not in present and not present.isdisjoint(
+            SLOW_FILES
+        )
 
         files: dict[str, bytes] = {}
         if needs_conversion:
@@ -189,10 +228,12 @@ class TokenizerFiles:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The parsed tokenizer_config.json over special_tokens_map.json; empty without them.
+        """The parsed tokenizer_config.json over special_tokens_map.json; empty without
+        them.
 
         Raises:
-            TokenizerError: A file is not a JSON object, or a named token in it is not a text.
+            TokenizerError: A file is not a JSON object, or a named token in it is not a
+                text.
         """
         merged: dict[str, Any] = {}
         for file in ("special_tokens_map.json", "tokenizer_config.json"):
@@ -213,7 +254,9 @@ class TokenizerFiles:
 
     @property
     def tokens(self) -> Iterable[str]:
-        """All tokens, of the vocabulary and added ones, as tokenizer.json spells them."""
+        """All tokens, of the vocabulary and added ones, as tokenizer.json spells
+        them.
+        """
         return self._ids.keys()
 
     @property
@@ -259,7 +302,9 @@ class TokenizerFiles:
 
     @property
     def fill_id(self) -> int | None:
-        """The id that fills rows by default: that of padding, or that of EOS if there is no padding token."""
+        """The id that fills rows by default: that of padding, or that of EOS if
+        there is no padding token.
+        """
         return self.eos_id if self.pad_id is None else self.pad_id
 
     def matched_tokens(self, *, literal: bool) -> list[str]:
@@ -280,13 +325,15 @@ class TokenizerFiles:
     def with_special_tokens(self, tokens: Mapping[str, str]) -> TokenizerFiles:
         """Return a copy with other named tokens.
 
-        The ids around a text do not change: the post-processor of the tokenizer decides them.
+        The ids around a text do not change: the post-processor of the tokenizer decides
+        them.
 
         Args:
             tokens: Name -> token, for example ``{"pad_token": "<unk>"}``.
 
         Raises:
-            TokenizerError: A token is not in the vocabulary. No model has learned the id of a new token.
+            TokenizerError: A token is not in the vocabulary. No model has learned the
+                id of a new token.
         """
         for key, token in tokens.items():
             if self.token_id(token) is None:
@@ -327,7 +374,9 @@ def read_bounded(path: Path, name: str) -> bytes:
     return path.read_bytes()
 
 
-def _rebuild(name: str, files: dict[str, bytes], revision: str | None) -> TokenizerFiles:
+def _rebuild(
+    name: str, files: dict[str, bytes], revision: str | None
+) -> TokenizerFiles:
     return TokenizerFiles(name=name, files=files, revision=revision)
 
 
@@ -339,14 +388,18 @@ def load_tokenizer(name_or_path: str | os.PathLike[str]) -> TokenizerFiles:
     """Return the files of a tokenizer.
 
     Args:
-        name_or_path: Path of a `tokenizer.json` file or of a directory that holds one, or Hub id such as
-            ``meta-llama/Llama-2-7b-hf``, optionally with ``@revision``. A path that exists comes before the Hub.
-            A repository in the local cache of the Hub is read without the network.
+        name_or_path: Path of a `tokenizer.json` file or of a directory that holds one,
+            or Hub id such as ``meta-llama/Llama-2-7b-hf``, optionally with
+            ``@revision``. A path that exists comes before the Hub. A repository in the
+            local cache of the Hub is read without the network.
 
     Raises:
-        SourceNotFoundError: The path or repository does not exist; the message names similar local paths.
-        TokenizerError: There is neither a usable tokenizer.json nor a file that transformers converts.
-        MissingExtraError: A download needs huggingface_hub or a conversion needs transformers, which is not installed.
+        SourceNotFoundError: The path or repository does not exist; the message names
+            similar local paths.
+        TokenizerError: There is neither a usable tokenizer.json nor a file that
+            transformers converts.
+        MissingExtraError: A download needs huggingface_hub or a conversion needs
+            transformers, which is not installed.
     """
     name = os.fspath(name_or_path)
     path = Path(name).expanduser()
@@ -361,7 +414,9 @@ def load_tokenizer(name_or_path: str | os.PathLike[str]) -> TokenizerFiles:
                 f"another .json file of this form, or one of {', '.join(SLOW_FILES)}",
                 tokenizer=name,
             )
-        return TokenizerFiles(name=name, files={TOKENIZER_JSON: read_bounded(path, name)})
+        return TokenizerFiles(
+            name=name, files={TOKENIZER_JSON: read_bounded(path, name)}
+        )
 
     # Nothing on disk has this name, so it must be a Hub id.
     repo, _, revision = name.partition("@")
@@ -378,8 +433,11 @@ def load_tokenizer(name_or_path: str | os.PathLike[str]) -> TokenizerFiles:
 
 
 def _near(path: Path) -> str:
-    """Return a clause with the names that are most similar to a path that does not exist, "" if there are none."""
-    # The deepest folder of the path that exists, and the part of the path that it lacks.
+    """Return a clause with the names that are most similar to a path that does not
+    exist, "" if there are none.
+    """
+    # The deepest folder of the path that exists, and the part of the path that it
+    # lacks.
     parent = path.parent
     while not parent.is_dir() and parent != parent.parent:
         parent = parent.parent
@@ -410,7 +468,9 @@ def _hub_cache() -> Path:
 
 
 def _cached_snapshot(repo: str, revision: str) -> Path | None:
-    """Return the cached snapshot of a branch, tag or commit if it holds a tokenizer.json."""
+    """Return the cached snapshot of a branch, tag or commit if it holds a
+    tokenizer.json.
+    """
     if "/" in revision or revision in ("", ".", ".."):
         return None
     folder = _hub_cache() / f"models--{repo.replace('/', '--')}"
@@ -443,7 +503,8 @@ def _download(name: str, repo: str, revision: str) -> TokenizerFiles:
             if file in names:
                 paths.append(Path(hf_hub_download(repo, file, revision=revision)))
     except Exception as error:
-        # The client of the Hub passes on the exceptions of its HTTP library, which changes with releases.
+        # The client of the Hub passes on the exceptions of its HTTP library, which
+        # changes with releases.
         raise SourceNotFoundError(
             f"tokenizer {name!r}: no such local path{_near(Path(name))}, not in the Hub's cache "
             f"{str(_hub_cache())!r}, and the Hub gave {type(error).__name__}: {error}. "
@@ -452,18 +513,30 @@ def _download(name: str, repo: str, revision: str) -> TokenizerFiles:
         ) from error
     if not paths:
         return TokenizerFiles(name=name, files={})
-    return TokenizerFiles.read(paths[0].parent, name=name, revision=paths[0].parent.name)
+    return TokenizerFiles.read(
+        paths[0].parent, name=name, revision=paths[0].parent.name
+    )
 
 
-_NAMED: Final = ("bos_token", "eos_token", "unk_token", "pad_token", "cls_token", "sep_token", "mask_token")
+_NAMED: Final = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "pad_token",
+    "cls_token",
+    "sep_token",
+    "mask_token",
+)
 
 
 def files_of(tokenizer: Any) -> TokenizerFiles:
-    """Return the files of a tokenizer that is given by its name, by its files or as an object.
+    """Return the files of a tokenizer that is given by its name, by its files or as an
+    object.
 
     Args:
-        tokenizer: :class:`TokenizerFiles`, object that was loaded from them, Hub id, path,
-            :class:`tokenlake.config.stages.TokenizerConfig`, or fast tokenizer of transformers or tokenizers.
+        tokenizer: :class:`TokenizerFiles`, object that was loaded from them, Hub id,
+            path, :class:`tokenlake.config.stages.TokenizerConfig`, or fast tokenizer of
+            transformers or tokenizers.
 
     Raises:
         ConfigError: The argument is none of these.
@@ -476,7 +549,9 @@ def files_of(tokenizer: Any) -> TokenizerFiles:
 
     # An object of transformers or tokenizers.
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
-    if type(backend).__module__.partition(".")[0] == "tokenizers" and not hasattr(backend, "to_str"):
+    if type(backend).__module__.partition(".")[0] == "tokenizers" and not hasattr(
+        backend, "to_str"
+    ):
         raise ConfigError(
             "tokenizer: got a tokenizers.Tokenizer of tokenizers 1.0, which does not export its tokenizer.json; "
             "pass the path of the tokenizer.json that it was loaded from, its folder or its Hub id"
@@ -488,10 +563,14 @@ def files_of(tokenizer: Any) -> TokenizerFiles:
             if isinstance(value, str):
                 settings[name] = value
         return TokenizerFiles(
-            name=str(getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__),
+            name=str(
+                getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__
+            ),
             files={
                 TOKENIZER_JSON: backend.to_str().encode(),
-                "tokenizer_config.json": json.dumps(settings, ensure_ascii=False).encode(),
+                "tokenizer_config.json": json.dumps(
+                    settings, ensure_ascii=False
+                ).encode(),
             },
         )
 
@@ -499,7 +578,9 @@ def files_of(tokenizer: Any) -> TokenizerFiles:
     name_or_path = getattr(tokenizer, "name_or_path", tokenizer)
     if isinstance(name_or_path, str | os.PathLike):
         files = load_tokenizer(cast("str | os.PathLike[str]", name_or_path))
-        return files.with_special_tokens(getattr(tokenizer, "special_tokens", None) or {})
+        return files.with_special_tokens(
+            getattr(tokenizer, "special_tokens", None) or {}
+        )
     raise ConfigError(
         f"tokenizer: got a {type(tokenizer).__name__}, must be a Hub id, a path, a TokenizerConfig, or a fast "
         "tokenizer of transformers or tokenizers"

@@ -1,7 +1,8 @@
 """Describe a tokenizer by its files and by its behaviour.
 
-Equal files are not enough: a changed backend once dropped BOS in 26 TB of somebody's caches. So the ids that the
-reference gives to a fixed set of texts belong to the identity as well.
+Equal files are not enough: a changed backend once dropped BOS in 26 TB of somebody's
+caches. So the ids that the reference gives to a fixed set of texts belong to the
+identity as well.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from tokenlake.errors import TokenizerError
 from tokenlake.etl.tokenizers.engines import ReferenceEngine
 from tokenlake.etl.tokenizers.files import TokenizerFiles
 
-# Part of every dataset's identity through the behavioural fingerprint: never change it, add a new set.
+# Part of every dataset's identity through the behavioural fingerprint: never change it,
+# add a new set.
 FINGERPRINT_TEXTS: Final = (
     "",
     " ",
@@ -42,24 +44,84 @@ FINGERPRINT_TEXTS: Final = (
     "https://example.org/a/b?c=d&e=%20f#g user@example.org",
     "\ufeffbom \ufffd \u2028 \u0085 end",
 )
-_WORDS: Final = "a|Ab|the|don't|I'LL|x's|\u017f|\u01c5|\u02b0|\u0661\u0662|\xb2|12|1234".split("|")  # noqa: SIM905
-_GAPS: Final = "| |  |   |\n|\r\n| \n|\n |\t| \t |\xa0|\u3000|\x00|\u200b|\u2581".split("|")  # noqa: SIM905
-_SIGNS: Final = ".|'|''|\u2019s|-|--|/|//\n|!?\r\n|$|_|\u3002|\u0301|\u20ac|\U0001f600|<|</s>".split("|")  # noqa: SIM905
+_WORDS: Final = [
+    "a",
+    "Ab",
+    "the",
+    "don't",
+    "I'LL",
+    "x's",
+    "ſ",
+    "ǅ",
+    "ʰ",
+    "١٢",
+    "²",
+    "12",
+    "1234",
+]
+_GAPS: Final = [
+    "",
+    " ",
+    "  ",
+    "   ",
+    "\n",
+    "\r\n",
+    " \n",
+    "\n ",
+    "\t",
+    " \t ",
+    "\xa0",
+    "\u3000",
+    "\x00",
+    "\u200b",
+    "▁",
+]
+_SIGNS: Final = [
+    ".",
+    "'",
+    "''",
+    "’s",
+    "-",
+    "--",
+    "/",
+    "//\n",
+    "!?\r\n",
+    "$",
+    "_",
+    "。",
+    "́",
+    "€",
+    "😀",
+    "<",
+    "</s>",
+]
 _SIGN_COUNTS: Final = (1, 2, 5, 33)
 _RUN_UNITS: Final = ("a", "ab", " ", "\n", "0", "=-", "\u4e00", "\u2581", "\t")
 _RUN_COUNTS: Final = (2, 3, 15, 16, 17, 63, 64, 65, 257)
 
 
 def adversarial_texts() -> list[str]:
-    """Return about 500 short texts that hold the borders where pre-tokenizers split differently."""
+    """Return about 500 short texts that hold the borders where pre-tokenizers split
+    differently.
+    """
     # Two words around each kind of white space.
-    pairs = [left + gap + right for left, gap, right in product(_WORDS, _GAPS, _WORDS[::3])]
+    pairs = [
+        left + gap + right for left, gap, right in product(_WORDS, _GAPS, _WORDS[::3])
+    ]
     # Signs between white space, and repeated.
     signs = [f"x{gap}{sign}{gap}y" for sign, gap in product(_SIGNS, _GAPS)]
     signs += [sign * count for sign, count in product(_SIGNS, _SIGN_COUNTS)]
     # Long runs, around the sizes of the blocks that implementations read.
     runs = [unit * count for unit, count in product(_RUN_UNITS, _RUN_COUNTS)]
-    return [*FINGERPRINT_TEXTS, *pairs, *signs, *runs, " ".join(pairs), "".join(signs), "\n".join(runs)]
+    return [
+        *FINGERPRINT_TEXTS,
+        *pairs,
+        *signs,
+        *runs,
+        " ".join(pairs),
+        "".join(signs),
+        "\n".join(runs),
+    ]
 
 
 # Number of ids in `probe_ids`.
@@ -67,21 +129,24 @@ _PROBE_IDS: Final = 16
 
 
 def describe(files: TokenizerFiles) -> dict[str, Any]:
-    """Describe a tokenizer in values of JSON. Everything but ``name`` and ``revision`` is its identity.
+    """Describe a tokenizer in values of JSON. Everything but ``name`` and ``revision``
+    is its identity.
 
     Returns:
         A dict with these keys:
 
         - ``name``, ``revision``: as in :class:`TokenizerFiles`;
         - ``files``: name -> sha256;
-        - ``probe``: sha256 of the ids of :data:`FINGERPRINT_TEXTS`, literal and with control ids, and of the ids
-          around a document;
+        - ``probe``: sha256 of the ids of :data:`FINGERPRINT_TEXTS`, literal and with
+          control ids, and of the ids around a document;
         - ``probe_ids``: the first of these ids, for people;
-        - ``prefix``, ``suffix``: ids around a document, None if the post-processor does more than put ids around it;
+        - ``prefix``, ``suffix``: ids around a document, None if the post-processor does
+          more than put ids around it;
         - ``vocab_size``, ``bos_id``, ``eos_id``, ``pad_id``.
 
     Raises:
-        TokenizerError: The tokenizer does not load, or a named token has another id in its files than in the backend.
+        TokenizerError: The tokenizer does not load, or a named token has another id in
+            its files than in the backend.
     """
     reference = ReferenceEngine(files)
     prefix: list[int] | None = None
@@ -94,12 +159,21 @@ def describe(files: TokenizerFiles) -> dict[str, Any]:
     _require_same_ids(files, reference)
     literal = _probe(reference)
     encode = _probe(reference.with_mode(literal=False))
-    behaviour = {"literal": literal, "encode": encode, "prefix": prefix, "suffix": suffix}
+    behaviour = {
+        "literal": literal,
+        "encode": encode,
+        "prefix": prefix,
+        "suffix": suffix,
+    }
     return {
         "name": files.name,
         "revision": files.revision,
-        "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.files.items()},
-        "probe": hashlib.sha256(json.dumps(behaviour, separators=(",", ":")).encode()).hexdigest(),
+        "files": {
+            name: hashlib.sha256(data).hexdigest() for name, data in files.files.items()
+        },
+        "probe": hashlib.sha256(
+            json.dumps(behaviour, separators=(",", ":")).encode()
+        ).hexdigest(),
         "probe_ids": list(chain.from_iterable(literal))[:_PROBE_IDS],
         "prefix": prefix,
         "suffix": suffix,
@@ -112,19 +186,28 @@ def describe(files: TokenizerFiles) -> dict[str, Any]:
 
 def identity(description: dict[str, Any]) -> dict[str, Any]:
     """Return the part of :func:`describe` that is identity."""
-    return {key: value for key, value in description.items() if key not in ("name", "revision")}
+    return {
+        key: value
+        for key, value in description.items()
+        if key not in ("name", "revision")
+    }
 
 
 def special_ids(
-    files: TokenizerFiles, suffix: Sequence[int] | None, eos: int | None, pad: int | None
+    files: TokenizerFiles,
+    suffix: Sequence[int] | None,
+    eos: int | None,
+    pad: int | None,
 ) -> dict[str, Any]:
-    """Return the ids of EOS and padding in a build, and whether packing must append EOS.
+    """Return the ids of EOS and padding in a build, and whether packing must append
+    EOS.
 
     Args:
         files: Tokenizer.
         suffix: Ids that the post-processor puts after a document; None if it adds none.
         eos: Id of EOS that the configuration requests. Default: that of the tokenizer.
-        pad: Id of padding that the configuration requests. Default: that of the tokenizer, otherwise that of EOS.
+        pad: Id of padding that the configuration requests. Default: that of the
+            tokenizer, otherwise that of EOS.
 
     Returns:
         ``eos_id``, -1 for none; ``pad_id``; and ``append_eos``, a bool.
@@ -142,14 +225,18 @@ def special_ids(
 
 def _probe(reference: ReferenceEngine) -> list[list[int]]:
     """Return the ids of each of :data:`FINGERPRINT_TEXTS`."""
-    # `pa.array` imports pandas (0.25 CPU seconds), which nothing else of a plan or of `verify` needs.
+    # `pa.array` imports pandas (0.25 CPU seconds), which nothing else of a plan or of
+    # `verify` needs.
     texts = [text.encode() for text in FINGERPRINT_TEXTS]
-    array = text_over(offsets_of([len(text) for text in texts]), pa.py_buffer(b"".join(texts)))
+    array = text_over(
+        offsets_of([len(text) for text in texts]), pa.py_buffer(b"".join(texts))
+    )
     return [ids.tolist() for ids in reference.encode(array).rows()]
 
 
 def _require_same_ids(files: TokenizerFiles, reference: ReferenceEngine) -> None:
-    """Check that the backend gives the named tokens the ids of the files, from which packing takes EOS and padding.
+    """Check that the backend gives the named tokens the ids of the files, from which
+    packing takes EOS and padding.
 
     Raises:
         TokenizerError: An id differs.

@@ -2,11 +2,13 @@
 
 A fast backend is chosen on two conditions:
 
-1. tokenizer.json is on the allow-list (:mod:`tokenlake.etl.tokenizers.allowlist`), or its splitting rules can be
-   compiled (:mod:`tokenlake.etl.tokenizers.words`).
-2. In a probe the backend gives the ids of the reference on adversarial texts and on samples of the documents to come.
+1. tokenizer.json is on the allow-list (:mod:`tokenlake.etl.tokenizers.allowlist`), or
+   its splitting rules can be compiled (:mod:`tokenlake.etl.tokenizers.words`).
+2. In a probe the backend gives the ids of the reference on adversarial texts and on
+   samples of the documents to come.
 
-While the build runs, :class:`~tokenlake.etl.tokenizers.encoder.Encoder` compares further samples.
+While the build runs, :class:`~tokenlake.etl.tokenizers.encoder.Encoder` compares
+further samples.
 """
 
 from __future__ import annotations
@@ -29,25 +31,52 @@ from tokenlake.base.arrays import Int32, select, text_of_strings
 from tokenlake.base.cache.disk import DiskCache
 from tokenlake.base.checks import require_one_of
 from tokenlake.errors import MissingExtraError, TokenizerError
-from tokenlake.etl.tokenizers.allowlist import UnicodeGuard, is_sentencepiece, model_type, objection
-from tokenlake.etl.tokenizers.encoder import ENGINES, SPECIAL_TOKENS_IN_TEXT, Encoder, fast_engine
-from tokenlake.etl.tokenizers.engines import FEW, WINDOW, IdEngine, ReferenceEngine, require_equal
+from tokenlake.etl.tokenizers.allowlist import (
+    UnicodeGuard,
+    is_sentencepiece,
+    model_type,
+    objection,
+)
+from tokenlake.etl.tokenizers.encoder import (
+    ENGINES,
+    SPECIAL_TOKENS_IN_TEXT,
+    Encoder,
+    fast_engine,
+)
+from tokenlake.etl.tokenizers.engines import (
+    FEW,
+    WINDOW,
+    IdEngine,
+    ReferenceEngine,
+    require_equal,
+)
 from tokenlake.etl.tokenizers.files import TokenizerFiles
 from tokenlake.etl.tokenizers.fingerprint import adversarial_texts
 from tokenlake.etl.tokenizers.offsets import Locator
 from tokenlake.etl.tokenizers.words.native import is_compiled
 from tokenlake.etl.tokenizers.words.rules import objection_to_words
-from tokenlake.runtime.tokenizer_guard.generation import exports_parts, tokenizers_version
+from tokenlake.runtime.tokenizer_guard.generation import (
+    exports_parts,
+    tokenizers_version,
+)
 
 REQUESTS: Final = ("auto", *ENGINES)
 SEGMENTS_FROM: Final = 160 << 20
-"""Bytes of text from which on the segment cache is worth its start, a CPU second in each process."""
+"""Bytes of text from which on the segment cache is worth its start, a CPU second in
+each process.
+"""
 WORDS_FROM: Final = 16 << 20
-"""The same for WordPiece and Unigram, for which there is only the reference otherwise."""
+"""The same for WordPiece and Unigram, for which there is only the reference
+otherwise.
+"""
 CACHED_WORDS_FROM: Final = 1 << 19
-"""The same for cached words, where there is only the reference otherwise: they take 0.2 CPU seconds to start."""
+"""The same for cached words, where there is only the reference otherwise: they take
+0.2 CPU seconds to start.
+"""
 UNCOMPILED_WORDS_FROM: Final = 8 << 20
-"""The same on a machine that has not compiled them yet, which takes 7 CPU seconds once."""
+"""The same on a machine that has not compiled them yet, which takes 7 CPU seconds
+once.
+"""
 WORDS_BESIDE_FAST_FROM: Final = 16 << 20
 """The same for cached words where tokenizers 1.0 is the reference."""
 # The reference encodes 2-4 MB/s: with this the probe stays below two seconds.
@@ -63,7 +92,9 @@ _PACKAGES: Final = ("gigatoken", "tokenizers", "numba", "numpy", "pyarrow")
 @final
 @dataclass(frozen=True, slots=True)
 class EngineChoice:
-    """Which backend runs ("words", "segments", "gigatoken" or "tokenizers"), and why."""
+    """Which backend runs ("words", "segments", "gigatoken" or "tokenizers"), and
+    why.
+    """
 
     engine: str
     reason: str
@@ -80,28 +111,41 @@ def choose_encoder(
     places: bool = False,
     probes: DiskCache | None = None,
 ) -> tuple[EngineChoice, Encoder]:
-    """Choose the backend for a build, and return an encoder made of the backends that were probed.
+    """Choose the backend for a build, and return an encoder made of the backends that
+    were probed.
 
     Args:
         files: Tokenizer.
-        requested: Name of one of :data:`~tokenlake.etl.tokenizers.encoder.ENGINES`, or "auto".
+        requested: Name of one of :data:`~tokenlake.etl.tokenizers.encoder.ENGINES`, or
+            "auto".
         special_tokens_in_text: Mode of the build, "literal", "encode" or "fail".
-        sample_texts: Documents of the build; the first :data:`SAMPLE_BYTES` of them are used.
-        size: Approximate bytes of text in the build. "auto" chooses "segments" from :data:`SEGMENTS_FROM` on, and
-            "words" from :data:`CACHED_WORDS_FROM` on, or from :data:`UNCOMPILED_WORDS_FROM` on.
-        add_special_tokens: Whether the encoder has the affixes of the post-processor; see :class:`Encoder`.
-        places: Whether the probe also compares the places of tokens, for :meth:`Encoder.encode_spans`.
-        probes: Cache of earlier probes that found no difference. It is used for gigatoken and words.
+        sample_texts: Documents of the build; the first :data:`SAMPLE_BYTES` of them are
+            used.
+        size: Approximate bytes of text in the build. "auto" chooses "segments" from
+            :data:`SEGMENTS_FROM` on, and "words" from :data:`CACHED_WORDS_FROM` on, or
+            from :data:`UNCOMPILED_WORDS_FROM` on.
+        add_special_tokens: Whether the encoder has the affixes of the post-processor;
+            see :class:`Encoder`.
+        places: Whether the probe also compares the places of tokens, for
+            :meth:`Encoder.encode_spans`.
+        probes: Cache of earlier probes that found no difference. It is used for
+            gigatoken and words.
 
     Raises:
         ConfigError: The request or the mode is unknown.
-        TokenizerError: A fast backend is requested that does not support the tokenizer, or the tokenizer does not load.
-        EngineMismatchError: A fast backend is requested and differs from the reference in the probe.
+        TokenizerError: A fast backend is requested that does not support the tokenizer,
+            or the tokenizer does not load.
+        EngineMismatchError: A fast backend is requested and differs from the reference
+            in the probe.
     """
     require_one_of("tokenizer_backend", requested, REQUESTS)
-    require_one_of("special_tokens_in_text", special_tokens_in_text, SPECIAL_TOKENS_IN_TEXT)
+    require_one_of(
+        "special_tokens_in_text", special_tokens_in_text, SPECIAL_TOKENS_IN_TEXT
+    )
     reference = ReferenceEngine(files, literal=special_tokens_in_text != "encode")
-    choice, fast, locator = _chosen(reference, requested, sample_texts, size, places, probes)
+    choice, fast, locator = _chosen(
+        reference, requested, sample_texts, size, places, probes
+    )
     encoder = Encoder(
         files,
         engine=choice.engine,
@@ -121,9 +165,11 @@ def likely_encoder(
     *,
     add_special_tokens: bool = True,
 ) -> Encoder:
-    """Return an encoder of the backend that :func:`choose_encoder` takes unless a probe fails; nothing is probed.
+    """Return an encoder of the backend that :func:`choose_encoder` takes unless a probe
+    fails; nothing is probed.
 
-    Its ids may be used only if the gate chooses the same backend. Arguments are those of :func:`choose_encoder`.
+    Its ids may be used only if the gate chooses the same backend. Arguments are those
+    of :func:`choose_encoder`.
 
     Raises:
         TokenizerError, MissingExtraError: The backend does not load.
@@ -170,15 +216,21 @@ def _chosen(
         try:
             fast = fast_engine(engine, files, literal=literal, reference=reference)
         except MissingExtraError:
-            # The segment cache cannot run, and was not requested: gigatoken takes its place.
-            is_replaceable = engine == "segments" and requested == "auto" and model_type(files) == "BPE"
+            # The segment cache cannot run, and was not requested: gigatoken takes its
+            # place.
+            is_replaceable = (
+                engine == "segments"
+                and requested == "auto"
+                and model_type(files) == "BPE"
+            )
             if not is_replaceable or objection(files, literal=literal) is not None:
                 raise
             engine = "gigatoken"
             fast = fast_engine("gigatoken", files, literal=literal)
         locator = Locator(reference, engine) if places else None
         texts = [*_made_up(files), *_bounded(sample_texts)]
-        # The segment cache is for large inputs, of which a probe is no part worth remembering.
+        # The segment cache is for large inputs, of which a probe is no part worth
+        # remembering.
         if probes is None or engine == "segments":
             _compare(engine, fast, reference, sample_texts, locator)
         else:
@@ -197,8 +249,12 @@ def _chosen(
     return EngineChoice(engine, reason), fast, locator
 
 
-def _fastest(files: TokenizerFiles, size: int, *, literal: bool) -> tuple[str | None, str]:
-    """Return the fastest backend for a tokenizer and so many bytes of text, or None and why there is none."""
+def _fastest(
+    files: TokenizerFiles, size: int, *, literal: bool
+) -> tuple[str | None, str]:
+    """Return the fastest backend for a tokenizer and so many bytes of text, or None
+    and why there is none.
+    """
     if not exports_parts():
         return _fastest_beside_fast_reference(files, size, literal=literal)
     if model_type(files) != "BPE":
@@ -213,7 +269,10 @@ def _fastest(files: TokenizerFiles, size: int, *, literal: bool) -> tuple[str | 
     if model_type(files) != "BPE":
         return None, why_not
     if size < CACHED_WORDS_FROM:
-        return None, f"{why_not}; words are cached from {CACHED_WORDS_FROM >> 10} KiB of text on"
+        return (
+            None,
+            f"{why_not}; words are cached from {CACHED_WORDS_FROM >> 10} KiB of text on",
+        )
     if size < UNCOMPILED_WORDS_FROM and not is_compiled():
         return (
             None,
@@ -228,12 +287,17 @@ def _fastest(files: TokenizerFiles, size: int, *, literal: bool) -> tuple[str | 
 def _fastest_beside_fast_reference(
     files: TokenizerFiles, size: int, *, literal: bool
 ) -> tuple[str | None, str]:
-    """Return the same where tokenizers 1.0 is the reference, which is slow in SentencePiece's style only."""
+    """Return the same where tokenizers 1.0 is the reference, which is slow in
+    SentencePiece's style only.
+    """
     reference = f"tokenizers {tokenizers_version()}"
     if model_type(files) != "BPE" or not is_sentencepiece(files):
         return None, f"{reference} is the fastest for this tokenizer"
     if size < WORDS_BESIDE_FAST_FROM:
-        return None, f"{reference}; words are cached from {WORDS_BESIDE_FAST_FROM >> 20} MiB of text on"
+        return (
+            None,
+            f"{reference}; words are cached from {WORDS_BESIDE_FAST_FROM >> 20} MiB of text on",
+        )
     reason = objection_to_words(files, literal=literal)
     if reason is None:
         return "words", ""
@@ -264,20 +328,35 @@ def _compare(
         probe_places(engine, fast, locator, sample_texts)
 
 
-def _probe_key(files: TokenizerFiles, texts: Sequence[str], settings: tuple[str, bool, bool]) -> str:
+def _probe_key(
+    files: TokenizerFiles, texts: Sequence[str], settings: tuple[str, bool, bool]
+) -> str:
     """Return a hash of everything that the result of a probe depends on."""
     digest = hashlib.sha256(_world())
-    for part in (files.json_bytes, repr(settings).encode(), *(text.encode() for text in texts)):
+    for part in (
+        files.json_bytes,
+        repr(settings).encode(),
+        *(text.encode() for text in texts),
+    ):
         digest.update(len(part).to_bytes(8, "little") + part)
     return digest.hexdigest()
 
 
 @cache
 def _world() -> bytes:
-    """Return the versions and the code that a probe depends on; the code, because versions stay while it is written."""
+    """Return the versions and the code that a probe depends on; the code, because
+    versions stay while it is written.
+    """
     code = sorted(Path(__file__).parent.rglob("*.py"))
-    facts = [__version__, platform.python_version(), platform.machine(), *map(_installed, _PACKAGES)]
-    return hashlib.sha256("\n".join(facts).encode() + b"".join(path.read_bytes() for path in code)).digest()
+    facts = [
+        __version__,
+        platform.python_version(),
+        platform.machine(),
+        *map(_installed, _PACKAGES),
+    ]
+    return hashlib.sha256(
+        "\n".join(facts).encode() + b"".join(path.read_bytes() for path in code)
+    ).digest()
 
 
 def _installed(package: str) -> str:
@@ -288,13 +367,21 @@ def _installed(package: str) -> str:
         return ""
 
 
-def probe(engine: str, fast: IdEngine, reference: ReferenceEngine, sample_texts: Sequence[str] = ()) -> int:
-    """Compare the backends on adversarial texts and documents; return how many texts were compared.
+def probe(
+    engine: str,
+    fast: IdEngine,
+    reference: ReferenceEngine,
+    sample_texts: Sequence[str] = (),
+) -> int:
+    """Compare the backends on adversarial texts and documents; return how many texts
+    were compared.
 
     Raises:
         EngineMismatchError: The backends differ.
     """
-    texts = _unguarded(reference.files, [*_made_up(reference.files), *_bounded(sample_texts)], engine)
+    texts = _unguarded(
+        reference.files, [*_made_up(reference.files), *_bounded(sample_texts)], engine
+    )
     strings = [str(text) for text in texts]
 
     # Small batches, then one large one: backends may encode these in different ways.
@@ -302,13 +389,18 @@ def probe(engine: str, fast: IdEngine, reference: ReferenceEngine, sample_texts:
     edges = [*range(0, min(len(texts), _APART), FEW), len(texts)]
     for first, last in pairwise(edges):
         rows += fast.encode(text_of_strings(strings[first:last])).rows()
-    for text, ids, expected in zip(strings, rows, reference.encode(texts).rows(), strict=True):
+    for text, ids, expected in zip(
+        strings, rows, reference.encode(texts).rows(), strict=True
+    ):
         require_equal(engine, text, (expected,), (ids,))
     return len(texts)
 
 
-def probe_places(engine: str, fast: IdEngine, locator: Locator, sample_texts: Sequence[str] = ()) -> None:
-    """Compare the places of tokens, in a tenth of the texts of :func:`probe` and in the beginnings of the documents.
+def probe_places(
+    engine: str, fast: IdEngine, locator: Locator, sample_texts: Sequence[str] = ()
+) -> None:
+    """Compare the places of tokens, in a tenth of the texts of :func:`probe` and in the
+    beginnings of the documents.
 
     Raises:
         EngineMismatchError: The backends differ.
@@ -325,10 +417,15 @@ def probe_places(engine: str, fast: IdEngine, locator: Locator, sample_texts: Se
 def _made_up(files: TokenizerFiles) -> list[str]:
     """Return adversarial texts, and texts with added tokens."""
     added = [token["content"] for token in files.added_tokens[:_ADDED_TOKENS]]
-    return [*adversarial_texts(), *(f"a{token}b {token} {token}{token}" for token in added)]
+    return [
+        *adversarial_texts(),
+        *(f"a{token}b {token} {token}{token}" for token in added),
+    ]
 
 
-def _unguarded(files: TokenizerFiles, texts: list[str], engine: str) -> pa.LargeStringArray:
+def _unguarded(
+    files: TokenizerFiles, texts: list[str], engine: str
+) -> pa.LargeStringArray:
     """Return the texts that the backend will see in a build."""
     array = text_of_strings(texts)
     is_free = np.ones(len(texts), np.bool_)
@@ -337,6 +434,8 @@ def _unguarded(files: TokenizerFiles, texts: list[str], engine: str) -> pa.Large
 
 
 def _bounded(texts: Sequence[str], size: int = SAMPLE_BYTES) -> Iterator[str]:
-    """Yield the beginnings of texts, each of a window at least, with `size` characters in total."""
+    """Yield the beginnings of texts, each of a window at least, with `size`
+    characters in total.
+    """
     share = max(WINDOW, size // max(1, len(texts)))
     return islice((text[:share] for text in texts), size // share)

@@ -1,11 +1,15 @@
-"""Constants that the compiled loops share with their callers, which do not import numba."""
+"""Constants that the compiled loops share with their callers, which do not import
+numba.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
 MARK: Final = 0x2581
-"""The code point that a space becomes in SentencePiece's style; it counts as a space where a text holds it."""
+"""The code point that a space becomes in SentencePiece's style; it counts as a space
+where a text holds it.
+"""
 PAIR_WORDS: Final = 1 << 14
 """Number of uint64 words of the set of pairs: 2^20 bits."""
 FILTER_WORDS: Final = 1 << 16

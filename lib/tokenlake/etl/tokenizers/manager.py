@@ -1,7 +1,8 @@
 """Encode texts from Python, and decode the ids of a version.
 
-:class:`TokenizerManager` encodes texts with truncation, special tokens, padding and attention masks.
-:class:`Decoder` decodes ids with the copy of the tokenizer that a version holds.
+:class:`TokenizerManager` encodes texts with truncation, special tokens, padding and
+attention masks. :class:`Decoder` decodes ids with the copy of the tokenizer that a
+version holds.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class LoadedTokenizer:
 
     Attributes:
         files: Files of the tokenizer.
-        config: Default options of :meth:`encode` and :meth:`TokenizerManager.tokenize_batch`.
+        config: Default options of :meth:`encode` and
+            :meth:`TokenizerManager.tokenize_batch`.
     """
 
     def __init__(self, files: TokenizerFiles, config: TokenizerConfig) -> None:
@@ -43,8 +45,11 @@ class LoadedTokenizer:
         self.config = config
         self._encoders: dict[bool, Encoder] = {}
 
-    def encode(self, text: pa.LargeStringArray, config: TokenizerConfig | None = None) -> Ragged:
-        """Return the ids of texts, truncated and surrounded by special tokens, without padding.
+    def encode(
+        self, text: pa.LargeStringArray, config: TokenizerConfig | None = None
+    ) -> Ragged:
+        """Return the ids of texts, truncated and surrounded by special tokens, without
+        padding.
 
         The string of a special token inside a text is plain text.
 
@@ -55,7 +60,8 @@ class LoadedTokenizer:
         Raises:
             ConfigError: `max_length` leaves no room for a token of the text.
             TokenizerError: A text has nulls or is not UTF-8.
-            EngineMismatchError: The fast backend differs from the reference on a sampled text.
+            EngineMismatchError: The fast backend differs from the reference on a
+                sampled text.
         """
         config = config or self.config
         encoder = self._encoder(config.add_special_tokens)
@@ -82,7 +88,8 @@ class LoadedTokenizer:
 
     @property
     def pad_id(self) -> int:
-        """The id that fills rows: the padding token of the tokenizer, or its EOS token if it has no padding token.
+        """The id that fills rows: the padding token of the tokenizer, or its EOS token
+        if it has no padding token.
 
         Raises:
             TokenizerError: The tokenizer has neither.
@@ -99,14 +106,17 @@ class LoadedTokenizer:
         """Whether padding goes before a text.
 
         Args:
-            config: Options; its `padding_side` comes before that of tokenizer_config.json.
+            config: Options; its `padding_side` comes before that of
+                tokenizer_config.json.
         """
         side = config.padding_side or self.files.config.get("padding_side")
         return side == "left"
 
     def _encoder(self, add_special_tokens: bool) -> Encoder:
         if add_special_tokens not in self._encoders:
-            _, encoder = choose_encoder(self.files, add_special_tokens=add_special_tokens)
+            _, encoder = choose_encoder(
+                self.files, add_special_tokens=add_special_tokens
+            )
             self._encoders[add_special_tokens] = encoder
         return self._encoders[add_special_tokens]
 
@@ -115,8 +125,9 @@ class LoadedTokenizer:
 class TokenizerManager:
     """Load tokenizers, each once, and encode texts with them.
 
-    Ids equal those of `tokenizers.Tokenizer.from_file(tokenizer.json)`. A faster backend is used only after it matches
-    the reference. The string of a special token inside a text is plain text, as in a build.
+    Ids equal those of `tokenizers.Tokenizer.from_file(tokenizer.json)`. A faster
+    backend is used only after it matches the reference. The string of a special token
+    inside a text is plain text, as in a build.
 
     Example:
         >>> import tokenlake as tl
@@ -136,8 +147,8 @@ class TokenizerManager:
         """Load a tokenizer, or return one that was loaded before from the same files.
 
         Args:
-            tokenizer: Hub id, directory, tokenizer.json file, :class:`TokenizerConfig`, fast tokenizer of
-                `transformers`, or tokenizer of `tokenizers`.
+            tokenizer: Hub id, directory, tokenizer.json file, :class:`TokenizerConfig`,
+                fast tokenizer of `transformers`, or tokenizer of `tokenizers`.
 
         Raises:
             SourceNotFoundError: The tokenizer does not exist, or cannot be reached.
@@ -167,7 +178,8 @@ class TokenizerManager:
             tokenizer: Tokenizer, as in :meth:`get_tokenizer`.
             text: Text.
             config: Options. Default: those of `tokenizer`.
-            return_tensors: Type of the values: None for a list of ints, "np" for int32 arrays.
+            return_tensors: Type of the values: None for a list of ints, "np" for int32
+                arrays.
 
         Returns:
             ``input_ids`` and, if the options request it, ``attention_mask``.
@@ -175,7 +187,9 @@ class TokenizerManager:
         Raises:
             ConfigError: An argument has a value that is not allowed.
         """
-        batch = self.tokenize_batch(tokenizer, [text], config, return_tensors=return_tensors)
+        batch = self.tokenize_batch(
+            tokenizer, [text], config, return_tensors=return_tensors
+        )
         return {name: rows[0] for name, rows in batch.items()}
 
     def tokenize_batch(
@@ -191,20 +205,26 @@ class TokenizerManager:
         Args:
             tokenizer: Tokenizer, as in :meth:`get_tokenizer`.
             texts: Texts, n of them.
-            config: Options of truncation, padding and special tokens. Default: those of `tokenizer`.
-            return_tensors: Type of the values: None for lists of ints, "np" for int32 arrays. If rows are padded,
-                "np" gives one array of shape (n, longest), otherwise a list of n arrays.
+            config: Options of truncation, padding and special tokens. Default: those of
+                `tokenizer`.
+            return_tensors: Type of the values: None for lists of ints, "np" for int32
+                arrays. If rows are padded, "np" gives one array of shape (n, longest),
+                otherwise a list of n arrays.
 
         Returns:
             ``input_ids`` and, if the options request it, ``attention_mask``.
 
         Raises:
-            ConfigError: An argument has a value that is not allowed, or `max_length` leaves no room for a text.
+            ConfigError: An argument has a value that is not allowed, or `max_length`
+                leaves no room for a text.
             TokenizerError: A text is not valid.
-            EngineMismatchError: The fast backend differs from the reference on a sampled text.
+            EngineMismatchError: The fast backend differs from the reference on a
+                sampled text.
         """
         if return_tensors not in (None, "np"):
-            raise ConfigError(f"return_tensors: got {return_tensors!r}, must be None or 'np'")
+            raise ConfigError(
+                f"return_tensors: got {return_tensors!r}, must be None or 'np'"
+            )
         loaded = self.get_tokenizer(tokenizer)
         config = config or loaded.config
         ids = loaded.encode(column_of_texts(texts), config)
@@ -217,7 +237,9 @@ class TokenizerManager:
         return lists
 
 
-def with_masks(ragged: Ragged, loaded: LoadedTokenizer, config: TokenizerConfig) -> dict[str, Any]:
+def with_masks(
+    ragged: Ragged, loaded: LoadedTokenizer, config: TokenizerConfig
+) -> dict[str, Any]:
     """Pad rows of ids as the options say, and add the attention mask.
 
     Args:
@@ -226,8 +248,9 @@ def with_masks(ragged: Ragged, loaded: LoadedTokenizer, config: TokenizerConfig)
         config: Options.
 
     Returns:
-        ``input_ids`` and, if the options request it, ``attention_mask``. Each is int32[n, width] if rows are padded
-        and none is longer than the width, otherwise a list of n arrays int32.
+        ``input_ids`` and, if the options request it, ``attention_mask``. Each is
+        int32[n, width] if rows are padded and none is longer than the width, otherwise
+        a list of n arrays int32.
     """
     if config.padding in ("longest", "max_length"):
         columns = _padded(ragged, loaded, config)
@@ -242,7 +265,9 @@ def with_masks(ragged: Ragged, loaded: LoadedTokenizer, config: TokenizerConfig)
     return columns
 
 
-def _padded(ragged: Ragged, loaded: LoadedTokenizer, config: TokenizerConfig) -> dict[str, Any]:
+def _padded(
+    ragged: Ragged, loaded: LoadedTokenizer, config: TokenizerConfig
+) -> dict[str, Any]:
     """Pad rows to the width of the options; a longer row keeps its length."""
     longest = int(ragged.lengths.max(initial=0))
     width = longest
@@ -267,24 +292,33 @@ def _padded(ragged: Ragged, loaded: LoadedTokenizer, config: TokenizerConfig) ->
 
 
 def compute_tokenizer_hash(tokenizer: Any) -> str:
-    """Return a hash (sha256, hex) of the files of a tokenizer and of its ids of fixed texts, without its name.
+    """Return a hash (sha256, hex) of the files of a tokenizer and of its ids of fixed
+    texts, without its name.
 
     Args:
-        tokenizer: Tokenizer, as in :meth:`TokenizerManager.get_tokenizer`. An object of `transformers` has other files
-            than the directory that it was loaded from, hence another hash.
+        tokenizer: Tokenizer, as in :meth:`TokenizerManager.get_tokenizer`. An object of
+            `transformers` has other files than the directory that it was loaded from,
+            hence another hash.
 
     Raises:
         SourceNotFoundError: The tokenizer does not exist, or cannot be reached.
         TokenizerError: Its files are not those of a tokenizer.
         MissingExtraError: A package that opens it is not installed.
     """
-    files = tokenizer.files if isinstance(tokenizer, LoadedTokenizer) else files_of(tokenizer)
+    files = (
+        tokenizer.files
+        if isinstance(tokenizer, LoadedTokenizer)
+        else files_of(tokenizer)
+    )
     return hashlib.sha256(canonical_json(identity(describe(files)))).hexdigest()
 
 
 def content_hash(files: TokenizerFiles) -> str:
     """Return a hash of a tokenizer's files."""
-    parts = [f"{name} {hashlib.sha256(data).hexdigest()}" for name, data in files.files.items()]
+    parts = [
+        f"{name} {hashlib.sha256(data).hexdigest()}"
+        for name, data in files.files.items()
+    ]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
@@ -302,8 +336,11 @@ class Decoder:
         self._name = name
 
     @classmethod
-    def of(cls, store: ReadStore, manifest: Manifest, source: str | None = None) -> Self:
-        """Read the tokenizer of a version, or of one of its sources, and verify its hash.
+    def of(
+        cls, store: ReadStore, manifest: Manifest, source: str | None = None
+    ) -> Self:
+        """Read the tokenizer of a version, or of one of its sources, and verify its
+        hash.
 
         Args:
             store: Store of the version.
@@ -320,7 +357,9 @@ class Decoder:
             folder = manifest.tokenizer[source].get("folder", "")
         tokenizers = _tokenizers(manifest, folder)
         if not tokenizers:
-            raise NotFoundError(f"{version} holds no {TOKENIZER}/{TOKENIZER_JSON}; its ids cannot be decoded")
+            raise NotFoundError(
+                f"{version} holds no {TOKENIZER}/{TOKENIZER_JSON}; its ids cannot be decoded"
+            )
         if len(tokenizers) > 1:
             paths = ", ".join(sorted(tokenizers.values()))
             raise ConfigError(
@@ -331,14 +370,18 @@ class Decoder:
 
     @classmethod
     def all_of(
-        cls, store: ReadStore, manifest: Manifest, files: Mapping[str, str] | None = None
+        cls,
+        store: ReadStore,
+        manifest: Manifest,
+        files: Mapping[str, str] | None = None,
     ) -> list[Self]:
         """Read each tokenizer of a version, and verify its hash.
 
         Args:
             store: Store of the version.
             manifest: Manifest of the version.
-            files: Files to read, sha256 -> path. Default: every different tokenizer of the version.
+            files: Files to read, sha256 -> path. Default: every different tokenizer of
+                the version.
         """
         layout = Layout(manifest.dataset, manifest.version)
         if files is None:
@@ -354,15 +397,21 @@ class Decoder:
         return open_backend(self._name, self._json)
 
     def text(self, ids: Iterable[int]) -> str:
-        """Return the text of ids; bytes that are not a whole character become U+FFFD."""
+        """Return the text of ids; bytes that are not a whole character become
+        U+FFFD.
+        """
         return self._tokenizer.decode(list(ids))
 
 
 def _tokenizers(manifest: Manifest, folder: str) -> dict[str, str]:
-    """Return the different tokenizers of a version: sha256 -> the first path of each."""
+    """Return the different tokenizers of a version: sha256 -> the first path of
+    each.
+    """
     paths: dict[str, str] = {}
     # From the last path to the first, so that the first of equal files stays.
     for path, entry in sorted(manifest.other_files.items(), reverse=True):
-        if path.startswith(f"{TOKENIZER}/{folder}") and path.endswith(f"/{TOKENIZER_JSON}"):
+        if path.startswith(f"{TOKENIZER}/{folder}") and path.endswith(
+            f"/{TOKENIZER_JSON}"
+        ):
             paths[entry.sha256] = path
     return paths

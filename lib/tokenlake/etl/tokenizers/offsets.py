@@ -1,16 +1,22 @@
-"""Spans of texts, the bytes of a text that each token holds, and the tokens that a span touches.
+"""Spans of texts, the bytes of a text that each token holds, and the tokens that a span
+touches.
 
-In the forms of the allow-list, and of most tokenizers whose words can be cached, the size of a token in bytes follows
-from its id. Byte-level BPE spells every byte of a text by one character of its alphabet. SentencePiece forms write a
-blank as U+2581, and a byte of a character that the vocabulary lacks as ``<0xE4>``. The blank that they insert before a
-piece of text (the whole text, or a part between two added tokens) holds no byte.
+In the forms of the allow-list, and of most tokenizers whose words can be cached, the
+size of a token in bytes follows from its id. Byte-level BPE spells every byte of a text
+by one character of its alphabet. SentencePiece forms write a blank as U+2581, and a
+byte of a character that the vocabulary lacks as ``<0xE4>``. The blank that they insert
+before a piece of text (the whole text, or a part between two added tokens) holds no
+byte.
 
-1. The sizes of the ids are looked up. Each inserted blank takes one byte off the size of its token.
+1. The sizes of the ids are looked up. Each inserted blank takes one byte off the size
+   of its token.
 2. The cumulative sum of the sizes gives the place of each token.
-3. A row whose sum does not end at the last byte of its text is *odd*. The reference gives its places.
+3. A row whose sum does not end at the last byte of its text is *odd*. The reference
+   gives its places.
 
-For example, the tokens "\u2581Hi", "\u2581you" of "Hi you" have the sizes 3 and 4. The first blank was inserted, so the
-places are 0:2 and 2:6. A text that holds U+2581 itself is odd.
+For example, the tokens "\u2581Hi", "\u2581you" of "Hi you" have the sizes 3 and 4. The
+first blank was inserted, so the places are 0:2 and 2:6. A text that holds U+2581 itself
+is odd.
 """
 
 from __future__ import annotations
@@ -40,9 +46,19 @@ from tokenlake.base.arrays import (
     values,
 )
 from tokenlake.etl.tokenizers.allowlist import BYTE_LEVEL_ALPHABET, BYTE_TOKENS, flat
-from tokenlake.etl.tokenizers.engines import BATCH_BYTES, IdEngine, Placed, ReferenceEngine, require_equal
+from tokenlake.etl.tokenizers.engines import (
+    BATCH_BYTES,
+    IdEngine,
+    Placed,
+    ReferenceEngine,
+    require_equal,
+)
 from tokenlake.etl.tokenizers.files import TokenizerFiles
-from tokenlake.etl.tokenizers.spelling import objection_to_spelling, parting_tokens, prefix_rule
+from tokenlake.etl.tokenizers.spelling import (
+    objection_to_spelling,
+    parting_tokens,
+    prefix_rule,
+)
 
 # Tokens that are located at a time.
 _BLOCK: Final = 1 << 18
@@ -55,7 +71,8 @@ _BLANK: Final = 0x20
 _UNKNOWN: Final = 1 << 29
 # Set in the size of an added token, which ends a piece of text.
 _ADDED: Final = 1 << 30
-# Largest number of pieces of a row that are followed one after the other; a row with more of them is odd.
+# Largest number of pieces of a row that are followed one after the other; a row with
+# more of them is odd.
 _MOST_PIECES: Final = 64
 
 Span = tuple[int, int]
@@ -69,8 +86,8 @@ class Spans:
 
     Attributes:
         offsets: int64[n + 1] from 0; text i has spans ``offsets[i]:offsets[i + 1]``.
-        start: int64[k], first byte of each span, from the beginning of its text. The spans of a text ascend, are
-            disjoint and not empty.
+        start: int64[k], first byte of each span, from the beginning of its text. The
+            spans of a text ascend, are disjoint and not empty.
         stop: int64[k], byte after the last of each span.
     """
 
@@ -85,20 +102,30 @@ class Spans:
     def of(cls, rows: Sequence[Sequence[Span]]) -> Self:
         """Return the spans of texts, a list of (start, stop) for each."""
         pairs = np.array(list(chain.from_iterable(rows)), np.int64).reshape(-1, 2)
-        return cls(offsets_of([len(row) for row in rows]), pairs[:, 0].copy(), pairs[:, 1].copy())
+        return cls(
+            offsets_of([len(row) for row in rows]),
+            pairs[:, 0].copy(),
+            pairs[:, 1].copy(),
+        )
 
     def slice(self, first: int, last: int) -> Self:
         """Return the spans of texts ``first`` to ``last`` (exclusive)."""
         begin = int(self.offsets[first])
         end = int(self.offsets[last])
-        return type(self)(self.offsets[first : last + 1] - begin, self.start[begin:end], self.stop[begin:end])
+        return type(self)(
+            self.offsets[first : last + 1] - begin,
+            self.start[begin:end],
+            self.stop[begin:end],
+        )
 
     def select(self, mask: Bools) -> Self:
         """Return the spans of the texts where `mask` (bool[n]) is true."""
         return self.take(np.flatnonzero(mask))
 
     def take(self, order: Int64) -> Self:
-        """Return the spans of the texts with the given numbers (int64[m]), in their order."""
+        """Return the spans of the texts with the given numbers (int64[m]), in their
+        order.
+        """
         counts = np.diff(self.offsets)[order]
         offsets = offsets_of(counts)
         inside = places(self.offsets[:-1][order], counts)
@@ -147,7 +174,8 @@ class Located:
         ids: int32[total].
         start: int64[total], first byte of each token, in the data of `text`.
         stop: int64[total], byte after the last of each token.
-        ordered: Whether `start` and `stop` are known to ascend. A normalizer may change the order.
+        ordered: Whether `start` and `stop` are known to ascend. A normalizer may change
+            the order.
     """
 
     text: pa.LargeStringArray
@@ -158,7 +186,9 @@ class Located:
     ordered: bool = True
 
     def places(self) -> tuple[Int64, Int64]:
-        """Return where each token begins and ends in its text: int64[total] and int64[total], bytes."""
+        """Return where each token begins and ends in its text: int64[total] and
+        int64[total], bytes.
+        """
         base = np.repeat(string_buffers(self.text)[0][:-1], np.diff(self.offsets))
         start, stop = whole_characters(self.text, self.start, self.stop)
         return start - base, stop - base
@@ -167,7 +197,9 @@ class Located:
         """Return which tokens hold a byte of the spans of the texts: bool[total]."""
         rows = np.repeat(np.arange(len(spans)), np.diff(spans.offsets))
         begins = string_buffers(self.text)[0][rows]
-        start, stop = whole_characters(self.text, spans.start + begins, spans.stop + begins)
+        start, stop = whole_characters(
+            self.text, spans.start + begins, spans.stop + begins
+        )
         widened = Spans(spans.offsets, start, stop)
         return touched(self.start, self.stop, self.offsets, widened, self.ordered)
 
@@ -176,7 +208,8 @@ class Located:
 
         Args:
             rows: Numbers of the rows.
-            placed: Ids of each of these rows, and the first byte and the end of each in its text.
+            placed: Ids of each of these rows, and the first byte and the end of each in
+                its text.
         """
         begins = string_buffers(self.text)[0]
         start = self.start.copy()
@@ -213,7 +246,9 @@ class Locator:
             located = Located(part, offsets, ids, nowhere, nowhere)
             yield located.with_rows(np.arange(len(rows)), rows)
 
-    def by_ids(self, text: pa.LargeStringArray, encoded: Ragged, guarded: Int64) -> Iterator[Located]:
+    def by_ids(
+        self, text: pa.LargeStringArray, encoded: Ragged, guarded: Int64
+    ) -> Iterator[Located]:
         """Locate the tokens of a batch that was encoded.
 
         Args:
@@ -225,17 +260,22 @@ class Locator:
             The batch part by part. Small arrays stay in the cache of the processor.
 
         Raises:
-            EngineMismatchError: The reference gives other ids to a row whose places it has to give.
+            EngineMismatchError: The reference gives other ids to a row whose places it
+                has to give.
         """
         for first, last in blocks(encoded.offsets, _BLOCK):
             begin = int(encoded.offsets[first])
             end = int(encoded.offsets[last])
-            part = Ragged(encoded.ids[begin:end], encoded.offsets[first : last + 1] - begin)
+            part = Ragged(
+                encoded.ids[begin:end], encoded.offsets[first : last + 1] - begin
+            )
             guarded_rows = guarded[(guarded >= first) & (guarded < last)] - first
             yield self._block(text.slice(first, last - first), part, guarded_rows)
 
     def of_texts(self, engine: IdEngine, texts: pa.LargeStringArray) -> list[Placed]:
-        """Encode texts by a backend, each by itself, and locate them as :meth:`by_ids`."""
+        """Encode texts by a backend, each by itself, and locate them as
+        :meth:`by_ids`.
+        """
         placed: list[Placed] = []
         for row in range(len(texts)):
             text = texts.slice(row, 1)
@@ -243,13 +283,21 @@ class Locator:
         return placed
 
     def of_row(self, text: pa.LargeStringArray, encoded: Ragged, row: int) -> Placed:
-        """Return the ids of a row of a batch, and where each begins and ends in its text (bytes)."""
-        ids = Ragged.taken(encoded.ids, encoded.offsets[row : row + 1], encoded.offsets[row + 1 : row + 2])
+        """Return the ids of a row of a batch, and where each begins and ends in its
+        text (bytes).
+        """
+        ids = Ragged.taken(
+            encoded.ids,
+            encoded.offsets[row : row + 1],
+            encoded.offsets[row + 1 : row + 2],
+        )
         located = self._block(text.slice(row, 1), ids, np.empty(0, np.int64))
         start, stop = located.places()
         return ids.ids, start, stop
 
-    def _block(self, text: pa.LargeStringArray, encoded: Ragged, guarded: Int64) -> Located:
+    def _block(
+        self, text: pa.LargeStringArray, encoded: Ragged, guarded: Int64
+    ) -> Located:
         """Locate the tokens of a part of a batch."""
         ids = encoded.ids
         offsets = encoded.offsets
@@ -273,7 +321,9 @@ class Locator:
         for number, row in enumerate(odd.tolist()):
             expected_ids = placed[number][0]
             row_ids = ids[offsets[row] : offsets[row + 1]]
-            require_equal(self._engine, str(odd_texts[number]), (expected_ids,), (row_ids,))
+            require_equal(
+                self._engine, str(odd_texts[number]), (expected_ids,), (row_ids,)
+            )
         return located.with_rows(odd, placed)
 
 
@@ -311,18 +361,25 @@ class TokenSizes:
         self._table = table
         self._has_added = bool(added)
 
-        # The pieces of text that get a blank: "never" any, "every" one, the "first", those without one ("missing").
+        # The pieces of text that get a blank: "never" any, "every" one, the "first",
+        # those without one ("missing").
         self._blanks = prefix_rule(files)
-        self._composes = flat(spec.get("normalizer"), "normalizers") == [{"type": "NFC"}]
+        self._composes = flat(spec.get("normalizer"), "normalizers") == [
+            {"type": "NFC"}
+        ]
 
     @classmethod
     def of(cls, files: TokenizerFiles, *, literal: bool) -> TokenSizes | None:
-        """Return the sizes of a tokenizer, or None if they do not follow from the ids."""
+        """Return the sizes of a tokenizer, or None if they do not follow from the
+        ids.
+        """
         if objection_to_spelling(files, literal=literal) is not None:
             return None
         return cls(files, literal=literal)
 
-    def places(self, text: pa.LargeStringArray, offsets: Int64, ids: Int32) -> tuple[Int64, Int64, Int64]:
+    def places(
+        self, text: pa.LargeStringArray, offsets: Int64, ids: Int32
+    ) -> tuple[Int64, Int64, Int64]:
         """Return the places of the tokens of a batch.
 
         Args:
@@ -331,8 +388,9 @@ class TokenSizes:
             ids: int32[total].
 
         Returns:
-            First byte and end of each token, int64[total] each, in the data of `text`; and the odd rows, int64[k],
-            ascending, whose places do not follow from the ids.
+            First byte and end of each token, int64[total] each, in the data of `text`;
+            and the odd rows, int64[k], ascending, whose places do not follow from the
+            ids.
         """
         starts, data = string_buffers(text)
         odd = self._unsure(text)
@@ -358,7 +416,8 @@ class TokenSizes:
         np.cumsum(sizes, out=edges[1:])
         edges += starts[0]
 
-        # 3. Rows whose sum is not the size of their text. The rows after them are shifted to their texts.
+        # 3. Rows whose sum is not the size of their text. The rows after them are
+        #    shifted to their texts.
         wrong = np.flatnonzero(np.diff(edges[offsets]) != np.diff(starts))
         odd = np.union1d(odd, wrong) if odd.size else wrong
         if not odd.size:
@@ -367,7 +426,9 @@ class TokenSizes:
         return edges[:-1] + shift, edges[1:] + shift, odd
 
     def _pieces(self, offsets: Int64, sizes: Int32) -> Int64:
-        """Return the tokens that begin a piece of text: int64[k], some of them twice."""
+        """Return the tokens that begin a piece of text: int64[k], some of them
+        twice.
+        """
         begins = offsets[:-1][np.diff(offsets) > 0]
         if not self._has_added:
             return begins
@@ -376,13 +437,16 @@ class TokenSizes:
         return begins[sizes[begins] < _ADDED]
 
     def _follow(self, text: pa.LargeStringArray, offsets: Int64, sizes: Int32) -> Int64:
-        """Subtract inserted blanks from `sizes`, for a tokenizer that inserts one unless a piece begins with a blank.
+        """Subtract inserted blanks from `sizes`, for a tokenizer that inserts one
+        unless a piece begins with a blank.
 
-        The text at the place of a piece decides. The place depends on the blanks that were inserted before the earlier
-        pieces of the row, so the first pieces of all rows are looked at first, then the second ones, and so on.
+        The text at the place of a piece decides. The place depends on the blanks that
+        were inserted before the earlier pieces of the row, so the first pieces of all
+        rows are looked at first, then the second ones, and so on.
 
         Returns:
-            The rows that have more than :data:`_MOST_PIECES` pieces: int64[k], ascending.
+            The rows that have more than :data:`_MOST_PIECES` pieces: int64[k],
+            ascending.
         """
         starts, data = string_buffers(text)
         first_tokens = np.unique(self._pieces(offsets, sizes))
@@ -390,7 +454,9 @@ class TokenSizes:
         # Number of each piece in its row.
         ranks = np.arange(len(rows)) - np.searchsorted(rows, rows)
         # Place of each piece if no blank was inserted in its row.
-        sums = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes & (_ADDED - 1), dtype=np.int64)])
+        sums = np.concatenate(
+            [np.zeros(1, np.int64), np.cumsum(sizes & (_ADDED - 1), dtype=np.int64)]
+        )
         piece_places = starts[rows] + sums[first_tokens] - sums[offsets[rows]]
         inserted_in_row = np.zeros(len(offsets), np.int64)
         for rank in range(min(_MOST_PIECES, int(ranks.max(initial=-1)) + 1)):
@@ -409,15 +475,21 @@ class TokenSizes:
             return np.flatnonzero(values(pc.match_substring(text, _MARK)))
         if not self._composes:
             return np.empty(0, np.int64)
-        # NFC changes the bytes of a text. Python's tables may be newer than those of the reference, which makes a
-        # difference for guarded rows only.
+        # NFC changes the bytes of a text. Python's tables may be newer than those of
+        # the reference, which makes a difference for guarded rows only.
         non_ascii = np.flatnonzero(~values(pc.string_is_ascii(text)))
         texts = cast("list[str]", taken(text, non_ascii).to_pylist())
-        return non_ascii[[not unicodedata.is_normalized("NFC", value) for value in texts]]
+        return non_ascii[
+            [not unicodedata.is_normalized("NFC", value) for value in texts]
+        ]
 
 
-def whole_characters(text: pa.LargeStringArray, start: Int64, stop: Int64) -> tuple[Int64, Int64]:
-    """Widen spans ``start:stop`` (int64[k], bytes in the data of `text`) to whole characters."""
+def whole_characters(
+    text: pa.LargeStringArray, start: Int64, stop: Int64
+) -> tuple[Int64, Int64]:
+    """Widen spans ``start:stop`` (int64[k], bytes in the data of `text`) to whole
+    characters.
+    """
     starts, data = string_buffers(text)
     if is_ascii(text):
         return start, stop
@@ -425,7 +497,9 @@ def whole_characters(text: pa.LargeStringArray, start: Int64, stop: Int64) -> tu
 
 
 def _moved(place: Int64, data: npt.NDArray[np.uint8], step: int) -> Int64:
-    """Return places, of which those inside a character are moved byte by byte to its border."""
+    """Return places, of which those inside a character are moved byte by byte to its
+    border.
+    """
     place = place.copy()
     inside = np.flatnonzero(data.take(place, mode="clip") & 0xC0 == _CONTINUES)
     for _ in range(_LONGEST):
@@ -435,7 +509,9 @@ def _moved(place: Int64, data: npt.NDArray[np.uint8], step: int) -> Int64:
     return place
 
 
-def touched(start: Int64, stop: Int64, offsets: Int64, spans: Spans, ordered: bool = False) -> Bools:
+def touched(
+    start: Int64, stop: Int64, offsets: Int64, spans: Spans, ordered: bool = False
+) -> Bools:
     """Return which tokens hold a byte of a span, for texts laid end to end.
 
     Args:
@@ -446,8 +522,8 @@ def touched(start: Int64, stop: Int64, offsets: Int64, spans: Spans, ordered: bo
         ordered: Whether `start` and `stop` are known to ascend.
 
     Returns:
-        bool[total]. A token that holds no byte (a blank that the tokenizer inserts) belongs to the byte after it, as if
-        the blank were a part of the next token.
+        bool[total]. A token that holds no byte (a blank that the tokenizer inserts)
+        belongs to the byte after it, as if the blank were a part of the next token.
     """
     if not ordered and (np.any(start[1:] < start[:-1]) or np.any(stop[1:] < stop[:-1])):
         return _touched_in_disorder(start, stop, offsets, spans)
@@ -459,19 +535,28 @@ def touched(start: Int64, stop: Int64, offsets: Int64, spans: Spans, ordered: bo
     back = np.flatnonzero(begin)
     while len(back):
         before = begin[back] - 1
-        back = back[(start[before] == stop[before]) & (start[before] == spans.start[back])]
+        back = back[
+            (start[before] == stop[before]) & (start[before] == spans.start[back])
+        ]
         begin[back] -= 1
         back = back[begin[back] > 0]
 
-    # 3. The union of these intervals, whose borders ascend; they may overlap and be empty.
-    begin = np.maximum(begin, np.concatenate([np.zeros(1, np.int64), np.maximum.accumulate(end)[:-1]]))
+    # 3. The union of these intervals, whose borders ascend; they may overlap and be
+    #    empty.
+    begin = np.maximum(
+        begin, np.concatenate([np.zeros(1, np.int64), np.maximum.accumulate(end)[:-1]])
+    )
     edges = np.stack([begin, np.maximum(begin, end)], 1).ravel()
     edges = np.concatenate([np.zeros(1, np.int64), edges, np.array([len(start)])])
     return np.repeat(np.arange(len(edges) - 1) % 2 == 1, np.diff(edges))
 
 
-def _touched_in_disorder(start: Int64, stop: Int64, offsets: Int64, spans: Spans) -> Bools:
-    """Return the result of :func:`touched`, span by span: a normalizer may have changed the order."""
+def _touched_in_disorder(
+    start: Int64, stop: Int64, offsets: Int64, spans: Spans
+) -> Bools:
+    """Return the result of :func:`touched`, span by span: a normalizer may have
+    changed the order.
+    """
     mask = np.zeros(len(start), np.bool_)
     for row, (first, last) in enumerate(pairwise(offsets.tolist())):
         begins = start[first:last]

@@ -1,7 +1,9 @@
-"""Compiled loops of the segment cache: cutting a text, looking its segments up, merging new ones, writing the ids.
+"""Compiled loops of the segment cache: cutting a text, looking its segments up, merging
+new ones, writing the ids.
 
-numba compiles them once for each machine and keeps the result on disk. Arrays are the caller's; nothing is allocated
-here. See :mod:`tokenlake.etl.tokenizers.segments` for what they are parts of, and why the result is exact.
+numba compiles them once for each machine and keeps the result on disk. Arrays are the
+caller's; nothing is allocated here. See :mod:`tokenlake.etl.tokenizers.segments` for
+what they are parts of, and why the result is exact.
 
 A table of segments is uint64[capacity, 4], open addressing with linear probing:
 
@@ -39,11 +41,15 @@ _NO_RANK = np.int64(1) << 62
 
 
 def _loading(_context: Any, array: Any, place: Any) -> Any:
-    """Read eight bytes from any place of a uint8 array, the first of them lowest; the array must reach so far."""
+    """Read eight bytes from any place of a uint8 array, the first of them lowest;
+    the array must reach so far.
+    """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, args[0]).data
-        wide = builder.bitcast(builder.gep(data, [args[1]]), ir.IntType(64).as_pointer())
+        wide = builder.bitcast(
+            builder.gep(data, [args[1]]), ir.IntType(64).as_pointer()
+        )
         return builder.load(wide, align=1)
 
     return types.uint64(array, types.intp), codegen
@@ -67,16 +73,26 @@ def add_pairs(bits: Any, first: Any, second: Any) -> None:
 
 @njit(cache=True, inline="always")
 def code_point(data: Any, i: Any, mark: Any) -> Any:
-    """Return the code point that begins at byte i of valid UTF-8, a space for `mark`, and how many bytes it has."""
+    """Return the code point that begins at byte i of valid UTF-8, a space for
+    `mark`, and how many bytes it has.
+    """
     c = np.int64(data[i])
     if c < _ASCII:
         return c, 1
     if c < 0xE0:
         return (c & 0x1F) << 6 | (np.int64(data[i + 1]) & 0x3F), 2
     if c < 0xF0:
-        c = (c & 0x0F) << 12 | (np.int64(data[i + 1]) & 0x3F) << 6 | (np.int64(data[i + 2]) & 0x3F)
+        c = (
+            (c & 0x0F) << 12
+            | (np.int64(data[i + 1]) & 0x3F) << 6
+            | (np.int64(data[i + 2]) & 0x3F)
+        )
         return (_SPACE if c == mark else c), 3
-    c = (c & 7) << 18 | (np.int64(data[i + 1]) & 0x3F) << 12 | (np.int64(data[i + 2]) & 0x3F) << 6
+    c = (
+        (c & 7) << 18
+        | (np.int64(data[i + 1]) & 0x3F) << 12
+        | (np.int64(data[i + 2]) & 0x3F) << 6
+    )
     return c | (np.int64(data[i + 3]) & 0x3F), 4
 
 
@@ -86,7 +102,10 @@ def _joined(ascii_pairs: Any, bits: Any, spaced: Any, c: Any, d: Any) -> Any:
     if (c | d) < _ASCII:
         return ascii_pairs[c << 7 | d] != 0
     bit = _bit(c, d)
-    return not (d == _SPACE and spaced[c] != 0) and ((bits[bit >> _WORD] >> (bit & _WITHIN)) & ONE) != 0
+    return (
+        not (d == _SPACE and spaced[c] != 0)
+        and ((bits[bit >> _WORD] >> (bit & _WITHIN)) & ONE) != 0
+    )
 
 
 @njit(cache=True)
@@ -101,13 +120,15 @@ def find_tokens(
     rows: Any,
     which: Any,
 ) -> Any:
-    """Find tokens, none of which overlaps another one, in texts; return how many there are.
+    """Find tokens, none of which overlaps another one, in texts; return how many there
+    are.
 
     Args:
         begins, stops: int64[n], where the texts lie in `data`.
         tokens, edges: uint8[total], int64[k + 1], the tokens end to end.
         firsts: uint8[256], 1 for the bytes that they begin with.
-        places, rows, which: int64, with room for all of them: where each is in `data`, its text, the token's number.
+        places, rows, which: int64, with room for all of them: where each is in `data`,
+            its text, the token's number.
     """
     n = 0
     for row in range(len(begins)):
@@ -117,7 +138,9 @@ def find_tokens(
                 for token in range(len(edges) - 1):
                     first, size = edges[token], edges[token + 1] - edges[token]
                     k = 0
-                    while k < size and i + k < stop and data[i + k] == tokens[first + k]:
+                    while (
+                        k < size and i + k < stop and data[i + k] == tokens[first + k]
+                    ):
                         k += 1
                     if k == size:
                         places[n], rows[n], which[n] = i, row, token
@@ -130,15 +153,25 @@ def find_tokens(
 
 @njit(cache=True)
 def lay_out(
-    data: Any, begins: Any, stops: Any, led: Any, once: Any, mark: Any, laid: Any, starts: Any
+    data: Any,
+    begins: Any,
+    stops: Any,
+    led: Any,
+    once: Any,
+    mark: Any,
+    laid: Any,
+    starts: Any,
 ) -> Any:
-    """Copy texts to `laid` end to end, those of `led` that are not empty behind a space; return the size.
+    """Copy texts to `laid` end to end, those of `led` that are not empty behind a
+    space; return the size.
 
     Args:
         begins, stops: int64[n], where the texts lie in `data`.
-        led: uint8[n], 1 for those before which a space is put; with `once` only where they begin with none.
+        led: uint8[n], 1 for those before which a space is put; with `once` only where
+            they begin with none.
         mark: the code point that counts as a space, -1 for none.
-        starts: int64[n + 1], gets where each begins in `laid`, and where the last one ends.
+        starts: int64[n + 1], gets where each begins in `laid`, and where the last one
+            ends.
     """
     end = 0
     for row in range(len(begins)):
@@ -167,15 +200,20 @@ def cut(
     cuts: Any,
     ends: Any,
 ) -> Any:
-    """Cut texts into segments, from byte `begin` of text `row` on, until `size` bytes or all texts are done.
+    """Cut texts into segments, from byte `begin` of text `row` on, until `size` bytes
+    or all texts are done.
 
     Args:
         data, starts: from :func:`lay_out`.
-        ascii_pairs: uint8[128 * 128], `bits`: the pairs of code points that tokens hold.
-        spaced: uint8[0x110000], 1 for each code point (none of ASCII) behind which a space begins a segment.
+        ascii_pairs: uint8[128 * 128], `bits`: the pairs of code points that tokens
+            hold.
+        spaced: uint8[0x110000], 1 for each code point (none of ASCII) behind which a
+            space begins a segment.
         mark: the code point that counts as a space, -1 for none.
-        cuts: int32[size + 2]; gets where segments begin, from `begin` on, and where the last one ends.
-        ends: int32[n]; gets for each text that was finished how many segments there were until its end.
+        cuts: int32[size + 2]; gets where segments begin, from `begin` on, and where the
+            last one ends.
+        ends: int32[n]; gets for each text that was finished how many segments there
+            were until its end.
 
     Returns:
         The first text that is not finished, where to go on, and the number of segments.
@@ -194,7 +232,8 @@ def cut(
             while i < bound:
                 d = np.int64(data[i])
                 if (c | d) < _ASCII:
-                    # No branch, for nobody can foresee where the cuts are; what is written in vain is written over.
+                    # No branch, for nobody can foresee where the cuts are; what is
+                    # written in vain is written over.
                     cuts[n] = i - begin
                     n += 1 - np.int64(ascii_pairs[c << 7 | d])
                     i += 1
@@ -258,9 +297,18 @@ def equal(keys: Any, one: Any, data: Any, other: Any, size: Any) -> Any:
 
 @njit(cache=True)
 def look_up(
-    data: Any, begin: Any, cuts: Any, n: Any, table: Any, keys: Any, used: Any, slots: Any, new: Any
+    data: Any,
+    begin: Any,
+    cuts: Any,
+    n: Any,
+    table: Any,
+    keys: Any,
+    used: Any,
+    slots: Any,
+    new: Any,
 ) -> Any:
-    """Find the slots of segments; put new ones into the table, their bytes behind the `used` of `keys`.
+    """Find the slots of segments; put new ones into the table, their bytes behind the
+    `used` of `keys`.
 
     Args:
         data, begin, cuts, n: from :func:`cut`.
@@ -289,7 +337,9 @@ def look_up(
             if (
                 table[at, 0] == key
                 and (about & LOW) == np.uint64(size)
-                and (size <= 8 or equal(keys, np.int64(table[at, 2]), data, start, size))
+                and (
+                    size <= 8 or equal(keys, np.int64(table[at, 2]), data, start, size)
+                )
             ):
                 break
             at = (at + 1) & mask
@@ -303,7 +353,9 @@ def move(old: Any, table: Any, keys: Any) -> None:
     mask = len(table) - 1
     for slot in range(len(old)):
         if old[slot, 1] != 0:
-            _, hashed = hash_of(keys, np.int64(old[slot, 2]), np.int64(old[slot, 1] & LOW))
+            _, hashed = hash_of(
+                keys, np.int64(old[slot, 2]), np.int64(old[slot, 1] & LOW)
+            )
             at = np.int64(hashed & np.uint64(mask))
             while table[at, 1] != 0:
                 at = (at + 1) & mask
@@ -312,7 +364,9 @@ def move(old: Any, table: Any, keys: Any) -> None:
 
 @njit(cache=True, inline="always")
 def _merge_slot(merges: Any, left: Any, right: Any) -> Any:
-    """Return the slot of a pair of ids in a table of merges, or of where it would be."""
+    """Return the slot of a pair of ids in a table of merges, or of where it would
+    be.
+    """
     key = np.uint64(left) << HALF | np.uint64(right)
     mask = np.uint64(len(merges) - 1)
     at = ((key * MIX) >> HALF) & mask
@@ -323,7 +377,9 @@ def _merge_slot(merges: Any, left: Any, right: Any) -> Any:
 
 @njit(cache=True)
 def add_merges(merges: Any, left: Any, right: Any, made: Any) -> None:
-    """Put merges (int32[n] each), the first of which comes first, into a table: uint64[capacity, 2], empty."""
+    """Put merges (int32[n] each), the first of which comes first, into a table:
+    uint64[capacity, 2], empty.
+    """
     for rank in range(len(left)):
         at = _merge_slot(merges, left[rank], right[rank])
         merges[at, 0] = np.uint64(left[rank]) << HALF | np.uint64(right[rank])
@@ -332,17 +388,23 @@ def add_merges(merges: Any, left: Any, right: Any, made: Any) -> None:
 
 @njit(cache=True, inline="always")
 def _rank(merges: Any, left: Any, right: Any) -> Any:
-    """Return the rank and the result of merging two ids, as one number that orders them; none: the largest."""
+    """Return the rank and the result of merging two ids, as one number that orders
+    them; none: the largest.
+    """
     about = merges[_merge_slot(merges, left, right), 1]
     return _NO_RANK if about == 0 else np.int64(about)
 
 
 @njit(cache=True)
-def write_characters(data: Any, start: Any, stop: Any, points: Any, byte_ids: Any, ids: Any, at: Any) -> Any:
-    """Write the ids of characters to `ids` from `at` on, or of the bytes of those that have none; return their number.
+def write_characters(
+    data: Any, start: Any, stop: Any, points: Any, byte_ids: Any, ids: Any, at: Any
+) -> Any:
+    """Write the ids of characters to `ids` from `at` on, or of the bytes of those that
+    have none; return their number.
 
     Args:
-        points: int32[0x110000], the id of each code point, -1 for those that become the ids of their bytes.
+        points: int32[0x110000], the id of each code point, -1 for those that become the
+            ids of their bytes.
         byte_ids: int32[256].
     """
     count = 0
@@ -362,14 +424,25 @@ def write_characters(data: Any, start: Any, stop: Any, points: Any, byte_ids: An
 
 @njit(cache=True)
 def merge(
-    data: Any, start: Any, stop: Any, points: Any, byte_ids: Any, merges: Any, ids: Any, at: Any, ranks: Any
+    data: Any,
+    start: Any,
+    stop: Any,
+    points: Any,
+    byte_ids: Any,
+    merges: Any,
+    ids: Any,
+    at: Any,
+    ranks: Any,
 ) -> Any:
-    """Write the ids of a segment to `ids` from `at` on and return their number: byte pair encoding as it is defined.
+    """Write the ids of a segment to `ids` from `at` on and return their number: byte
+    pair encoding as it is defined.
 
-    Of all neighbours the pair with the lowest rank is merged, the leftmost of several, until none can be.
+    Of all neighbours the pair with the lowest rank is merged, the leftmost of several,
+    until none can be.
 
     Args:
-        points: int32[0x110000], the id of each code point, -1 for those that become the ids of their bytes.
+        points: int32[0x110000], the id of each code point, -1 for those that become the
+            ids of their bytes.
         byte_ids: int32[256].
         ranks: int64[k], room for as many as there are bytes.
     """
@@ -407,7 +480,8 @@ def merge_new(
     merges: Any,
     ranks: Any,
 ) -> Any:
-    """Give new segments of at most `len(ranks)` bytes their ids; return how much of `kept` is used now.
+    """Give new segments of at most `len(ranks)` bytes their ids; return how much of
+    `kept` is used now.
 
     `kept` must have room for as many ids as the segments have bytes.
     """
@@ -416,14 +490,18 @@ def merge_new(
         if size > len(ranks):
             continue
         start = np.int64(table[slot, 2])
-        n = merge(keys, start, start + size, points, byte_ids, merges, kept, used, ranks)
+        n = merge(
+            keys, start, start + size, points, byte_ids, merges, kept, used, ranks
+        )
         used = put(table, slot, kept, used, n)
     return used
 
 
 @njit(cache=True, inline="always")
 def put(table: Any, slot: Any, kept: Any, used: Any, n: Any) -> Any:
-    """Note that the ids of a segment are the n in `kept` behind the `used`; return how much is used now."""
+    """Note that the ids of a segment are the n in `kept` behind the `used`; return
+    how much is used now.
+    """
     table[slot, 1] = (table[slot, 1] & LOW) | np.uint64(n) << HALF
     if n > 2:
         table[slot, 3] = np.uint64(used)
@@ -434,8 +512,12 @@ def put(table: Any, slot: Any, kept: Any, used: Any, n: Any) -> Any:
 
 
 @njit(cache=True)
-def put_given(table: Any, slots: Any, offsets: Any, ids: Any, kept: Any, used: Any) -> Any:
-    """Give segments ids that were found elsewhere (int64[n + 1], int32[total]); return how much of `kept` is used."""
+def put_given(
+    table: Any, slots: Any, offsets: Any, ids: Any, kept: Any, used: Any
+) -> Any:
+    """Give segments ids that were found elsewhere (int64[n + 1], int32[total]);
+    return how much of `kept` is used.
+    """
     for k in range(len(slots)):
         n = offsets[k + 1] - offsets[k]
         kept[used : used + n] = ids[offsets[k] : offsets[k + 1]]
@@ -454,12 +536,21 @@ def count_ids(table: Any, slots: Any, n: Any) -> Any:
 
 @njit(cache=True)
 def write(
-    table: Any, slots: Any, n: Any, kept: Any, ids: Any, at: Any, row: Any, done: Any, ends: Any, offsets: Any
+    table: Any,
+    slots: Any,
+    n: Any,
+    kept: Any,
+    ids: Any,
+    at: Any,
+    row: Any,
+    done: Any,
+    ends: Any,
+    offsets: Any,
 ) -> Any:
     """Write the ids of segments to `ids` from `at` on; return where they end.
 
-    `offsets` (int64[texts + 1]) gets where the ids of the texts ``row`` to ``done`` (exclusive) end. There must be room
-    for two ids more than there are.
+    `offsets` (int64[texts + 1]) gets where the ids of the texts ``row`` to ``done``
+    (exclusive) end. There must be room for two ids more than there are.
     """
     for k in range(n):
         while row < done and ends[row] == k:

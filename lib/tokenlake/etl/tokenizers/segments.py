@@ -1,29 +1,37 @@
-"""The segment cache: tokenizers whose texts can be cut where nothing changes, at the speed of looking words up.
+"""The segment cache: tokenizers whose texts can be cut where nothing changes, at the
+speed of looking words up.
 
-**Byte pair encoding in SentencePiece's style** (Llama 1 and 2, Mistral, Gemma, Phi-3, TinyLlama) has no pre-tokenizer:
-by definition the whole text is one word, in which neighbours are merged, the pair of the lowest rank first. Yet where
-no token of the vocabulary holds two neighbouring characters side by side, no merge joins them. A merge that joined what
-lies left of the cut with what lies right of it would make a token that holds both. So all merges happen on one side of
-the cut; those of one side neither enable nor prevent those of the other, and in each of them the order of ranks is the
-order of the whole. Hence the ids of the whole are the ids of the parts, end to end. (A character that the vocabulary
-lacks becomes the tokens of its bytes, with which nothing merges: there is a cut on both of its sides.)
+**Byte pair encoding in SentencePiece's style** (Llama 1 and 2, Mistral, Gemma, Phi-3,
+TinyLlama) has no pre-tokenizer: by definition the whole text is one word, in which
+neighbours are merged, the pair of the lowest rank first. Yet where no token of the
+vocabulary holds two neighbouring characters side by side, no merge joins them. A merge
+that joined what lies left of the cut with what lies right of it would make a token that
+holds both. So all merges happen on one side of the cut; those of one side neither
+enable nor prevent those of the other, and in each of them the order of ranks is the
+order of the whole. Hence the ids of the whole are the ids of the parts, end to end. (A
+character that the vocabulary lacks becomes the tokens of its bytes, with which nothing
+merges: there is a cut on both of its sides.)
 
-**WordPiece and Unigram** (BERT, ELECTRA; T5, XLM-R, ALBERT) make the ids of every word by itself. So a text can be cut
-where a word ends whatever lies around, if normalizing does not reach over the cut. BERT's normalizer changes each
-character, or a letter and its marks, and its words end at white space and at every sign: cuts are between two ASCII
-characters of which one is a space or a sign, and none is a control character, which is dropped. With Unigram a cut is
-before the space, or what normalizing makes one, that follows a letter, digit or sign which normalizing keeps: all white
-space that comes together is on one side, with the marks on it, and what follows begins with a space, as if one had been
-put before it.
+**WordPiece and Unigram** (BERT, ELECTRA; T5, XLM-R, ALBERT) make the ids of every word
+by itself. So a text can be cut where a word ends whatever lies around, if normalizing
+does not reach over the cut. BERT's normalizer changes each character, or a letter and
+its marks, and its words end at white space and at every sign: cuts are between two
+ASCII characters of which one is a space or a sign, and none is a control character,
+which is dropped. With Unigram a cut is before the space, or what normalizing makes one,
+that follows a letter, digit or sign which normalizing keeps: all white space that comes
+together is on one side, with the marks on it, and what follows begins with a space, as
+if one had been put before it.
 
-Such segments are short, and nearly all of them were met before: 1% are distinct. So ids are looked up by bytes in a
-table, and made once for each distinct segment: merged, searched (Unigram's words of plain ASCII) or asked of the
-reference. Pairs of ASCII are looked up in a table of 128 x 128; others in a set of hashes, in which a collision only
+Such segments are short, and nearly all of them were met before: 1% are distinct. So ids
+are looked up by bytes in a table, and made once for each distinct segment: merged,
+searched (Unigram's words of plain ASCII) or asked of the reference. Pairs of ASCII are
+looked up in a table of 128 x 128; others in a set of hashes, in which a collision only
 costs a cut.
 
-SentencePiece's spaces become U+2581; one may be put before a text, which byte pair encoding does before it is cut.
-An added token parts a text into pieces, each of which `tokenizers` takes for itself, and so does this. Segments of more
-than :data:`LONGEST` bytes go to another backend.
+SentencePiece's spaces become U+2581; one may be put before a text, which byte pair
+encoding does before it is cut. An added token parts a text into pieces, each of which
+`tokenizers` takes for itself, and so does this. Segments of more than :data:`LONGEST`
+bytes go to another backend.
 """
 
 from __future__ import annotations
@@ -39,7 +47,15 @@ import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
-from tokenlake.base.arrays import Bools, Int32, Int64, Ragged, offsets_of, string_buffers, text_over
+from tokenlake.base.arrays import (
+    Bools,
+    Int32,
+    Int64,
+    Ragged,
+    offsets_of,
+    string_buffers,
+    text_over,
+)
 from tokenlake.errors import MissingExtraError, TokenizerError
 from tokenlake.etl.tokenizers.allowlist import flat, model_type
 from tokenlake.etl.tokenizers.engines import GigatokenEngine, ReferenceEngine
@@ -48,9 +64,13 @@ from tokenlake.etl.tokenizers.kernel_constants import MARK, PAIR_WORDS
 from tokenlake.runtime.tokenizer_guard.generation import OLDER, exports_parts
 
 LONGEST: Final = 1024
-"""Bytes of the longest segment that is merged here: the time grows with the square of the length."""
+"""Bytes of the longest segment that is merged here: the time grows with the square
+of the length.
+"""
 BLOCK_BYTES: Final = 1 << 19
-"""Bytes of text that are cut, looked up and written while they are in the processor's cache."""
+"""Bytes of text that are cut, looked up and written while they are in the
+processor's cache.
+"""
 # Slots of a new table and of the largest one, 32 bytes each.
 _SMALL: Final = 1 << 16
 _LARGE: Final = 1 << 20
@@ -59,7 +79,8 @@ _MOST_KEYS: Final = 1 << 26
 _SPACE: Final = " "
 _MARK: Final = "\u2581"
 _POINTS: Final = 0x110000
-# The scripts that are written with spaces. U+0D4E is the one letter among them that belongs to the letter behind it.
+# The scripts that are written with spaces. U+0D4E is the one letter among them that
+# belongs to the letter behind it.
 _ALPHABETS: Final = 0x2000
 _HANGUL: Final = range(0xAC00, 0xD7A4)
 _PREPENDED: Final = 0x0D4E
@@ -76,12 +97,16 @@ class SegmentEngine:
     """The segment cache of one tokenizer.json.
 
     Args:
-        files: Tokenizer of the allow-list, of SentencePiece's style, WordPiece or Unigram.
-        literal: Whether special added tokens are left out, so that their strings are plain text.
+        files: Tokenizer of the allow-list, of SentencePiece's style, WordPiece or
+            Unigram.
+        literal: Whether special added tokens are left out, so that their strings are
+            plain text.
 
     Raises:
-        MissingExtraError: numba is not installed, or has no folder for what it compiles.
-        TokenizerError: It is WordPiece or Unigram, and the installed `tokenizers` does not export parts.
+        MissingExtraError: numba is not installed, or has no folder for what it
+            compiles.
+        TokenizerError: It is WordPiece or Unigram, and the installed `tokenizers` does
+            not export parts.
     """
 
     def __init__(self, files: TokenizerFiles, *, literal: bool = True) -> None:
@@ -130,17 +155,22 @@ class SegmentEngine:
         # 1. Find the added tokens: the place, the row and the number of each.
         if not len(self._added_ids):
             return self._encoded(data, begins, stops, np.arange(len(text)))
-        room = int(offsets[-1] - offsets[0]) // int(np.diff(self._added_edges).min()) + 1
+        room = (
+            int(offsets[-1] - offsets[0]) // int(np.diff(self._added_edges).min()) + 1
+        )
         token_places, rows, numbers = np.empty((3, room), np.int64)
         tokens = (self._added, self._added_edges, self._firsts)
-        count = self._run.find_tokens(data, begins, stops, *tokens, token_places, rows, numbers)
+        count = self._run.find_tokens(
+            data, begins, stops, *tokens, token_places, rows, numbers
+        )
         if count == 0:
             return self._encoded(data, begins, stops, np.arange(len(text)))
         token_places = token_places[:count]
         rows = rows[:count]
         numbers = numbers[:count]
 
-        # 2. A text with k added tokens is k + 1 pieces. Both borders ascend, so sorting pairs them.
+        # 2. A text with k added tokens is k + 1 pieces. Both borders ascend, so sorting
+        #    pairs them.
         token_ends = token_places + np.diff(self._added_edges)[numbers]
         tokens_before = np.searchsorted(rows, np.arange(len(offsets)))
         first_pieces = tokens_before + np.arange(len(offsets))
@@ -153,13 +183,18 @@ class SegmentEngine:
         ids = np.insert(pieces.ids, after_piece, self._added_ids[numbers])
         return Ragged(ids, pieces.offsets[first_pieces] + tokens_before)
 
-    def _encoded(self, data: UInt8, starts: Int64, stops: Int64, first: Int64) -> Ragged:
-        """Return the ids of n pieces of texts. The pieces `first` (int64[m]) begin a text."""
+    def _encoded(
+        self, data: UInt8, starts: Int64, stops: Int64, first: Int64
+    ) -> Ragged:
+        """Return the ids of n pieces of texts. The pieces `first` (int64[m]) begin a
+        text.
+        """
         with self._one_thread:
             try:
                 return self._encode(data, starts, stops, first)
             except BaseException:
-                # New segments are in the table before they have ids; a later text would find them without ids.
+                # New segments are in the table before they have ids; a later text would
+                # find them without ids.
                 self._restart(_SMALL)
                 raise
 
@@ -174,7 +209,9 @@ class SegmentEngine:
         # Eight bytes are read at once, wherever a segment begins.
         laid = np.empty(int((stops - begins).sum()) + rows + 8, np.uint8)
         starts = np.empty(rows + 1, np.int64)
-        size = self._run.lay_out(data, begins, stops, gets_space, model.once, MARK, laid, starts)
+        size = self._run.lay_out(
+            data, begins, stops, gets_space, model.once, MARK, laid, starts
+        )
 
         # 2. Block by block, cut them into segments, look these up, and write their ids.
         ids = np.empty(size + 2, np.int32)
@@ -187,24 +224,49 @@ class SegmentEngine:
         while row < rows:
             first_row = row
             begin = place
-            row, place, count = self._run.cut(laid, starts, row, begin, BLOCK_BYTES, *rule, self._cuts, ends)
+            row, place, count = self._run.cut(
+                laid, starts, row, begin, BLOCK_BYTES, *rule, self._cuts, ends
+            )
             self._look_up(laid, begin, place - begin, count)
-            ids = _with_room(ids, total, self._run.count_ids(self._table, self._slots, count) + 2)
+            ids = _with_room(
+                ids, total, self._run.count_ids(self._table, self._slots, count) + 2
+            )
             total = self._run.write(
-                self._table, self._slots, count, self._ids, ids, total, first_row, row, ends, offsets
+                self._table,
+                self._slots,
+                count,
+                self._ids,
+                ids,
+                total,
+                first_row,
+                row,
+                ends,
+                offsets,
             )
         return Ragged(ids[:total], offsets)
 
-    def _look_up(self, laid: npt.NDArray[np.uint8], begin: int, size: int, count: int) -> None:
+    def _look_up(
+        self, laid: npt.NDArray[np.uint8], begin: int, size: int, count: int
+    ) -> None:
         """Find the slots of the segments of a block, and give new ones their ids."""
         self._make_room(size, count)
         before = self._keys_used
         self._keys_used, fresh = self._run.look_up(
-            laid, begin, self._cuts, count, self._table, self._keys, before, self._slots, self._new
+            laid,
+            begin,
+            self._cuts,
+            count,
+            self._table,
+            self._keys,
+            before,
+            self._slots,
+            self._new,
         )
         self._segments += fresh
         new = self._new[:fresh]
-        self._ids_used = self._model.make(self._table, new, self._keys, self._ids, self._ids_used)
+        self._ids_used = self._model.make(
+            self._table, new, self._keys, self._ids, self._ids_used
+        )
         without_ids = new[self._table[new, 1] >> np.uint64(32) == 0]
         if len(without_ids):
             self._ask(without_ids)
@@ -217,7 +279,9 @@ class SegmentEngine:
         for start, size in zip(starts, sizes, strict=True):
             texts.append(self._keys[start : start + size].tobytes())
         offsets = offsets_of([len(text) for text in texts])
-        encoded = self._model.bare.encode(text_over(offsets, pa.py_buffer(b"".join(texts))))
+        encoded = self._model.bare.encode(
+            text_over(offsets, pa.py_buffer(b"".join(texts)))
+        )
         self._ids = _with_room(self._ids, self._ids_used, len(encoded.ids) + 2)
         self._ids_used = self._run.put_given(
             self._table, new, encoded.offsets, encoded.ids, self._ids, self._ids_used
@@ -243,7 +307,9 @@ class SegmentEngine:
         self._ids = _with_room(self._ids, self._ids_used, size + 2)
 
     def _restart(self, capacity: int) -> None:
-        """Forget all segments. The table is bounded, and segments that come again are encoded again."""
+        """Forget all segments. The table is bounded, and segments that come again
+        are encoded again.
+        """
         self._table = np.zeros((capacity, 4), np.uint64)
         self._segments = 0
         # The bytes of the segments, and their ids.
@@ -255,9 +321,11 @@ class SegmentEngine:
 
 @final
 class _Words:
-    """WordPiece and Unigram: words are independent. New ones are searched here or encoded by the reference.
+    """WordPiece and Unigram: words are independent. New ones are searched here or
+    encoded by the reference.
 
-    This class and :class:`_Merges` decide how the texts of a tokenizer are cut, and give new segments their ids.
+    This class and :class:`_Merges` decide how the texts of a tokenizer are cut, and
+    give new segments their ids.
 
     Attributes:
         prefix: Pieces of a text that get a space in front: "every", "never" or "first".
@@ -265,7 +333,8 @@ class _Words:
         mark: Code point that counts as a space, -1 for none.
         ascii: uint8[128 * 128], 1 for two characters that may not be parted.
         bits: Set of the other pairs that may not be parted.
-        spaced: uint8[0x110000], 1 for each code point beyond ASCII that is always parted from a space behind it.
+        spaced: uint8[0x110000], 1 for each code point beyond ASCII that is always
+            parted from a space behind it.
         most: Largest number of segments in the table.
         bare: Backend for segments that :meth:`make` gives no ids.
     """
@@ -282,14 +351,22 @@ class _Words:
             self.mark, parted = -1, _parted_words()
         else:
             self.mark, parted = MARK, np.zeros((_ASCII, _ASCII), np.bool_)
-            blanks = [point for point in range(_ASCII) if self._normalized(chr(point)) in (_SPACE, _MARK)]
+            blanks = [
+                point
+                for point in range(_ASCII)
+                if self._normalized(chr(point)) in (_SPACE, _MARK)
+            ]
             parted[:, blanks] = stays[:_ASCII, None]
             self._pieces = self._searched(blanks)
         self.ascii = np.where(parted, 0, 1).astype(np.uint8).reshape(-1)
         self.spaced = stays.astype(np.uint8)
 
-    def make(self, table: UInt64, new: Int32, keys: UInt8, ids: Int32, used: int) -> int:
-        """Give ids to new segments for which a search is enough; return the number of `ids` that are used now."""
+    def make(
+        self, table: UInt64, new: Int32, keys: UInt8, ids: Int32, used: int
+    ) -> int:
+        """Give ids to new segments for which a search is enough; return the number
+        of `ids` that are used now.
+        """
         if self._pieces is None:
             return used
         from tokenlake.etl.tokenizers import unigram_kernels
@@ -300,13 +377,18 @@ class _Words:
         return self.bare.normalized(character)
 
     def _searched(self, blanks: list[int]) -> tuple[Any, ...] | None:
-        """Lay out Unigram's pieces; None where a word is not what follows a space, with one mark or none before it."""
+        """Lay out Unigram's pieces; None where a word is not what follows a space,
+        with one mark or none before it.
+        """
         from tokenlake.etl.tokenizers.unigram_kernels import add_pieces
 
         backend = self.bare.backend.raw
-        # As `tokenizers` read it: of some scores its last bit is another than in the file, which decides between sums.
+        # As `tokenizers` read it: of some scores its last bit is another than in the
+        # file, which decides between sums.
         model: dict[str, Any] = orjson.loads(backend.to_str())["model"]
-        words = [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(f"{_SPACE}a")]
+        words = [
+            word for word, _ in backend.pre_tokenizer.pre_tokenize_str(f"{_SPACE}a")
+        ]
         if words not in ([f"{_MARK}a"], ["a"]):
             return None
         pieces = [piece.encode() for piece, _ in model["vocab"]]
@@ -318,7 +400,11 @@ class _Words:
         scores = np.array([score for _, score in model["vocab"]], np.float64)
         scores = np.append(scores, scores.min() - _UNKNOWN_COSTS)
         unknown = -1 if model.get("unk_id") is None else model["unk_id"]
-        room = np.empty(LONGEST, np.uint8), np.empty(LONGEST + 1), np.empty((LONGEST + 1, 2), np.int32)
+        room = (
+            np.empty(LONGEST, np.uint8),
+            np.empty(LONGEST + 1),
+            np.empty((LONGEST + 1, 2), np.int32),
+        )
         return (
             branches,
             ends,
@@ -330,24 +416,39 @@ class _Words:
         )
 
     def _plain(self, blanks: list[int]) -> UInt8:
-        """uint8[256], 1 for printable ASCII characters that normalizing leaves alone, 2 for what becomes a space."""
+        """uint8[256], 1 for printable ASCII characters that normalizing leaves
+        alone, 2 for what becomes a space.
+        """
         parts = flat(self._files.spec.get("normalizer"), "normalizers")
-        replaced = "".join(part["pattern"].get("String", "") for part in parts if part["type"] == "Replace")
+        replaced = "".join(
+            part["pattern"].get("String", "")
+            for part in parts
+            if part["type"] == "Replace"
+        )
         plain = np.zeros(256, np.uint8)
         for character in map(chr, range(ord("!"), _ASCII - 1)):
-            plain[ord(character)] = self._normalized(character) == character not in replaced
+            plain[ord(character)] = (
+                self._normalized(character) == character not in replaced
+            )
         plain[blanks] = 2
         return plain
 
     def _stays(self) -> Bools:
-        """bool[0x110000]: letters, digits and signs that normalizing neither drops nor makes a space of."""
+        """bool[0x110000]: letters, digits and signs that normalizing neither drops
+        nor makes a space of.
+        """
         stays = np.zeros(_POINTS, np.bool_)
         for point in chain(range(_ALPHABETS), _HANGUL):
-            if point == _PREPENDED or category(character := chr(point))[0] not in "LNPS":
+            if (
+                point == _PREPENDED
+                or category(character := chr(point))[0] not in "LNPS"
+            ):
                 continue
             normalized = self._normalized(character)
             is_visible = normalized != "" and normalized.isprintable()
-            stays[point] = is_visible and _SPACE not in normalized and _MARK not in normalized
+            stays[point] = (
+                is_visible and _SPACE not in normalized and _MARK not in normalized
+            )
         return stays
 
     @cached_property
@@ -356,7 +457,9 @@ class _Words:
 
 
 def _parted_words() -> Bools:
-    """bool[128, 128]: where BERT's pre-tokenizer parts two characters, neither of which its normalizer drops."""
+    """bool[128, 128]: where BERT's pre-tokenizer parts two characters, neither of
+    which its normalizer drops.
+    """
     letter = np.array([chr(point).isalnum() for point in range(_ASCII)])
     space = np.isin(np.arange(_ASCII), [ord(character) for character in " \t\n\r"])
     stays = space | np.array([chr(point).isprintable() for point in range(_ASCII)])
@@ -365,7 +468,9 @@ def _parted_words() -> Bools:
 
 @final
 class _Merges:
-    """Byte pair encoding without a pre-tokenizer: what no merge joins is parted, and new segments are merged."""
+    """Byte pair encoding without a pre-tokenizer: what no merge joins is parted, and
+    new segments are merged.
+    """
 
     def __init__(self, files: TokenizerFiles, _literal: bool, run: Any) -> None:
         self._files, self._run = files, run
@@ -376,27 +481,40 @@ class _Merges:
         self.spaced = np.full(_POINTS, self._split, np.uint8)
         self.once = bool(stage)
         if stage:
-            self.prefix = "every" if stage["prepend_scheme"] == "always" else stage["prepend_scheme"]
+            self.prefix = (
+                "every"
+                if stage["prepend_scheme"] == "always"
+                else stage["prepend_scheme"]
+            )
         else:
             self.prefix = "every" if normalizer.get("type") == "Sequence" else "never"
         self._pairs()
         self._vocabulary()
 
     def _pairs(self) -> None:
-        """Collect the pairs of neighbouring characters of all tokens that merges make."""
+        """Collect the pairs of neighbouring characters of all tokens that merges
+        make.
+        """
         self.ascii: UInt8 = np.zeros(_ASCII * _ASCII, np.uint8)
         self.bits: npt.NDArray[np.uint64] = np.zeros(PAIR_WORDS, np.uint64)
         tokens = [left + right for left, right in self._merged]
-        points = np.frombuffer("".join(tokens).replace(_MARK, _SPACE).encode("utf-32-le"), np.uint32)
+        points = np.frombuffer(
+            "".join(tokens).replace(_MARK, _SPACE).encode("utf-32-le"), np.uint32
+        )
         inside = np.ones(len(points), np.bool_)
-        inside[np.cumsum(np.array([len(token) for token in tokens], np.int64)) - 1] = False
-        coded = np.unique((points[:-1].astype(np.int64) * _POINTS + points[1:])[inside[:-1]])
+        inside[np.cumsum(np.array([len(token) for token in tokens], np.int64)) - 1] = (
+            False
+        )
+        coded = np.unique(
+            (points[:-1].astype(np.int64) * _POINTS + points[1:])[inside[:-1]]
+        )
         pairs = np.stack(np.divmod(coded, _POINTS))
         if self._split:  # no token reaches over a word's beginning
             pairs = pairs[:, pairs[1] != ord(_SPACE)]
         ascii_only = (pairs < _ASCII).all(axis=0)
         self.ascii[pairs[0, ascii_only] * _ASCII + pairs[1, ascii_only]] = 1
-        # One layout, and so one compiled form of each loop: processes that compile at once share a cache on disk.
+        # One layout, and so one compiled form of each loop: processes that compile at
+        # once share a cache on disk.
         self._run.add_pairs(self.bits, *np.ascontiguousarray(pairs[:, ~ascii_only]))
 
     def _vocabulary(self) -> None:
@@ -408,33 +526,48 @@ class _Merges:
                 points[ord(token)] = index
         points[ord(_SPACE)] = points[ord(_MARK)]
         byte_ids = np.array([vocab[f"<0x{byte:02X}>"] for byte in range(256)], np.int32)
-        triples = np.array([(vocab[a], vocab[b], vocab[a + b]) for a, b in self._merged], np.int32).reshape(
-            -1, 3
-        )
+        triples = np.array(
+            [(vocab[a], vocab[b], vocab[a + b]) for a, b in self._merged], np.int32
+        ).reshape(-1, 3)
         merges = np.zeros((1 << max(4, (4 * len(triples)).bit_length()), 2), np.uint64)
         self._run.add_merges(merges, *np.ascontiguousarray(triples.T))
         self._merging = points, byte_ids, merges, np.empty(LONGEST, np.int64)
 
-    def make(self, table: UInt64, new: Int32, keys: UInt8, ids: Int32, used: int) -> int:
-        """Give ids to new segments that are not too long; return the number of `ids` that are used now."""
+    def make(
+        self, table: UInt64, new: Int32, keys: UInt8, ids: Int32, used: int
+    ) -> int:
+        """Give ids to new segments that are not too long; return the number of `ids`
+        that are used now.
+        """
         return self._run.merge_new(table, new, keys, ids, used, *self._merging)
 
     @cached_property
     def _merged(self) -> list[tuple[str, str]]:
         merges: list[Any] = self._files.spec["model"]["merges"]
-        pairs = (merge.split(" ") if isinstance(merge, str) else merge for merge in merges)
+        pairs = (
+            merge.split(" ") if isinstance(merge, str) else merge for merge in merges
+        )
         return [(left, right) for left, right in pairs]
 
     @cached_property
     def bare(self) -> GigatokenEngine:
         """gigatoken for segments that are too long: it puts nothing before them."""
-        spec = {**self._files.spec, "normalizer": _BARE, "pre_tokenizer": None, "added_tokens": []}
+        spec = {
+            **self._files.spec,
+            "normalizer": _BARE,
+            "pre_tokenizer": None,
+            "added_tokens": [],
+        }
         data = orjson.dumps(spec)
-        return GigatokenEngine(TokenizerFiles(name=self._files.name, files={TOKENIZER_JSON: data}))
+        return GigatokenEngine(
+            TokenizerFiles(name=self._files.name, files={TOKENIZER_JSON: data})
+        )
 
 
 def _with_room(array: npt.NDArray[Any], used: int, additional: int) -> npt.NDArray[Any]:
-    """Return an array with the first `used` entries of another one and room for additional ones."""
+    """Return an array with the first `used` entries of another one and room for
+    additional ones.
+    """
     if used + additional <= len(array):
         return array
     larger = np.empty(max(2 * len(array), used + additional), array.dtype)
@@ -443,7 +576,13 @@ def _with_room(array: npt.NDArray[Any], used: int, additional: int) -> npt.NDArr
 
 
 def open_engine(
-    files: TokenizerFiles, *, literal: bool, threads: bool, reference: ReferenceEngine | None
+    files: TokenizerFiles,
+    *,
+    literal: bool,
+    threads: bool,
+    reference: ReferenceEngine | None,
 ) -> SegmentEngine:
-    """Open the segment cache for a tokenizer; see :class:`tokenlake.etl.tokenizers.encoder.OpenEngine`."""
+    """Open the segment cache for a tokenizer; see
+    :class:`tokenlake.etl.tokenizers.encoder.OpenEngine`.
+    """
     return SegmentEngine(files, literal=literal)

@@ -1,7 +1,9 @@
-"""Tokenizers whose ids spell the bytes of a text, so that their places follow from the ids.
+"""Tokenizers whose ids spell the bytes of a text, so that their places follow from the
+ids.
 
-Two kinds do. Byte-level BPE spells every byte by one letter of its alphabet, whatever its splits are. BPE in
-SentencePiece's style spells a space as U+2581 and what its vocabulary lacks byte by byte.
+Two kinds do. Byte-level BPE spells every byte by one letter of its alphabet, whatever
+its splits are. BPE in SentencePiece's style spells a space as U+2581 and what its
+vocabulary lacks byte by byte.
 """
 
 from __future__ import annotations
@@ -36,7 +38,11 @@ def objection_to_spelling(files: TokenizerFiles, *, literal: bool) -> str | None
     if kind != "BPE":
         return f"the model is {kind}, which does not spell all characters"
     is_marked = bool(files.spec["model"].get("byte_fallback"))
-    reason = objection_to_words(files, literal=literal) if is_marked else _objection_to_bytes(files)
+    reason = (
+        objection_to_words(files, literal=literal)
+        if is_marked
+        else _objection_to_bytes(files)
+    )
     if reason is not None:
         return reason
     # The id of an added token must not be one of text, too.
@@ -51,30 +57,44 @@ def objection_to_spelling(files: TokenizerFiles, *, literal: bool) -> str | None
 
 
 def parting_tokens(files: TokenizerFiles, *, literal: bool) -> list[str]:
-    """Return the added tokens that part a text, but for those whose place is the same if they are taken for text.
+    """Return the added tokens that part a text, but for those whose place is the same
+    if they are taken for text.
 
     Args:
         files: A tokenizer without an objection.
         literal: Whether special tokens are plain text.
     """
-    return [token for token in files.matched_tokens(literal=literal) if not _spells_itself(files, token)]
+    return [
+        token
+        for token in files.matched_tokens(literal=literal)
+        if not _spells_itself(files, token)
+    ]
 
 
 def _spells_itself(files: TokenizerFiles, token: str) -> bool:
-    """Return whether an added token is also a token of text that spells the same characters.
+    """Return whether an added token is also a token of text that spells the same
+    characters.
 
-    Gemma 3 has added tokens of several marks U+2581, whose ids are also those of as many spaces. Where a text holds the
-    marks themselves, they lie there, whether the model or the search for added tokens found them.
+    Gemma 3 has added tokens of several marks U+2581, whose ids are also those of as
+    many spaces. Where a text holds the marks themselves, they lie there, whether the
+    model or the search for added tokens found them.
     """
     model = files.spec["model"]
     is_marked = bool(model.get("byte_fallback"))
-    if not is_marked or _MARK not in token or token in BYTE_TOKENS or token not in model["vocab"]:
+    if (
+        not is_marked
+        or _MARK not in token
+        or token in BYTE_TOKENS
+        or token not in model["vocab"]
+    ):
         return False
     return prefix_rule(files) == "never"
 
 
 def _objection_to_bytes(files: TokenizerFiles) -> str | None:
-    """Return why a tokenizer without byte tokens does not spell bytes by letters, or None."""
+    """Return why a tokenizer without byte tokens does not spell bytes by letters, or
+    None.
+    """
     spec = files.spec
     model: dict[str, Any] = spec["model"]
     for reason in unknown_keys(spec, "BPE"):
@@ -88,13 +108,15 @@ def _objection_to_bytes(files: TokenizerFiles) -> str | None:
             "document"
         )
     if flat(spec.get("normalizer"), "normalizers") not in ([], [{"type": "NFC"}]):
-        return f"the normalizer is {kind_of(spec.get('normalizer'))}, expected none or NFC"
+        return (
+            f"the normalizer is {kind_of(spec.get('normalizer'))}, expected none or NFC"
+        )
     stages = flat(spec.get("pre_tokenizer"), "pretokenizers")
     is_byte_level = bool(stages) and stages[-1].get("type") == "ByteLevel"
-    if not is_byte_level or any(stage.get("type") not in _PARTING for stage in stages[:-1]):
-        return (
-            f"the pre_tokenizer is {kind_of(spec.get('pre_tokenizer'))}, expected splits and then ByteLevel"
-        )
+    if not is_byte_level or any(
+        stage.get("type") not in _PARTING for stage in stages[:-1]
+    ):
+        return f"the pre_tokenizer is {kind_of(spec.get('pre_tokenizer'))}, expected splits and then ByteLevel"
     if stages[-1].get("add_prefix_space", True):
         return "the pre_tokenizer puts a space in front of texts"
     return None
@@ -104,7 +126,8 @@ def prefix_rule(files: TokenizerFiles) -> str:
     """Return which parts of a text get a space in front.
 
     Returns:
-        "never"; "every" part; the "first" part of a text, or every part ("missing"), if it does not begin with a space.
+        "never"; "every" part; the "first" part of a text, or every part ("missing"), if
+        it does not begin with a space.
     """
     if not files.spec["model"].get("byte_fallback"):
         return "never"

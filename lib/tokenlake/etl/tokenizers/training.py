@@ -1,18 +1,21 @@
 """Training of a small byte-level BPE tokenizer, for demos, examples and tests.
 
-The trainer writes tokenizer.json itself, because `tokenizers` has no trainers from version 1.0 on. It is plain Python:
-6 MB of text and 8,192 tokens take about 3 seconds.
+The trainer writes tokenizer.json itself, because `tokenizers` has no trainers from
+version 1.0 on. It is plain Python: 6 MB of text and 8,192 tokens take about 3 seconds.
 
 Byte-pair encoding is learned in four steps:
 
-1. Text is split into words as GPT-2 splits it: a word takes the one space before it, and letters, digits and other
-   characters are words apart. Equal words are counted once with their number. 2. Each word becomes a list of symbols,
-   at first its UTF-8 bytes. 3. The pair of neighbouring symbols with the highest count becomes a new symbol, which
-   replaces the pair in all words. Among pairs of the same count, the one with the lower ids goes first. 4. Step 3 is
-   repeated until the vocabulary has the wanted size or every word is one symbol.
+1. Text is split into words as GPT-2 splits it: a word takes the one space before it,
+   and letters, digits and other characters are words apart. Equal words are counted
+   once with their number. 2. Each word becomes a list of symbols, at first its UTF-8
+   bytes. 3. The pair of neighbouring symbols with the highest count becomes a new
+   symbol, which replaces the pair in all words. Among pairs of the same count, the one
+   with the lower ids goes first. 4. Step 3 is repeated until the vocabulary has the
+   wanted size or every word is one symbol.
 
-For example, in the words ``low`` (5 times) and ``lower`` (2 times) the pairs ``l o`` and ``o w`` both occur 7 times.
-``l o`` has the lower ids, so ``lo`` is the first new token and ``low`` the second.
+For example, in the words ``low`` (5 times) and ``lower`` (2 times) the pairs ``l o``
+and ``o w`` both occur 7 times. ``l o`` has the lower ids, so ``lo`` is the first new
+token and ``low`` the second.
 """
 
 from __future__ import annotations
@@ -45,16 +48,21 @@ Merge = tuple[str, str]
 """The two tokens that a merge joins."""
 
 
-def train_bpe(texts: Iterable[str], vocab_size: int = 4096, *, name: str = "trained-bpe") -> TokenizerFiles:
-    """Train a GPT-2-style byte-level BPE with the special token ``<|endoftext|>`` (BOS and EOS).
+def train_bpe(
+    texts: Iterable[str], vocab_size: int = 4096, *, name: str = "trained-bpe"
+) -> TokenizerFiles:
+    """Train a GPT-2-style byte-level BPE with the special token ``<|endoftext|>`` (BOS
+    and EOS).
 
     Args:
         texts: Training text, consumed once.
-        vocab_size: Number of tokens, at least 257. The result has fewer when the text has too few distinct words.
+        vocab_size: Number of tokens, at least 257. The result has fewer when the text
+            has too few distinct words.
         name: Name of the tokenizer in messages.
 
     Returns:
-        A tokenizer that every tokenizer implementation supports. Equal texts give equal files.
+        A tokenizer that every tokenizer implementation supports. Equal texts give equal
+        files.
 
     Raises:
         ConfigError: `vocab_size` is too small.
@@ -86,9 +94,18 @@ def to_json(specification: Mapping[str, Any]) -> bytes:
     return json.dumps(specification, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _byte_level_specification(tokens: Sequence[str], merges: Sequence[Merge]) -> dict[str, Any]:
-    """Return the tokenizer.json of a byte-level BPE whose first token is the special one."""
-    stage = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+def _byte_level_specification(
+    tokens: Sequence[str], merges: Sequence[Merge]
+) -> dict[str, Any]:
+    """Return the tokenizer.json of a byte-level BPE whose first token is the special
+    one.
+    """
+    stage = {
+        "type": "ByteLevel",
+        "add_prefix_space": True,
+        "trim_offsets": True,
+        "use_regex": True,
+    }
     special = {
         "id": 0,
         "content": tokens[0],
@@ -124,7 +141,9 @@ def _byte_level_specification(tokens: Sequence[str], merges: Sequence[Merge]) ->
 
 
 def count_words(texts: Iterable[str]) -> Counter[str]:
-    """Return how often each word occurs in the texts, by the expression of GPT-2's tokenizer."""
+    """Return how often each word occurs in the texts, by the expression of GPT-2's
+    tokenizer.
+    """
     find_words = _word_expression().findall
     words: Counter[str] = Counter()
     for text in texts:
@@ -136,9 +155,10 @@ def count_words(texts: Iterable[str]) -> Counter[str]:
 def _word_expression() -> re.Pattern[str]:
     r"""Return GPT-2's expression for words, in the syntax of the module re.
 
-    It is ``'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+``. The module re has no classes
-    of Unicode categories. ``\w`` is the letters, the numbers and the underscore, so all three classes can be written
-    with it and the list of the numbers.
+    It is ``'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+|
+    ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+``. The module re has no classes of Unicode
+    categories. ``\w`` is the letters, the numbers and the underscore, so all three
+    classes can be written with it and the list of the numbers.
     """
     numbers = _numbers()
     letter = rf"[^\W_{numbers}]"
@@ -150,7 +170,9 @@ def _word_expression() -> re.Pattern[str]:
 
 
 def _numbers() -> str:
-    """Return the characters of the categories of numbers, as ranges for the inside of ``[...]``."""
+    """Return the characters of the categories of numbers, as ranges for the inside
+    of ``[...]``.
+    """
     ranges: list[list[int]] = []
     for point in range(sys.maxunicode + 1):
         character = chr(point)
@@ -170,7 +192,8 @@ def learn_merges(
     """Learn the tokens and merges of a byte-pair encoding.
 
     Args:
-        words: How often each word occurs. Characters that are not in `alphabet` are left out.
+        words: How often each word occurs. Characters that are not in `alphabet` are
+            left out.
         alphabet: The first tokens, by id: special tokens and all single characters.
         vocab_size: Number of tokens to learn, those of `alphabet` included.
 
@@ -181,7 +204,8 @@ def learn_merges(
     ids = {token: token_id for token_id, token in enumerate(tokens)}
     corpus = _Corpus(words, ids)
 
-    # The heap has the most frequent pair first. An entry whose count is no longer true is put back with the true one.
+    # The heap has the most frequent pair first. An entry whose count is no longer true
+    # is put back with the true one.
     heap = [(-count, pair) for pair, count in corpus.pair_counts.items()]
     heapq.heapify(heap)
     merges: list[Merge] = []
@@ -225,7 +249,9 @@ class _Corpus:
                 self._words_with[pair].add(index)
 
     def merge(self, pair: Pair, token_id: int) -> set[Pair]:
-        """Replace a pair by one symbol in all words, and return the pairs that became more frequent by that."""
+        """Replace a pair by one symbol in all words, and return the pairs that
+        became more frequent by that.
+        """
         left, right = pair
         formed: set[Pair] = set()
         for index in self._words_with.pop(pair):
@@ -237,7 +263,8 @@ class _Corpus:
                     place += 1
                     continue
                 symbols[place : place + 2] = [token_id]
-                # The pair's neighbours lose their pairs with it and get pairs with the new symbol.
+                # The pair's neighbours lose their pairs with it and get pairs with the
+                # new symbol.
                 if place > 0:
                     before = symbols[place - 1]
                     self.pair_counts[before, left] -= count

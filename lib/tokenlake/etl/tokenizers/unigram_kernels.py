@@ -1,4 +1,5 @@
-"""Compiled loops for words of a Unigram model: the tree of its pieces, and the search for the best ones.
+"""Compiled loops for words of a Unigram model: the tree of its pieces, and the search
+for the best ones.
 
 Tables are those of :mod:`tokenlake.etl.tokenizers.segment_kernels`.
 """
@@ -15,7 +16,9 @@ from tokenlake.etl.tokenizers.segment_kernels import HALF, LOW, MIX, ONE, put
 
 @njit(cache=True, inline="always")
 def branch_of(branches: Any, node: Any, byte: Any) -> Any:
-    """Return the slot of a node's branch in a table of branches, or of where it would be."""
+    """Return the slot of a node's branch in a table of branches, or of where it
+    would be.
+    """
     key = np.uint64(node) << np.uint64(8) | np.uint64(byte)
     mask = np.uint64(len(branches) - 1)
     at = ((key * MIX) >> HALF) & mask
@@ -26,11 +29,14 @@ def branch_of(branches: Any, node: Any, byte: Any) -> Any:
 
 @njit(cache=True)
 def add_pieces(branches: Any, data: Any, offsets: Any, ends: Any) -> Any:
-    """Put the pieces of a vocabulary (uint8[total], int64[n + 1]), in the order of their ids, into a tree.
+    """Put the pieces of a vocabulary (uint8[total], int64[n + 1]), in the order of
+    their ids, into a tree.
 
     Args:
-        branches: uint64[capacity, 2], empty, with room for twice as many branches as there are bytes.
-        ends: int32[total + 1], all -1; gets the id of the piece that ends at each node; the root is node 0.
+        branches: uint64[capacity, 2], empty, with room for twice as many branches as
+            there are bytes.
+        ends: int32[total + 1], all -1; gets the id of the piece that ends at each node;
+            the root is node 0.
     """
     nodes = 1
     for piece in range(len(offsets) - 1):
@@ -63,17 +69,21 @@ def search_new(
     totals: Any,
     steps: Any,
 ) -> Any:
-    """Give new segments of a space and plain characters the ids of the pieces with the largest sum of scores.
+    """Give new segments of a space and plain characters the ids of the pieces with the
+    largest sum of scores.
 
-    Unigram's search as `tokenizers` does it: sums from the left, the first of equal ones wins. A segment that holds
-    anything else, is too long, or has a character that no piece spells, gets none.
+    Unigram's search as `tokenizers` does it: sums from the left, the first of equal
+    ones wins. A segment that holds anything else, is too long, or has a character that
+    no piece spells, gets none.
 
     Args:
         scores: float64[pieces + 1], the last one that of a character without a piece.
         unknown: the id for these, -1 for none.
-        plain: uint8[256], 1 for bytes that are characters which normalizing leaves alone, 2 for what becomes a space.
+        plain: uint8[256], 1 for bytes that are characters which normalizing leaves
+            alone, 2 for what becomes a space.
         prefix: uint8[k], what stands for the space.
-        word, totals, steps: uint8[n], float64[n + 1], int32[n + 1, 2], room for a word of n bytes.
+        word, totals, steps: uint8[n], float64[n + 1], int32[n + 1, 2], room for a word
+            of n bytes.
 
     Returns:
         How much of `kept` is used now.
@@ -103,7 +113,11 @@ def search_new(
                 if ends[node] >= 0:
                     total = scores[ends[node]] + totals[at]
                     if steps[end, 0] < 0 or total > totals[end]:
-                        totals[end], steps[end, 0], steps[end, 1] = total, at, ends[node]
+                        totals[end], steps[end, 0], steps[end, 1] = (
+                            total,
+                            at,
+                            ends[node],
+                        )
                     single = single or end - at == width
             end = at + width
             if not single:

@@ -1,4 +1,6 @@
-"""Units of work: texts that are tokenized, stored rows that are mixed or packed again, and the files they become."""
+"""Units of work: texts that are tokenized, stored rows that are mixed or packed
+again, and the files they become.
+"""
 
 from tokenlake.base.lazy_names import lazy_package
 

@@ -20,7 +20,8 @@ from tokenlake.etl.unit.kept_fields import as_json
 def judged(
     source: ResolvedSource, batch: RowBatch, rows: Rows, faults: list[tuple[int, Fault]]
 ) -> tuple[BadRecord, ...]:
-    """Make bad records of rows of a batch. With the policy ``fail`` the first one ends the build.
+    """Make bad records of rows of a batch. With the policy ``fail`` the first one ends
+    the build.
 
     Args:
         source: Source of the rows.
@@ -35,7 +36,9 @@ def judged(
     faulty_objects = rows.select(is_faulty).objects
     records: list[BadRecord] = []
     for (index, fault), row in zip(faults, faulty_objects, strict=True):
-        records.append(bad_record(batch.file, int(batch.positions[index]), fault, _raw(row)))
+        records.append(
+            bad_record(batch.file, int(batch.positions[index]), fault, _raw(row))
+        )
     if source.on_bad_record == "fail":
         first = records[0]
         line = _line_number(source, batch.file, first.position)
@@ -64,7 +67,9 @@ def bad_record(file: InputFile, position: int, fault: Fault, raw: bytes) -> BadR
 
 
 def _line_number(source: ResolvedSource, file: InputFile, position: int) -> int | None:
-    """Return the line of a record in a local file of lines. Counting reads the file, for an error message alone."""
+    """Return the line of a record in a local file of lines. Counting reads the file,
+    for an error message alone.
+    """
     if file.format != "jsonl" or file.compression or not file.is_local:
         return None
     with opened(file, source.storage_options) as data:
@@ -74,5 +79,6 @@ def _line_number(source: ResolvedSource, file: InputFile, position: int) -> int 
 def _raw(row: object) -> bytes:
     try:
         return orjson.dumps(row, default=repr, option=orjson.OPT_NON_STR_KEYS)
-    except TypeError:  # an integer of more than 64 bits, half of a surrogate pair, or many levels
+    # An integer of more than 64 bits, half of a surrogate pair, or many levels.
+    except TypeError:
         return (as_json(row) or "").encode()

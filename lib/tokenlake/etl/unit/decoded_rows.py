@@ -1,6 +1,7 @@
 """Bytes that are UTF-8, as text, in the fields that a renderer makes documents of.
 
-Parquet's BINARY without annotation does not say whether its bytes are text. Fields of which text is wanted are text.
+Parquet's BINARY without annotation does not say whether its bytes are text. Fields of
+which text is wanted are text.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ def with_text(rows: Rows, names: Collection[str] | None) -> Rows:
             binary_names.add(field.name)
     if not binary_names:
         return rows
-    arrays: dict[str, Any] = dict(zip(columns.schema.names, columns.columns, strict=True))
+    arrays: dict[str, Any] = dict(
+        zip(columns.schema.names, columns.columns, strict=True)
+    )
     try:
         for name in binary_names:
             arrays[name] = arrays[name].cast(_text_type(arrays[name].type))
@@ -53,7 +56,11 @@ def _is_wanted(column: str, names: Collection[str] | None) -> bool:
 
 def _is_bytes(kind: Any) -> bool:
     types = pa.types
-    return types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)
+    return (
+        types.is_binary(kind)
+        or types.is_large_binary(kind)
+        or types.is_fixed_size_binary(kind)
+    )
 
 
 def _holds_bytes(kind: Any) -> bool:
@@ -61,7 +68,9 @@ def _holds_bytes(kind: Any) -> bool:
     if is_list(kind):
         return _holds_bytes(kind.value_type)
     if pa.types.is_struct(kind):
-        return any(_holds_bytes(kind.field(index).type) for index in range(kind.num_fields))
+        return any(
+            _holds_bytes(kind.field(index).type) for index in range(kind.num_fields)
+        )
     return _is_bytes(kind)
 
 
@@ -81,7 +90,9 @@ def _text_type(kind: Any) -> Any:
 
 
 def _with_decoded(rows: Rows, names: set[str] | None) -> Rows:
-    """Return rows as objects, with decoded values in the fields `names`; None for all fields."""
+    """Return rows as objects, with decoded values in the fields `names`; None for
+    all fields.
+    """
     objects: list[dict[str, Any]] = []
     for row in rows.objects:
         decoded_row: dict[str, Any] = {}

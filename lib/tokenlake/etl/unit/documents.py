@@ -1,7 +1,8 @@
 """From a range of an input to documents: read, transform, render.
 
-Plain text goes straight from the reader to the encoder. Everything else is processed by rows: the steps of the
-configuration change them, a renderer makes their texts, and every row that is left out or cannot be used is counted.
+Plain text goes straight from the reader to the encoder. Everything else is processed by
+rows: the steps of the configuration change them, a renderer makes their texts, and
+every row that is left out or cannot be used is counted.
 """
 
 from __future__ import annotations
@@ -69,13 +70,14 @@ class Recipe:
         files: Tokenizer, whose chat template and special tokens a renderer uses.
 
     Attributes:
-        rendered: True if documents have control tokens of their own, and are finished one by one: they come with spans,
-            or as ids.
+        rendered: True if documents have control tokens of their own, and are finished
+            one by one: they come with spans, or as ids.
         control_tokens: True if special tokens that a text spells become control ids.
         special_tokens_in_text: Treatment of these by the encoder.
 
     Raises:
-        ConfigError: Settings contradict each other, or the tokenizer lacks something that they need.
+        ConfigError: Settings contradict each other, or the tokenizer lacks something
+            that they need.
     """
 
     def __init__(self, source: ResolvedSource, files: TokenizerFiles) -> None:
@@ -92,7 +94,9 @@ class Recipe:
         spells_control_tokens = False
         if not texts.is_plain:
             chain = open_chain(texts)
-            renderer = open_renderer(texts, source.content_field, files, special_tokens_in_text)
+            renderer = open_renderer(
+                texts, source.content_field, files, special_tokens_in_text
+            )
             needed_columns = renderer.columns
             if needed_columns is not None:
                 needed_columns = (*needed_columns, *self._keeper.names)
@@ -101,19 +105,26 @@ class Recipe:
             spells_control_tokens = renderer.control_tokens
         # 3. Facts for the encoder.
         is_text = source.tokens is None
-        self._reads_texts_alone = is_text and self._steps is None and not self._keeper.names
+        self._reads_texts_alone = (
+            is_text and self._steps is None and not self._keeper.names
+        )
         self.rendered = source.is_finished or texts.preference is not None
-        self.control_tokens = spells_control_tokens or special_tokens_in_text == "encode"
+        self.control_tokens = (
+            spells_control_tokens or special_tokens_in_text == "encode"
+        )
         self.special_tokens_in_text = special_tokens_in_text
         if spells_control_tokens:
             self.special_tokens_in_text = "encode"
 
-    def read(self, part: FileRange, block_bytes: int = BLOCK_BYTES) -> Iterator[Prepared]:
+    def read(
+        self, part: FileRange, block_bytes: int = BLOCK_BYTES
+    ) -> Iterator[Prepared]:
         """Read a range in batches, in file order.
 
         Args:
             part: Range of a file.
-            block_bytes: Bytes that are read at a time, of a file without row groups or batches.
+            block_bytes: Bytes that are read at a time, of a file without row groups or
+                batches.
 
         Raises:
             as :func:`tokenlake.etl.sources.records.read_range`.
@@ -123,8 +134,11 @@ class Recipe:
         if self._steps is not None:
             chain, renderer = self._steps
             return self._read_rows(part, chain, renderer, block_bytes)
-        batches = read_range(part, self._source, self._keeper.names, block_bytes=block_bytes)
-        # A loop would name each batch, and keep a text of 200 MB in memory that only its consumer still needs.
+        batches = read_range(
+            part, self._source, self._keeper.names, block_bytes=block_bytes
+        )
+        # A loop would name each batch, and keep a text of 200 MB in memory that only
+        # its consumer still needs.
         return map(self._prepared_texts, batches)
 
     def groups(self, parts: Sequence[FileRange]) -> Iterator[Sequence[FileRange]]:
@@ -134,7 +148,9 @@ class Recipe:
         return ([part] for part in parts)
 
     def read_all(self, parts: Sequence[FileRange]) -> Iterator[Prepared]:
-        """Read one of :meth:`groups` as :meth:`read` does, small files at once if that is possible."""
+        """Read one of :meth:`groups` as :meth:`read` does, small files at once if
+        that is possible.
+        """
         together = None
         if self._reads_texts_alone:
             together = read_together(parts, self._source)
@@ -165,7 +181,9 @@ class Recipe:
         bad = judged(self._source, batch, batch.table, sorted(faults.items()))
         return _prepared(batch, documents, bad)
 
-    def _read_ids(self, part: FileRange, tokens: ResolvedTokens, block_bytes: int) -> Iterator[Prepared]:
+    def _read_ids(
+        self, part: FileRange, tokens: ResolvedTokens, block_bytes: int
+    ) -> Iterator[Prepared]:
         """Read a range of records of ids."""
         columns = tuple(dict.fromkeys((*tokens.columns, *self._keeper.names)))
         batches = read_rows(part, self._source, columns, block_bytes=block_bytes)
@@ -202,17 +220,32 @@ class Recipe:
         return replace(_prepared(batch, documents, bad), dropped=imported.dropped)
 
     def _read_rows(
-        self, part: FileRange, chain: ChainedTransform, renderer: Renderer, block_bytes: int
+        self,
+        part: FileRange,
+        chain: ChainedTransform,
+        renderer: Renderer,
+        block_bytes: int,
     ) -> Iterator[Prepared]:
-        """Read a range by rows: steps change them, and a renderer makes documents of them."""
-        # Without steps, a missing column is one that the text needs; with steps, one of them may add it.
+        """Read a range by rows: steps change them, and a renderer makes documents of
+        them.
+        """
+        # Without steps, a missing column is one that the text needs; with steps, one of
+        # them may add it.
         if_there = bool(chain.steps)
-        for batch in read_rows(part, self._source, self._columns, if_there=if_there, block_bytes=block_bytes):
+        for batch in read_rows(
+            part,
+            self._source,
+            self._columns,
+            if_there=if_there,
+            block_bytes=block_bytes,
+        ):
             begin("preparing", batch.file, batch.positions)
             yield self._prepared_rows(batch, chain, renderer)
             begin("reading", part.file)
 
-    def _prepared_rows(self, batch: RowBatch, chain: ChainedTransform, renderer: Renderer) -> Prepared:
+    def _prepared_rows(
+        self, batch: RowBatch, chain: ChainedTransform, renderer: Renderer
+    ) -> Prepared:
         """Make documents of a batch of rows."""
         # 1. Apply the steps. A table without columns stands for as many empty rows.
         rows = batch.table
@@ -254,7 +287,9 @@ class Recipe:
         return replace(_prepared(batch, documents, bad), filtered=filtered)
 
 
-def _prepared(batch: RowBatch, documents: TextDocuments, bad: tuple[BadRecord, ...] = ()) -> Prepared:
+def _prepared(
+    batch: RowBatch, documents: TextDocuments, bad: tuple[BadRecord, ...] = ()
+) -> Prepared:
     """Return documents with the counts of their batch.
 
     Args:
@@ -277,8 +312,11 @@ def _prepared(batch: RowBatch, documents: TextDocuments, bad: tuple[BadRecord, .
     )
 
 
-def _faults_of_rows(origin: Int64, rendered: Int64, bad: tuple[tuple[int, Fault], ...]) -> dict[int, Fault]:
-    """Return row of the input -> fault. A row with other documents beside the bad one is not bad.
+def _faults_of_rows(
+    origin: Int64, rendered: Int64, bad: tuple[tuple[int, Fault], ...]
+) -> dict[int, Fault]:
+    """Return row of the input -> fault. A row with other documents beside the bad one
+    is not bad.
 
     Args:
         origin: Row of the input that each row after the steps comes from, int64[n].

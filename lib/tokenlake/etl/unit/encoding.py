@@ -1,12 +1,14 @@
 """:class:`DocumentEncoder`: texts become whole documents of ids.
 
-1. The texts are encoded. Texts that spell a special token are refused, if the configuration says so.
+1. The texts are encoded. Texts that spell a special token are refused, if the
+   configuration says so.
 2. The length policy cuts, splits or drops documents that are too long.
 3. For fill-in-the-middle, the parts of some documents are put in another order.
 4. Rendered documents get the BOS and EOS that they lack.
 
-Example: texts A, B and C; B spells a special token and is refused, C is split. After step 1 the rows are [0, 2], and
-the length policy returns the origins [0, 1, 1] among them. The origins of the result are the texts [0, 2, 2].
+Example: texts A, B and C; B spells a special token and is refused, C is split. After
+step 1 the rows are [0, 2], and the length policy returns the origins [0, 1, 1] among
+them. The origins of the result are the texts [0, 2, 2].
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ class _EncodedTexts:
         text: Texts, large_string[m].
         infill: The texts for fill-in-the-middle; None if it is off.
         ids: Ids, marked with the loss mask if there is one, int32[total].
-        offsets: Where the ids of each text begin, and where the last ones end, int64[m + 1].
+        offsets: Where the ids of each text begin, and where the last ones end, int64[m
+            + 1].
         special_tokens: Number of special-token strings in the texts.
         refused: Indices of the refused texts, int64[k].
     """
@@ -59,8 +62,10 @@ class DocumentEncoder:
     Args:
         settings: Policies for lengths and special tokens.
         encoder: Encoder of the texts.
-        finish: Ends of documents that spell their own special tokens; None: they do not.
-        masked: True if ids are marked with their loss, see :mod:`tokenlake.etl.packing.loss_marks`.
+        finish: Ends of documents that spell their own special tokens; None: they do
+            not.
+        masked: True if ids are marked with their loss, see
+            :mod:`tokenlake.etl.packing.loss_marks`.
         fim: Options of fill-in-the-middle for plain texts; None: off.
 
     Attributes:
@@ -85,20 +90,25 @@ class DocumentEncoder:
         self.lengths = Lengths(settings, encoder, finish, masked=masked)
 
     def encode(
-        self, text: pa.LargeStringArray, spans: Spans | None = None, infill: Stretches | None = None
+        self,
+        text: pa.LargeStringArray,
+        spans: Spans | None = None,
+        infill: Stretches | None = None,
     ) -> Fitted:
         """Encode n texts.
 
         Args:
             text: Texts, large_string[n].
-            spans: Parts of the texts that count toward the loss; None for plain text, all of which counts.
+            spans: Parts of the texts that count toward the loss; None for plain text,
+                all of which counts.
             infill: Whole texts, if fill-in-the-middle reorders some of them.
 
         Returns:
             Documents, whose `origin` are indices of the texts.
 
         Raises:
-            EngineMismatchError, TokenizerError: as :meth:`tokenlake.etl.tokenizers.encoder.Encoder.encode`.
+            EngineMismatchError, TokenizerError: as
+                :meth:`tokenlake.etl.tokenizers.encoder.Encoder.encode`.
         """
         # 1. Encode, and refuse texts.
         encoded = self._encoded(text, spans, infill)
@@ -120,18 +130,22 @@ class DocumentEncoder:
         return replace(
             fitted,
             origin=rows[fitted.origin],
-            left_out={reason: rows[indices] for reason, indices in fitted.left_out.items()},
+            left_out={
+                reason: rows[indices] for reason, indices in fitted.left_out.items()
+            },
             tokens=tokens,
             special_tokens=encoded.special_tokens,
             refused=encoded.refused,
         )
 
     def fit(self, ids: Int32, offsets: Int64, *, has_loss: bool) -> Fitted:
-        """Make documents of ids that are imported: no text is encoded, and the other steps are those of texts.
+        """Make documents of ids that are imported: no text is encoded, and the other
+        steps are those of texts.
 
         Args:
             ids: Ids of n documents, int32[total].
-            offsets: Where the ids of each document begin, and where the last ones end, int64[n + 1].
+            offsets: Where the ids of each document begin, and where the last ones end,
+                int64[n + 1].
             has_loss: True if the ids are marked with their loss.
         """
         if self._has_loss_marks and not has_loss:
@@ -145,7 +159,9 @@ class DocumentEncoder:
     def _encoded(
         self, text: pa.LargeStringArray, spans: Spans | None, infill: Stretches | None
     ) -> _EncodedTexts:
-        """Encode n texts, and leave out those that spell a special token although they must not."""
+        """Encode n texts, and leave out those that spell a special token although
+        they must not.
+        """
         counts_toward_loss: Bools | bool = True
         if spans is not None:
             encoded, counts_toward_loss = self._encoder.encode_spans(text, spans)
@@ -161,7 +177,13 @@ class DocumentEncoder:
         if not self._refuses_special_tokens or not len(refused):
             no_rows = np.empty(0, np.int64)
             return _EncodedTexts(
-                rows, text, infill, ids, encoded.offsets, encoded.special_tokens, refused=no_rows
+                rows,
+                text,
+                infill,
+                ids,
+                encoded.offsets,
+                encoded.special_tokens,
+                refused=no_rows,
             )
         is_good = ~np.isin(rows, refused)
         good_rows = rows[is_good]
@@ -176,8 +198,12 @@ class DocumentEncoder:
             refused=refused,
         )
 
-    def _encode_for_infilling(self, text: pa.LargeStringArray, infill: Stretches) -> Encoded:
-        """Encode n texts, except those that fill-in-the-middle reorders as a whole: these get no ids yet."""
+    def _encode_for_infilling(
+        self, text: pa.LargeStringArray, infill: Stretches
+    ) -> Encoded:
+        """Encode n texts, except those that fill-in-the-middle reorders as a whole:
+        these get no ids yet.
+        """
         if self._infilling is None or not self.lengths.keeps_all:
             return self._encoder.encode(text)
         is_encoded = ~self._infilling.chosen(infill)
@@ -193,7 +219,8 @@ class DocumentEncoder:
         )
 
     def _stretches(self, fitted: Fitted, texts: Stretches) -> Stretches:
-        """Return the parts of the texts that documents, or parts of split documents, were made of.
+        """Return the parts of the texts that documents, or parts of split documents,
+        were made of.
 
         Args:
             fitted: Documents after the length policy, m of them.
@@ -206,18 +233,26 @@ class DocumentEncoder:
         end = texts.end[origin]
         further_parts = np.flatnonzero(part_number)
         if len(further_parts):
-            # A part begins at the character at which its first token begins, and ends where the next part begins.
-            split_rows, split_index = np.unique(texts.row[origin[further_parts]], return_inverse=True)
+            # A part begins at the character at which its first token begins, and ends
+            # where the next part begins.
+            split_rows, split_index = np.unique(
+                texts.row[origin[further_parts]], return_inverse=True
+            )
             split_texts = texts.text.take(pa.array(split_rows, pa.int64()))
             encoded, token_begins, _ = self._encoder.encode_places(split_texts)
             offsets = fitted.offsets
             tokens_before = offsets[further_parts] - offsets[first_part[further_parts]]
-            begin[further_parts] = token_begins[encoded.offsets[split_index] + tokens_before]
+            begin[further_parts] = token_begins[
+                encoded.offsets[split_index] + tokens_before
+            ]
             end[further_parts - 1] = begin[further_parts]
         return replace(texts.take(origin), begin=begin, end=end, number=part_number)
 
-    def _infilled(self, infilling: Infilling, fitted: Fitted, stretches: Stretches) -> Fitted:
-        """Reorder some of m documents. Those that become too long for a row stay as they are.
+    def _infilled(
+        self, infilling: Infilling, fitted: Fitted, stretches: Stretches
+    ) -> Fitted:
+        """Reorder some of m documents. Those that become too long for a row stay as
+        they are.
 
         Args:
             infilling: Fill-in-the-middle.
@@ -247,5 +282,9 @@ class DocumentEncoder:
         }
         if not self.lengths.keeps_all:
             counts["fim_too_long"] = int((~fits).sum())
-        touched = fitted.touched | {name: count for name, count in counts.items() if count}
-        return replace(fitted, ids=documents.ids, offsets=documents.offsets, touched=touched)
+        touched = fitted.touched | {
+            name: count for name, count in counts.items() if count
+        }
+        return replace(
+            fitted, ids=documents.ids, offsets=documents.offsets, touched=touched
+        )

@@ -1,9 +1,10 @@
 """The ends of rendered documents: BOS before the first id and EOS after the last.
 
-A template may spell some of them itself, so that the ends of each rendered document are looked at.
+A template may spell some of them itself, so that the ends of each rendered document are
+looked at.
 
-Example: prefix (1,), suffix (2,), and the documents 1 7 and 7 2. The first one lacks the suffix, the second one the
-prefix, and both become 1 7 2.
+Example: prefix (1,), suffix (2,), and the documents 1 7 and 7 2. The first one lacks
+the suffix, the second one the prefix, and both become 1 7 2.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ class Finish:
     Attributes:
         prefix: Ids that the tokenizer's post-processor puts before a document (BOS).
         suffix: Ids that the tokenizer's post-processor puts after a document (EOS).
-        eos_id: Id that a packed document ends with beyond that; None if documents are not packed, and for prompts,
-            whose EOS is the end of `suffix`.
-        prompts: True for prompts: an EOS put after a document counts toward the loss if any of its tokens does. More of
-            the template may follow an answer, and a model that learns the answer must learn to stop.
+        eos_id: Id that a packed document ends with beyond that; None if documents are
+            not packed, and for prompts, whose EOS is the end of `suffix`.
+        prompts: True for prompts: an EOS put after a document counts toward the loss if
+            any of its tokens does. More of the template may follow an answer, and a
+            model that learns the answer must learn to stop.
     """
 
     prefix: tuple[int, ...]
@@ -71,15 +73,18 @@ class Finish:
         return cls(prefix, suffix, None, prompts=True)
 
     def lacks(self, ids: Int32, offsets: Int64) -> tuple[Bools, Bools]:
-        """Return True for the documents that lack the prefix, and for those that lack the suffix, bool[n] each.
+        """Return True for the documents that lack the prefix, and for those that lack
+        the suffix, bool[n] each.
 
         Args:
             ids: Ids of all documents, at least one.
-            offsets: Where each document begins in `ids`, and where the last one ends, int64[n + 1].
+            offsets: Where each document begins in `ids`, and where the last one ends,
+                int64[n + 1].
         """
         documents = Ragged(ids, offsets)
         count = len(offsets) - 1
-        # The loss marks of the ends alone are removed: otherwise all ids would be copied.
+        # The loss marks of the ends alone are removed: otherwise all ids would be
+        # copied.
         heads = documents.cut(np.full(count, len(self.prefix)))
         tails = documents.end(np.full(count, len(self.suffix)))
         has_prefix = Ragged(plain(heads.ids), heads.offsets).begins_with(self.prefix)
@@ -89,9 +94,9 @@ class Finish:
     def apply(self, documents: Fitted) -> Fitted:
         """Return documents with the ids that they lack; none may be empty.
 
-        An EOS put after a document counts toward the loss if the document's last token does (for prompts: if any token
-        does): a model that learns the last word of an answer must learn to stop after it, but not where the answer was
-        cut off.
+        An EOS put after a document counts toward the loss if the document's last token
+        does (for prompts: if any token does): a model that learns the last word of an
+        answer must learn to stop after it, but not where the answer was cut off.
         """
         ids = documents.ids
         offsets = documents.offsets
@@ -105,7 +110,9 @@ class Finish:
             return replace(documents, eos_existing=existing)
         # 2. Decide whether the ids that are put after a document count toward the loss.
         if self.prompts:
-            is_learned = np.logical_or.reduceat(learned(ids[: offsets[-1]]), offsets[:-1])
+            is_learned = np.logical_or.reduceat(
+                learned(ids[: offsets[-1]]), offsets[:-1]
+            )
         else:
             is_learned = learned(ids[offsets[1:] - 1])
         if documents.ends is not None:
@@ -134,11 +141,15 @@ class Finish:
             return np.zeros(len(offsets) - 1, np.bool_)
         lacks_eos = plain(ids[offsets[1:] - 1]) != self.eos_id
         if self.suffix:  # a suffix that is put after a document may end with EOS
-            lacks_eos = np.where(lacks_suffix, self.suffix[-1] != self.eos_id, lacks_eos)
+            lacks_eos = np.where(
+                lacks_suffix, self.suffix[-1] != self.eos_id, lacks_eos
+            )
         return lacks_eos
 
     def _existing_eos(self, lacks_suffix: Bools, lacks_eos: Bools) -> int:
-        """Return the number of documents that end with EOS although packing, or the prompt, adds none."""
+        """Return the number of documents that end with EOS although packing, or the
+        prompt, adds none.
+        """
         if self.prompts:
             return int((~lacks_suffix).sum()) if self.suffix else 0
         if self.eos_id is None:
@@ -155,4 +166,6 @@ def _appended(run: tuple[int, ...], is_put: Bools, is_learned: Bools) -> Ragged:
         is_learned: True for the documents in which they count toward the loss, bool[n].
     """
     runs = Ragged.alike(run, is_put)
-    return Ragged(marked(runs.ids, np.repeat(is_learned[is_put], len(run))), runs.offsets)
+    return Ragged(
+        marked(runs.ids, np.repeat(is_learned[is_put], len(run))), runs.offsets
+    )

@@ -1,4 +1,6 @@
-"""Documents of ids after the length policy: their ids, loss marks, and the documents that they are parts of."""
+"""Documents of ids after the length policy: their ids, loss marks, and the documents
+that they are parts of.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,19 @@ class Fitted:
 
     Attributes:
         ids: Ids of all documents, int32[total].
-        offsets: Where each document begins in `ids`, and where the last one ends, int64[m + 1].
-        origin: Index of the document that each is, or is a part of, ascending, int64[m].
-        ends: False for a part that does not hold its document's end, bool[m]; None if all do.
+        offsets: Where each document begins in `ids`, and where the last one ends,
+            int64[m + 1].
+        origin: Index of the document that each is, or is a part of, ascending,
+            int64[m].
+        ends: False for a part that does not hold its document's end, bool[m]; None if
+            all do.
         dropped: Reason -> number of tokens that are dropped.
         left_out: Reason -> indices of documents that are left out as a whole, int64[k].
         touched: Kind of change -> number of documents that were changed.
         tokens: Number of ids of all texts that were not refused.
         special_tokens: Number of special-token strings in these texts.
-        refused: Indices of texts that spell a special token although they must not, int64[k].
+        refused: Indices of texts that spell a special token although they must not,
+            int64[k].
         bos: Number of ids that were put before rendered documents.
         eos: Number of ids that were put after rendered documents.
         eos_existing: Number of rendered documents that had an EOS already.
@@ -47,7 +53,9 @@ class Fitted:
 
     @property
     def again(self) -> Bools | None:
-        """True for a part that is not its document's first, bool[m]; None if there is no such part."""
+        """True for a part that is not its document's first, bool[m]; None if there
+        is no such part.
+        """
         is_further_part = np.zeros(len(self.origin), np.bool_)
         is_further_part[1:] = np.diff(self.origin) == 0
         if not is_further_part.any():

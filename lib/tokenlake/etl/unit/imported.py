@@ -1,11 +1,12 @@
 """From records of token ids to documents, for a source whose tokens are made already.
 
-1. The lists of a batch become one array of ids, with a mask of those that count toward the loss.
-2. Records that cannot be used are bad ones: no list of integers, an id outside of the vocabulary, a mask of another
-   length.
+1. The lists of a batch become one array of ids, with a mask of those that count toward
+   the loss.
+2. Records that cannot be used are bad ones: no list of integers, an id outside of the
+   vocabulary, a mask of another length.
 3. Padding is left out: ids where ``attention_mask`` or ``segment_ids`` is 0.
-4. Documents end where their record ends, where the segment changes, and with the EOS rule ``split`` or ``none``
-   behind each EOS. With ``none`` that EOS is left out.
+4. Documents end where their record ends, where the segment changes, and with the EOS
+   rule ``split`` or ``none`` behind each EOS. With ``none`` that EOS is left out.
 
 Everything works on flat arrays of the ids of all records.
 
@@ -14,8 +15,8 @@ Example: EOS is 0, the rule is ``none``, and a record is::
     input_ids       5 6 0 7 8 9 9
     attention_mask  1 1 1 1 1 0 0
 
-Without padding it is ``5 6 0 7 8``. Documents begin at 5 and at 7, and are ``5 6`` and ``7 8`` without EOS. Two ids are
-counted as left out as padding, and one as a separator.
+Without padding it is ``5 6 0 7 8``. Documents begin at 5 and at 7, and are ``5 6`` and
+``7 8`` without EOS. Two ids are counted as left out as padding, and one as a separator.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ from tokenlake.etl.sources.rows import Rows
 _COMPUTE: Final[Any] = pc
 _ARROW: Final[Any] = pa
 _IGNORED_LABEL: Final = -100
-"""Label of an id that does not count toward the loss, as PyTorch and transformers have it."""
+"""Label of an id that does not count toward the loss, as PyTorch and transformers
+have it.
+"""
 _INT64_LIMIT: Final = 1 << 63
 _LABELS: Final = "labels"
 SEGMENTS: Final = "segment_ids"
@@ -61,7 +64,8 @@ class ImportedIds:
     """Documents of a batch of n records.
 
     Attributes:
-        ids: Ids of m documents, marked with their loss if the source has a loss mask, large_list<int32>[m].
+        ids: Ids of m documents, marked with their loss if the source has a loss mask,
+            large_list<int32>[m].
         origin: Index of the record of each document, ascending, int64[m].
         faults: Index of each record that cannot be used, and why.
         dropped: Reason -> number of ids that were left out.
@@ -116,10 +120,14 @@ def import_ids(rows: Rows, tokens: ResolvedTokens) -> ImportedIds:
         offsets = offsets_of((~is_separator).astype(np.int64))[offsets]
         content = content[~is_separator]
         separators = len(is_separator) - len(content)
-    origin, offsets = _with_empty_records(record_of_id[starts], offsets, len(usable_records))
+    origin, offsets = _with_empty_records(
+        record_of_id[starts], offsets, len(usable_records)
+    )
     dropped = {PADDING: padding, SEPARATORS: separators}
     return ImportedIds(
-        ids=_ARROW.LargeListArray.from_arrays(_ARROW.array(offsets), _ARROW.array(content)),
+        ids=_ARROW.LargeListArray.from_arrays(
+            _ARROW.array(offsets), _ARROW.array(content)
+        ),
         origin=usable_records[origin],
         faults=faults,
         dropped={reason: count for reason, count in dropped.items() if count},
@@ -127,7 +135,9 @@ def import_ids(rows: Rows, tokens: ResolvedTokens) -> ImportedIds:
 
 
 def _content_mask(lists: dict[str, _Lists], tokens: ResolvedTokens) -> Bools | None:
-    """Return True for the ids that are no padding, bool[total]; None if no field marks padding."""
+    """Return True for the ids that are no padding, bool[total]; None if no field
+    marks padding.
+    """
     if not tokens.mask_fields:
         return None
     is_content = np.ones(len(lists[tokens.field].values), np.bool_)
@@ -136,7 +146,9 @@ def _content_mask(lists: dict[str, _Lists], tokens: ResolvedTokens) -> Bools | N
     return is_content
 
 
-def _usable_lists(rows: Rows, tokens: ResolvedTokens, faults: dict[int, Fault]) -> dict[str, _Lists]:
+def _usable_lists(
+    rows: Rows, tokens: ResolvedTokens, faults: dict[int, Fault]
+) -> dict[str, _Lists]:
     """Return the lists of all fields, of the records that can be used.
 
     Args:
@@ -163,7 +175,9 @@ def _usable_lists(rows: Rows, tokens: ResolvedTokens, faults: dict[int, Fault]) 
 def no_rows(names: Sequence[str]) -> Rows:
     """Return no records of lists of ids."""
     no_ids: Any = _ARROW.array([], pa.large_list(pa.int32()))
-    return Rows(_ARROW.RecordBatch.from_arrays([no_ids for _ in names], names=list(names)))
+    return Rows(
+        _ARROW.RecordBatch.from_arrays([no_ids for _ in names], names=list(names))
+    )
 
 
 def empty_texts(count: int) -> pa.LargeStringArray:
@@ -173,11 +187,15 @@ def empty_texts(count: int) -> pa.LargeStringArray:
 
 
 def ids_of(documents: LargeLists) -> tuple[Int32, Int64]:
-    """Return the ids of documents, int32[total], and where each begins and the last one ends, int64[n + 1] from 0."""
+    """Return the ids of documents, int32[total], and where each begins and the last
+    one ends, int64[n + 1] from 0.
+    """
     lists: Any = documents
     if not len(lists):
         return np.zeros(0, np.int32), np.zeros(1, np.int64)
-    offsets = np.frombuffer(lists.buffers()[1], np.int64, len(lists) + 1, 8 * lists.offset)
+    offsets = np.frombuffer(
+        lists.buffers()[1], np.int64, len(lists) + 1, 8 * lists.offset
+    )
     values: Int32 = lists.values.to_numpy()[offsets[0] : offsets[-1]]
     return values, offsets - offsets[0]
 
@@ -210,7 +228,8 @@ class _Lists:
 
     @classmethod
     def of(cls, rows: Rows, name: str, faults: dict[int, Fault]) -> _Lists:
-        """Return a field of records; a record without a list of integers gets an empty one, and a fault.
+        """Return a field of records; a record without a list of integers gets an empty
+        one, and a fault.
 
         Args:
             rows: Records.
@@ -227,33 +246,55 @@ class _Lists:
         lists: list[list[int | None]] = []
         for index, row in enumerate(rows.objects):
             value: Any = row.get(name)
-            if isinstance(value, list) and all(item is None or _is_integer(item) for item in value):
+            if isinstance(value, list) and all(
+                item is None or _is_integer(item) for item in value
+            ):
                 lists.append(value)  # a null in it has a fault of its own
                 continue
             shown = "no such field" if name not in row else repr(value)[:80]
             faults.setdefault(
-                index, Fault("no_ids", f"field {name!r} is {shown}, expected a list of integers", name)
+                index,
+                Fault(
+                    "no_ids",
+                    f"field {name!r} is {shown}, expected a list of integers",
+                    name,
+                ),
             )
             lists.append([])
-        return cls._of_column(_ARROW.array(lists, pa.large_list(pa.int64())), name, faults)
+        return cls._of_column(
+            _ARROW.array(lists, pa.large_list(pa.int64())), name, faults
+        )
 
     @classmethod
     def _of_column(cls, column: Any, name: str, faults: dict[int, Fault]) -> _Lists:
         """Return a column of lists of integers."""
         lists: Any = column.cast(pa.large_list(column.type.value_type))
-        for row in np.flatnonzero(lists.is_null().to_numpy(zero_copy_only=False)).tolist():
+        for row in np.flatnonzero(
+            lists.is_null().to_numpy(zero_copy_only=False)
+        ).tolist():
             faults.setdefault(
-                row, Fault("no_ids", f"field {name!r} is null, expected a list of integers", name)
+                row,
+                Fault(
+                    "no_ids",
+                    f"field {name!r} is null, expected a list of integers",
+                    name,
+                ),
             )
-        lengths: Int64 = _COMPUTE.fill_null(_COMPUTE.list_value_length(lists), 0).to_numpy()
+        lengths: Int64 = _COMPUTE.fill_null(
+            _COMPUTE.list_value_length(lists), 0
+        ).to_numpy()
         offsets = offsets_of(lengths)
         values: Any = lists.flatten()
         if values.null_count:
             nulls = np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))
-            for row, place in zip(np.searchsorted(offsets, nulls, side="right") - 1, nulls, strict=True):
+            for row, place in zip(
+                np.searchsorted(offsets, nulls, side="right") - 1, nulls, strict=True
+            ):
                 offset = int(place - offsets[row])
                 fault = Fault(
-                    "null_id", f"field {name!r} is null at offset {offset}, expected an integer", name
+                    "null_id",
+                    f"field {name!r} is null at offset {offset}, expected an integer",
+                    name,
                 )
                 faults.setdefault(int(row), fault)
             values = _COMPUTE.fill_null(values, 0)
@@ -271,10 +312,14 @@ def _holds_integers(column_type: Any) -> bool:
     is_list = types.is_list(column_type) or types.is_large_list(column_type)
     if not is_list and not types.is_fixed_size_list(column_type):
         return False
-    return types.is_integer(column_type.value_type) or types.is_boolean(column_type.value_type)
+    return types.is_integer(column_type.value_type) or types.is_boolean(
+        column_type.value_type
+    )
 
 
-def _check_vocabulary(ids: _Lists, tokens: ResolvedTokens, faults: dict[int, Fault]) -> None:
+def _check_vocabulary(
+    ids: _Lists, tokens: ResolvedTokens, faults: dict[int, Fault]
+) -> None:
     """Add a fault for each record with an id that the tokenizer does not have."""
     is_unknown = (ids.values < 0) | (ids.values >= tokens.vocab_size)
     if not is_unknown.any():
@@ -294,7 +339,9 @@ def _check_vocabulary(ids: _Lists, tokens: ResolvedTokens, faults: dict[int, Fau
 
 
 def _check_rows(ids: _Lists, row_length: int, faults: dict[int, Fault]) -> None:
-    """Add a fault for each record that is longer than a packed row; a shorter one is padded, as its files had it."""
+    """Add a fault for each record that is longer than a packed row; a shorter one is
+    padded, as its files had it.
+    """
     for record in np.flatnonzero(ids.lengths > row_length).tolist():
         fault = Fault(
             "longer_than_row",
@@ -304,7 +351,9 @@ def _check_rows(ids: _Lists, row_length: int, faults: dict[int, Fault]) -> None:
         faults.setdefault(record, fault)
 
 
-def _check_lengths(name: str, lists: _Lists, ids: _Lists, id_field: str, faults: dict[int, Fault]) -> None:
+def _check_lengths(
+    name: str, lists: _Lists, ids: _Lists, id_field: str, faults: dict[int, Fault]
+) -> None:
     """Add a fault for each record with a mask of another length than its ids."""
     for record in np.flatnonzero(lists.lengths != ids.lengths).tolist():
         fault = Fault(
@@ -324,7 +373,8 @@ def _begins_document(
     Args:
         ids: Ids of all records without their padding, int32[total].
         record_of_id: Record of each id, ascending, int64[total].
-        segments: Number of the document of each id within its record, integers[total]; None if records have none.
+        segments: Number of the document of each id within its record, integers[total];
+            None if records have none.
         tokens: Form of the records.
     """
     is_first = np.ones(len(ids), np.bool_)
@@ -343,7 +393,9 @@ def _learned(mask: _Lists, name: str) -> Bools:
     return mask.values != 0
 
 
-def _with_empty_records(origin: Int64, offsets: Int64, count: int) -> tuple[Int64, Int64]:
+def _with_empty_records(
+    origin: Int64, offsets: Int64, count: int
+) -> tuple[Int64, Int64]:
     """Return documents with an empty one for each record that has no ids.
 
     Args:
@@ -355,4 +407,6 @@ def _with_empty_records(origin: Int64, offsets: Int64, count: int) -> tuple[Int6
     if not len(empty_records):
         return origin, offsets
     places = np.searchsorted(origin, empty_records)
-    return np.insert(origin, places, empty_records), np.insert(offsets, places, offsets[places])
+    return np.insert(origin, places, empty_records), np.insert(
+        offsets, places, offsets[places]
+    )

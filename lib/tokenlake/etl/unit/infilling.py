@@ -1,22 +1,26 @@
-"""Fill-in-the-middle: a document is cut twice, and its parts are put in another order between sentinel tokens.
+"""Fill-in-the-middle: a document is cut twice, and its parts are put in another order
+between sentinel tokens.
 
 ::
 
     PSM   <prefix> prefix <suffix> suffix <middle> middle
     SPM   <prefix> <suffix> suffix <middle> prefix middle
 
-as in Bavarian et al. 2022 (arXiv:2207.14255; of its appendix D the form of SPM that shares sentinels with PSM).
-The document is cut at characters, not at tokens, and each part is encoded by itself, as it is where a model completes
-a text that is being typed: that paper shows that models that never saw half a token at a cut do badly there. A
-tokenizer that puts a blank before a text puts none before a part that continues a text, as in Rozière et al. 2023
-(arXiv:2308.12950).
+as in Bavarian et al. 2022 (arXiv:2207.14255; of its appendix D the form of SPM that
+shares sentinels with PSM). The document is cut at characters, not at tokens, and each
+part is encoded by itself, as it is where a model completes a text that is being typed:
+that paper shows that models that never saw half a token at a cut do badly there. A
+tokenizer that puts a blank before a text puts none before a part that continues a text,
+as in Rozière et al. 2023 (arXiv:2308.12950).
 
-1. Hashes of the seed and of the document's identity decide whether it is reordered, in which form and where it is cut.
-2. Its parts are encoded. A part that continues a text is encoded after a lead character, whose ids are removed.
+1. Hashes of the seed and of the document's identity decide whether it is reordered, in
+   which form and where it is cut.
+2. Its parts are encoded. A part that continues a text is encoded after a lead
+   character, whose ids are removed.
 3. Parts and sentinels are joined in the order of the form.
 
-Example: "abcdef" cut at 2 and 4 has prefix "ab", middle "cd" and suffix "ef". PSM is ``<prefix>ab<suffix>ef<middle>cd``
-and SPM ``<prefix><suffix>ef<middle>abcd``.
+Example: "abcdef" cut at 2 and 4 has prefix "ab", middle "cd" and suffix "ef". PSM is
+``<prefix>ab<suffix>ef<middle>cd`` and SPM ``<prefix><suffix>ef<middle>abcd``.
 """
 
 from __future__ import annotations
@@ -56,11 +60,29 @@ _LEADS: Final = "☺☃♞¤\n"
 _PROBES: Final = ("a", "Zq", "1")
 """Texts to try leads with."""
 
-# Columns of the runs that are joined: the parts in the order of the text, then the sentinels in the order of the
-# configuration. The sentinel at the end is optional.
-_PREFIX, _MIDDLE, _SUFFIX, _PREFIX_TOKEN, _SUFFIX_TOKEN, _MIDDLE_TOKEN, _END_TOKEN = range(7)
-_PSM: Final = (_PREFIX_TOKEN, _PREFIX, _SUFFIX_TOKEN, _SUFFIX, _MIDDLE_TOKEN, _MIDDLE, _END_TOKEN)
-_SPM: Final = (_PREFIX_TOKEN, _SUFFIX_TOKEN, _SUFFIX, _MIDDLE_TOKEN, _PREFIX, _MIDDLE, _END_TOKEN)
+# Columns of the runs that are joined: the parts in the order of the text, then the
+# sentinels in the order of the configuration. The sentinel at the end is optional.
+_PREFIX, _MIDDLE, _SUFFIX, _PREFIX_TOKEN, _SUFFIX_TOKEN, _MIDDLE_TOKEN, _END_TOKEN = (
+    range(7)
+)
+_PSM: Final = (
+    _PREFIX_TOKEN,
+    _PREFIX,
+    _SUFFIX_TOKEN,
+    _SUFFIX,
+    _MIDDLE_TOKEN,
+    _MIDDLE,
+    _END_TOKEN,
+)
+_SPM: Final = (
+    _PREFIX_TOKEN,
+    _SUFFIX_TOKEN,
+    _SUFFIX,
+    _MIDDLE_TOKEN,
+    _PREFIX,
+    _MIDDLE,
+    _END_TOKEN,
+)
 
 
 @final
@@ -73,7 +95,8 @@ class Stretches:
         row: Index of the text that each stretch is of, int64[n].
         begin: First UTF-8 byte of the stretch in its text, int64[n].
         end: Byte after its last one, int64[n].
-        number: 0 for a stretch that begins a text, 1, 2, 3 ... for further ones, int64[n].
+        number: 0 for a stretch that begins a text, 1, 2, 3 ... for further ones,
+            int64[n].
         file: Id of each document's file, int64[n].
         position: Position of each document in its file, int64[n].
     """
@@ -87,7 +110,9 @@ class Stretches:
     position: Int64
 
     @classmethod
-    def whole(cls, text: pa.LargeStringArray, file: Int64, position: Int64) -> Stretches:
+    def whole(
+        cls, text: pa.LargeStringArray, file: Int64, position: Int64
+    ) -> Stretches:
         """Return n whole texts.
 
         Args:
@@ -136,11 +161,15 @@ class Infilling:
         self._settings = settings
         self._encoder = encoder
         names = settings.tokens or ()
-        self.sentinels = np.array([encoder.files.token_id(name) for name in names], np.int32)
+        self.sentinels = np.array(
+            [encoder.files.token_id(name) for name in names], np.int32
+        )
         self._key = key_of(settings.seed, _STREAM)
 
     def room(self, max_length: int) -> int:
-        """Return the largest number of ids of a reordered part, if parts have at most `max_length` ids."""
+        """Return the largest number of ids of a reordered part, if parts have at
+        most `max_length` ids.
+        """
         affixes = len(self._encoder.prefix) + len(self._encoder.suffix)
         return max_length + FIM_ROOM - 1 - affixes
 
@@ -153,7 +182,8 @@ class Infilling:
         """Reorder all of n stretches.
 
         Returns:
-            Ids of the stretches, sentinels included; and True for those in the form SPM, bool[n].
+            Ids of the stretches, sentinels included; and True for those in the form
+            SPM, bool[n].
 
         Raises:
             as :meth:`tokenlake.etl.tokenizers.encoder.Encoder.encode`.
@@ -163,14 +193,17 @@ class Infilling:
         return self._joined(parts, is_spm), is_spm
 
     def _draws(self, of: Stretches, draw: int) -> npt.NDArray[np.float64]:
-        """Return numbers from 0 to 1, float64[n]; `draw` separates the draws of a stretch."""
+        """Return numbers from 0 to 1, float64[n]; `draw` separates the draws of a
+        stretch.
+        """
         document_keys: UInt64 = extended(extended(self._key, of.file), of.position)
         stretch_keys = extended(document_keys, of.number)
         bits = extended(stretch_keys, np.full(len(of.row), draw))
         return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
     def _part_edges(self, of: Stretches) -> Int64:
-        """Return where the three parts of each stretch begin and the last one ends, int64[n, 4].
+        """Return where the three parts of each stretch begin and the last one ends,
+        int64[n, 4].
 
         Edges are byte offsets into the data of all texts.
         """
@@ -183,12 +216,15 @@ class Infilling:
         second_cut = np.maximum(cut, other_cut)
         edges = np.stack([np.zeros_like(sizes), first_cut, second_cut, sizes], axis=1)
         edges += (text_begins[of.row] + of.begin)[:, None]
-        # 2. Back to the first byte of the character, which has at most three bytes after it.
+        # 2. Back to the first byte of the character, which has at most three bytes
+        #    after it.
         if len(data):
             for _ in range(3):
                 is_before_end = edges < edges[:, 3:]
                 bytes_at_edges = data[np.minimum(edges, len(data) - 1)]
-                edges -= is_before_end & (bytes_at_edges & _CONTINUATION_MASK == _CONTINUATION)
+                edges -= is_before_end & (
+                    bytes_at_edges & _CONTINUATION_MASK == _CONTINUATION
+                )
         return edges
 
     def _encoded(self, of: Stretches, edges: Int64) -> Ragged:
@@ -199,7 +235,8 @@ class Infilling:
             edges: Edges of their parts, int64[n, 4].
         """
         lead, lead_ids = self._lead
-        # 1. Texts of the parts. Those that continue a text are put after the lead, if one is needed.
+        # 1. Texts of the parts. Those that continue a text are put after the lead, if
+        #    one is needed.
         continues = np.ones((len(of.row), _PARTS), np.bool_)
         continues[:, 0] = of.number > 0
         has_lead = continues.reshape(-1) & bool(lead)
@@ -212,7 +249,9 @@ class Infilling:
             texts.append(lead + bytes(text) if is_led else text)
         offsets = offsets_of([len(text) for text in texts])
         # 2. Encode.
-        encoded = self._encoder.encode(text_over(offsets, pa.py_buffer(b"".join(texts))))
+        encoded = self._encoder.encode(
+            text_over(offsets, pa.py_buffer(b"".join(texts)))
+        )
         parts = Ragged(encoded.ids, encoded.offsets)
         if not has_lead.any():
             return parts
@@ -223,7 +262,9 @@ class Infilling:
                 "with the ids of that character, so the ids of a part of a document cannot be determined; leave "
                 "`fim` out"
             )
-        return Ragged.taken(parts.ids, parts.offsets[:-1] + has_lead * len(lead_ids), parts.offsets[1:])
+        return Ragged.taken(
+            parts.ids, parts.offsets[:-1] + has_lead * len(lead_ids), parts.offsets[1:]
+        )
 
     def _joined(self, parts: Ragged, is_spm: Bools) -> Ragged:
         """Join the parts and sentinels of n stretches.
@@ -234,12 +275,20 @@ class Infilling:
         """
         count = len(is_spm)
         sentinel_count = len(self.sentinels)
-        # 1. One table of runs: a row for each stretch, with its parts and the sentinels as columns.
+        # 1. One table of runs: a row for each stretch, with its parts and the sentinels
+        #    as columns.
         ids = np.concatenate([parts.ids, self.sentinels])
-        sentinel_begins = np.tile(len(parts.ids) + np.arange(sentinel_count), (count, 1))
-        begins = np.concatenate([parts.offsets[:-1].reshape(count, _PARTS), sentinel_begins], axis=1)
-        ends = np.concatenate([parts.offsets[1:].reshape(count, _PARTS), sentinel_begins + 1], axis=1)
-        # 2. Columns in the order of the form of each stretch. Without a sentinel at the end its column is missing.
+        sentinel_begins = np.tile(
+            len(parts.ids) + np.arange(sentinel_count), (count, 1)
+        )
+        begins = np.concatenate(
+            [parts.offsets[:-1].reshape(count, _PARTS), sentinel_begins], axis=1
+        )
+        ends = np.concatenate(
+            [parts.offsets[1:].reshape(count, _PARTS), sentinel_begins + 1], axis=1
+        )
+        # 2. Columns in the order of the form of each stretch. Without a sentinel at the
+        #    end its column is missing.
         columns = _PARTS + sentinel_count
         spm_order = np.array([column for column in _SPM if column < columns])
         psm_order = np.array([column for column in _PSM if column < columns])
@@ -256,7 +305,8 @@ class Infilling:
 
 
 def lead_of(encoder: Encoder) -> tuple[bytes, tuple[int, ...]]:
-    """Return a character after which a text is encoded as one that continues, and the ids of that character.
+    """Return a character after which a text is encoded as one that continues, and the
+    ids of that character.
 
     Both are empty if every text is encoded in this way.
 
@@ -266,7 +316,9 @@ def lead_of(encoder: Encoder) -> tuple[bytes, tuple[int, ...]]:
     files = encoder.files
     probes_alone = _ids_of(encoder, _PROBES)
     for lead in _LEADS:
-        lead_ids, *led_ids = _ids_of(encoder, [lead, *(lead + probe for probe in _PROBES)])
+        lead_ids, *led_ids = _ids_of(
+            encoder, [lead, *(lead + probe for probe in _PROBES)]
+        )
         length = len(lead_ids)
         if any(ids[:length] != lead_ids for ids in led_ids):
             continue

@@ -1,4 +1,6 @@
-"""Fields of rows that are kept beside the tokens, converted to the types of the plan."""
+"""Fields of rows that are kept beside the tokens, converted to the types of the
+plan.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,15 @@ _SHOWN: Final = 60
 _NO_FIT: Final = (pa.ArrowException, ArithmeticError, TypeError, ValueError)
 """Errors of Arrow for a value that does not fit a type."""
 
-_DIRECT: Final[dict[str, type[Any]]] = {"bool": bool, "int64": int, "double": float, "large_string": str}
-"""Column type -> Python type of the values that Arrow stores in it without altering any."""
+_DIRECT: Final[dict[str, type[Any]]] = {
+    "bool": bool,
+    "int64": int,
+    "double": float,
+    "large_string": str,
+}
+"""Column type -> Python type of the values that Arrow stores in it without altering
+any.
+"""
 
 _NOTHING: Final[type[Any]] = type(None)
 
@@ -40,7 +49,8 @@ class _KeptField:
     Attributes:
         name: Name of the field.
         kind: Type of its column.
-        is_declared: True if the configuration declares the type. Text may then spell numbers and truth values.
+        is_declared: True if the configuration declares the type. Text may then spell
+            numbers and truth values.
     """
 
     name: str
@@ -61,17 +71,24 @@ class Keeper:
     """
 
     def __init__(
-        self, fields: Sequence[tuple[str, ColumnType]], declared: frozenset[str] = frozenset()
+        self,
+        fields: Sequence[tuple[str, ColumnType]],
+        declared: frozenset[str] = frozenset(),
     ) -> None:
-        self._fields = [_KeptField(name, kind, name in declared) for name, kind in fields]
-        self._schema = pa.schema([pa.field(name, arrow_type(kind)) for name, kind in fields])
+        self._fields = [
+            _KeptField(name, kind, name in declared) for name, kind in fields
+        ]
+        self._schema = pa.schema(
+            [pa.field(name, arrow_type(kind)) for name, kind in fields]
+        )
         self.names = tuple(field.name for field in self._fields)
 
     def take(self, rows: Rows) -> tuple[pa.RecordBatch, dict[int, Fault]]:
-        """Return the fields of n rows, and row -> fault for rows with a value that does not fit.
+        """Return the fields of n rows, and row -> fault for rows with a value that does
+        not fit.
 
-        A missing field is null. A value that its column's type cannot hold exactly is a fault (``field_type``), and
-        null in the column.
+        A missing field is null. A value that its column's type cannot hold exactly is a
+        fault (``field_type``), and null in the column.
         """
         faults: dict[int, Fault] = {}
         arrays: list[Any] = []
@@ -103,7 +120,9 @@ def _column(rows: Rows, field: _KeptField) -> tuple[Any, list[tuple[int, Any]]]:
     return _column_of_values(array.to_pylist(), field)
 
 
-def _column_of_values(values: list[Any], field: _KeptField) -> tuple[Any, list[tuple[int, Any]]]:
+def _column_of_values(
+    values: list[Any], field: _KeptField
+) -> tuple[Any, list[tuple[int, Any]]]:
     """Return Python values as a column, and those that do not fit, with their rows."""
     target = arrow_type(field.kind)
     if field.kind == JSON:
@@ -127,7 +146,9 @@ def _column_of_values(values: list[Any], field: _KeptField) -> tuple[Any, list[t
 
 
 def _json_column(values: list[Any]) -> tuple[Any, list[tuple[int, Any]]]:
-    """Return Python values as a column of JSON text, and those that JSON cannot hold, with their rows."""
+    """Return Python values as a column of JSON text, and those that JSON cannot
+    hold, with their rows.
+    """
     texts = [as_json(value) for value in values]
     unfit_values: list[tuple[int, Any]] = []
     for row, text in enumerate(texts):
@@ -137,23 +158,30 @@ def _json_column(values: list[Any]) -> tuple[Any, list[tuple[int, Any]]]:
 
 
 def rows_of(table: Rows) -> Rows:
-    """Return rows as they were read: JSON as objects alone, because its columns have other types in every batch."""
+    """Return rows as they were read: JSON as objects alone, because its columns have
+    other types in every batch.
+    """
     if table.has_objects:
         return Rows(objects=table.objects)
     return table
 
 
 def as_json(value: Any) -> str | None:
-    """Return a value as JSON text; None if it is too deep. Values that JSON has no form for (dates) become text."""
+    """Return a value as JSON text; None if it is too deep. Values that JSON has no
+    form for (dates) become text.
+    """
     if value is None:
         return None
     try:
-        return dump_json(value, str, orjson.OPT_NON_STR_KEYS, keeps_infinity=True).decode()
+        return dump_json(
+            value, str, orjson.OPT_NON_STR_KEYS, keeps_infinity=True
+        ).decode()
     except TypeError:  # half of a surrogate pair, or many levels
         pass
     try:
         return json.dumps(value, default=str, separators=(",", ":"))
-    except (RecursionError, ValueError):  # ValueError: an integer of more than 4,300 digits
+    # ValueError: an integer of more than 4,300 digits.
+    except (RecursionError, ValueError):
         return None
 
 
@@ -165,7 +193,9 @@ def _fault(field: _KeptField, value: Any) -> Fault:
         shown = f"a {type(value).__name__} of very many levels"
     if len(shown) > _SHOWN:
         shown = f"{shown[:_SHOWN]}..."
-    type_name = field.kind if isinstance(field.kind, str) else str(arrow_type(field.kind))
+    type_name = (
+        field.kind if isinstance(field.kind, str) else str(arrow_type(field.kind))
+    )
     detail = f"the kept field {field.name!r} holds {shown}, which its type {type_name}"
     if field.is_declared:
         detail += " (field_types) cannot hold"
@@ -178,7 +208,9 @@ def _fault(field: _KeptField, value: Any) -> Fault:
 
 
 def _wider_type(value: Any) -> str:
-    """Return the type to propose for a field whose first records had values of another type."""
+    """Return the type to propose for a field whose first records had values of
+    another type.
+    """
     if isinstance(value, float):
         return "float64"
     if type(value) is int and abs(value) < _DIGITS_38:

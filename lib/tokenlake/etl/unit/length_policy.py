@@ -1,12 +1,15 @@
-"""The length policy of a build: a document of more than ``max_length`` ids is cut, split, or dropped.
+"""The length policy of a build: a document of more than ``max_length`` ids is cut,
+split, or dropped.
 
-1. The room of each document is ``max_length`` less the special tokens that will be put around it. A document that is
-   cut also needs room for the special token on the side of the cut, which it may have spelled itself.
-2. Documents that are longer than their room are treated by the policy; each becomes no, one or several parts.
+1. The room of each document is ``max_length`` less the special tokens that will be put
+   around it. A document that is cut also needs room for the special token on the side
+   of the cut, which it may have spelled itself.
+2. Documents that are longer than their room are treated by the policy; each becomes no,
+   one or several parts.
 3. Parts without ids, or that lost all ids that count toward the loss, are left out.
 
-Example: ``max_length`` 4 with one EOS per document leaves a room of 3. A document of 7 ids is split into 3, 3 and 1,
-truncated to 3 (4 are dropped), or dropped as a whole.
+Example: ``max_length`` 4 with one EOS per document leaves a room of 3. A document of 7
+ids is split into 3, 3 and 1, truncated to 3 (4 are dropped), or dropped as a whole.
 """
 
 from __future__ import annotations
@@ -21,7 +24,12 @@ import pyarrow as pa
 from tokenlake.base.arrays import Bools, Int32, Int64, Ragged
 from tokenlake.config.resolved import ResolvedTokenizer
 from tokenlake.etl.packing.loss_marks import learned, plain
-from tokenlake.etl.text.truncation import continuing_tokens, cut_texts, pieces, whole_cut
+from tokenlake.etl.text.truncation import (
+    continuing_tokens,
+    cut_texts,
+    pieces,
+    whole_cut,
+)
 from tokenlake.etl.tokenizers.encoder import Encoder
 from tokenlake.etl.unit.finish import Finish
 from tokenlake.etl.unit.fitted import Fitted
@@ -52,10 +60,12 @@ class Lengths:
 
     Args:
         settings: Policy and ``max_length``, which counts special tokens.
-        encoder: Encoder of the ids; its prefix and suffix are put around every document afterwards.
-        finish: Ends of documents that spell their own special tokens, which get only the ids that they lack; None for
-            all other documents.
-        masked: True if ids are marked with the loss mask, see :mod:`tokenlake.etl.packing.loss_marks`.
+        encoder: Encoder of the ids; its prefix and suffix are put around every document
+            afterwards.
+        finish: Ends of documents that spell their own special tokens, which get only
+            the ids that they lack; None for all other documents.
+        masked: True if ids are marked with the loss mask, see
+            :mod:`tokenlake.etl.packing.loss_marks`.
     """
 
     def __init__(
@@ -75,20 +85,28 @@ class Lengths:
 
     @property
     def keeps_all(self) -> bool:
-        """True if no document is ever changed, so that a long one need not be in memory as a whole."""
+        """True if no document is ever changed, so that a long one need not be in
+        memory as a whole.
+        """
         return self._settings.long_documents == "keep"
 
     @property
     def needs_text(self) -> bool:
         """True if :meth:`apply` looks at texts."""
-        return self._settings.long_documents == "truncate" and self._settings.truncation_strategy != "simple"
+        return (
+            self._settings.long_documents == "truncate"
+            and self._settings.truncation_strategy != "simple"
+        )
 
-    def apply(self, ids: Int32, offsets: Int64, text: pa.LargeStringArray | None = None) -> Fitted:
+    def apply(
+        self, ids: Int32, offsets: Int64, text: pa.LargeStringArray | None = None
+    ) -> Fitted:
         """Fit n documents.
 
         Args:
             ids: Ids of all documents, int32[total].
-            offsets: Where each document begins in `ids`, and where the last one ends, int64[n + 1].
+            offsets: Where each document begins in `ids`, and where the last one ends,
+                int64[n + 1].
             text: Texts of the documents, large_string[n], if :attr:`needs_text`.
         """
         whole = _Parts(np.arange(len(offsets) - 1), offsets[:-1], offsets[1:])
@@ -103,23 +121,34 @@ class Lengths:
         elif self._settings.long_documents == "split":
             parts = self._split(ids, whole, np.flatnonzero(is_long))
         else:
-            parts = self._truncated(ids, whole, np.flatnonzero(is_long), prefixes, suffixes, text)
+            parts = self._truncated(
+                ids, whole, np.flatnonzero(is_long), prefixes, suffixes, text
+            )
         return self._fitted(ids, offsets, is_long, parts)
 
     def _around(self, ids: Int32, offsets: Int64) -> tuple[Int64, Int64]:
-        """Return how many special tokens will be put before, and how many after each document: int64[n] each."""
+        """Return how many special tokens will be put before, and how many after each
+        document: int64[n] each.
+        """
         if self._finish is None:
             count = len(offsets) - 1
             return np.full(count, self._prefix_size), np.full(count, self._suffix_size)
         lacks_prefix, lacks_suffix = self._finish.lacks(ids, offsets)
-        return np.where(lacks_prefix, self._prefix_size, 0), np.where(lacks_suffix, self._suffix_size, 0)
+        return np.where(lacks_prefix, self._prefix_size, 0), np.where(
+            lacks_suffix, self._suffix_size, 0
+        )
 
     def _split(self, ids: Int32, whole: _Parts, rows: Int64) -> _Parts:
-        """Cut the documents `rows` into parts that leave room for a prefix and a suffix each."""
+        """Cut the documents `rows` into parts that leave room for a prefix and a
+        suffix each.
+        """
         most = max(1, self._settings.max_length - self._prefix_size - self._suffix_size)
         continues_character = self._continues_character(ids)
         begins_of_rows = [
-            pieces(continues_character, int(whole.begin[row]), int(whole.end[row]), most) for row in rows
+            pieces(
+                continues_character, int(whole.begin[row]), int(whole.end[row]), most
+            )
+            for row in rows
         ]
         # 1. Repeat each document as often as it has parts.
         counts = np.ones(len(whole.origin), np.int64)
@@ -127,7 +156,8 @@ class Lengths:
         origin = np.repeat(whole.origin, counts)
         begin = whole.begin[origin]
         end = whole.end[origin]
-        # 2. Put in where the parts of documents with several begin. Each ends where the next one begins.
+        # 2. Put in where the parts of documents with several begin. Each ends where the
+        #    next one begins.
         is_split = counts[origin] > 1
         begin[is_split] = np.concatenate(
             [begin[:0], *(begins for begins in begins_of_rows if len(begins) > 1)]
@@ -151,35 +181,54 @@ class Lengths:
             ids: Ids of all documents.
             whole: All documents.
             rows: Documents that are too long.
-            prefixes, suffixes: Numbers of special tokens that will be put before and after each document, int64[n].
+            prefixes, suffixes: Numbers of special tokens that will be put before and
+                after each document, int64[n].
             text: Texts of the documents, where the strategy looks at them.
         """
-        # On the side that is cut, the document loses a special token of its own. One is added there in any case, and
-        # needs room.
+        # On the side that is cut, the document loses a special token of its own. One is
+        # added there in any case, and needs room.
         right = self._settings.truncation_side == "right"
-        special_tokens = prefixes[rows] + self._suffix_size if right else self._prefix_size + suffixes[rows]
+        special_tokens = (
+            prefixes[rows] + self._suffix_size
+            if right
+            else self._prefix_size + suffixes[rows]
+        )
         room = np.maximum(0, self._settings.max_length - special_tokens)
         begin = whole.begin.copy()
         end = whole.end.copy()
         if text is None:
             continues_character = self._continues_character(ids)
             if right:
-                end[rows] = whole_cut(continues_character, begin[rows] + room, begin[rows])
+                end[rows] = whole_cut(
+                    continues_character, begin[rows] + room, begin[rows]
+                )
             else:
-                begin[rows] = whole_cut(continues_character, end[rows] - room, end[rows])
+                begin[rows] = whole_cut(
+                    continues_character, end[rows] - room, end[rows]
+                )
             return _Parts(whole.origin, begin, end)
-        long_documents = Ragged.taken(plain(ids) if self._has_loss_marks else ids, begin[rows], end[rows])
+        long_documents = Ragged.taken(
+            plain(ids) if self._has_loss_marks else ids, begin[rows], end[rows]
+        )
         texts: Any = text.take(pa.array(rows, pa.int64()))
         strategy = self._settings.truncation_strategy
         side = self._settings.truncation_side
         first, last = cut_texts(
-            self._encoder, texts, long_documents.ids, long_documents.offsets, room, strategy, side
+            self._encoder,
+            texts,
+            long_documents.ids,
+            long_documents.offsets,
+            room,
+            strategy,
+            side,
         )
         end[rows] = begin[rows] + last
         begin[rows] += first
         return _Parts(whole.origin, begin, end)
 
-    def _fitted(self, ids: Int32, offsets: Int64, is_long: Bools, parts: _Parts) -> Fitted:
+    def _fitted(
+        self, ids: Int32, offsets: Int64, is_long: Bools, parts: _Parts
+    ) -> Fitted:
         """Take the parts that stay, and account for the other ids and documents."""
         policy = self._settings.long_documents
         reason = "truncated" if policy == "truncate" else "too_long"
@@ -190,7 +239,9 @@ class Lengths:
             parts = parts.select(has_ids)
         dropped = {reason: len(ids) - int((parts.end - parts.begin).sum())}
         if self._has_loss_marks:
-            parts = self._leave_out_unlearned(ids, offsets, is_long, parts, dropped, left_out)
+            parts = self._leave_out_unlearned(
+                ids, offsets, is_long, parts, dropped, left_out
+            )
         fitted = Ragged.taken(ids, parts.begin, parts.end)
         ends = parts.end == offsets[parts.origin + 1]
         return Fitted(
@@ -200,7 +251,9 @@ class Lengths:
             ends=None if ends.all() else ends,
             dropped={name: count for name, count in dropped.items() if count},
             left_out=left_out,
-            touched={} if policy == "drop" else {f"long_documents_{policy}": int(is_long.sum())},
+            touched={}
+            if policy == "drop"
+            else {f"long_documents_{policy}": int(is_long.sum())},
         )
 
     def _leave_out_unlearned(
@@ -212,8 +265,12 @@ class Lengths:
         dropped: dict[str, int],
         left_out: dict[str, Int64],
     ) -> _Parts:
-        """Leave out parts that lost all their learned tokens: a row of context alone teaches nothing."""
-        learned_before = np.concatenate([np.zeros(1, np.int64), np.cumsum(learned(ids))])
+        """Leave out parts that lost all their learned tokens: a row of context alone
+        teaches nothing.
+        """
+        learned_before = np.concatenate(
+            [np.zeros(1, np.int64), np.cumsum(learned(ids))]
+        )
         had_learned = learned_before[offsets[1:]] > learned_before[offsets[:-1]]
         has_learned = learned_before[parts.end] > learned_before[parts.begin]
         is_useless = ~has_learned & (is_long & had_learned)[parts.origin]
@@ -228,7 +285,9 @@ class Lengths:
 
     def _continues_character(self, ids: Int32) -> Bools:
         """Return which tokens begin inside a character, bool[total]."""
-        return self._continuing.take(plain(ids) if self._has_loss_marks else ids, mode="clip")
+        return self._continuing.take(
+            plain(ids) if self._has_loss_marks else ids, mode="clip"
+        )
 
     @cached_property
     def _continuing(self) -> Bools:

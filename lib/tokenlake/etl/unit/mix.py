@@ -1,7 +1,9 @@
-"""Building a unit of a mixture: the rows at some positions, gathered from the parents and written in their order.
+"""Building a unit of a mixture: the rows at some positions, gathered from the parents
+and written in their order.
 
-Held in memory are the windows of all lanes of all sources, and some bytes for each row of the unit, however large the
-parents are. See :mod:`tokenlake.etl.unit.row_steps` for the steps.
+Held in memory are the windows of all lanes of all sources, and some bytes for each row
+of the unit, however large the parents are. See :mod:`tokenlake.etl.unit.row_steps` for
+the steps.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ from tokenlake.runtime.store.base import Store
 from tokenlake.runtime.store.ledger import MIXED, UnitRecord
 
 SPLIT: Final = "train"
-"""Split of a mixture, which is made to be trained on, whatever the splits of the parents are called."""
+"""Split of a mixture, which is made to be trained on, whatever the splits of the
+parents are called.
+"""
 
 _STEP_TOKENS: Final = 1 << 23
 """Tokens gathered at a time: 32 MiB, and as much again on the way to the file."""
@@ -38,13 +42,20 @@ _MOST_ROWS: Final = 1 << 18
 """Bounds of the rows of a step, if rows are documents."""
 
 _UNBOUNDED: Final = 1 << 62
-"""Bytes of row groups that the cache may keep: the steps say when a row group is let go."""
+"""Bytes of row groups that the cache may keep: the steps say when a row group is let
+go.
+"""
 
 
 def mix_unit(
-    job: MixJob, store: Store, parents_store: Store, opened: OpenedParents, progress: Progress
+    job: MixJob,
+    store: Store,
+    parents_store: Store,
+    opened: OpenedParents,
+    progress: Progress,
 ) -> UnitRecord:
-    """Write the parts of one unit of a mixture and return its record, which the caller publishes.
+    """Write the parts of one unit of a mixture and return its record, which the caller
+    publishes.
 
     Args:
         job: Job of the unit.
@@ -66,11 +77,18 @@ class _MixBuild:
     """A unit of a mixture while it is being built; arguments as of :func:`mix_unit`."""
 
     def __init__(
-        self, job: MixJob, store: Store, parents_store: Store, opened: OpenedParents, progress: Progress
+        self,
+        job: MixJob,
+        store: Store,
+        parents_store: Store,
+        opened: OpenedParents,
+        progress: Progress,
     ) -> None:
         self._job = job
         self._progress = progress
-        rows_by_name = {parent.name: opened.open(parents_store, parent) for parent in job.parents}
+        rows_by_name = {
+            parent.name: opened.open(parents_store, parent) for parent in job.parents
+        }
         group_rows = {name: rows.group_rows for name, rows in rows_by_name.items()}
         self._stream = open_stream(job.mixture, group_rows)
         names = self._stream.mixture.names
@@ -82,7 +100,9 @@ class _MixBuild:
             self.output = SequencesOut(job, store, SPLIT, names)
         else:
             is_rendered = np.isin(names, job.out.whole)
-            self.output = DocumentsOut(job, store, SPLIT, names, is_rendered, _shuffle_key(job))
+            self.output = DocumentsOut(
+                job, store, SPLIT, names, is_rendered, _shuffle_key(job)
+            )
 
     def write(self) -> None:
         """Write all rows of the unit, step by step."""
@@ -117,10 +137,14 @@ class _MixBuild:
         """Gather and write the rows of a step; return their number of ids."""
         indices = (step.source, step.group, step.row)
         if isinstance(self.output, SequencesOut):
-            sequences = take_packed(self._rows, *indices, read=self._cache.read, bos_id=self._bos_id)
+            sequences = take_packed(
+                self._rows, *indices, read=self._cache.read, bos_id=self._bos_id
+            )
             CLOCK.begin("pack")
             return self.output.add(sequences, step.source)
-        documents = take_documents(self._rows, *indices, read=self._cache.read, bos_id=self._bos_id)
+        documents = take_documents(
+            self._rows, *indices, read=self._cache.read, bos_id=self._bos_id
+        )
         CLOCK.begin("pack")
         return self.output.add(documents, step.source)
 
@@ -136,8 +160,11 @@ def _shuffle_key(job: MixJob) -> int | None:
     return key_of(pack.shuffle_seed, job.start)
 
 
-def _step_rows(job: MixJob, mixture: SourceMixture, parents: Sequence[StoredRows]) -> int:
-    """Return the rows of a step that have about ``_STEP_TOKENS`` tokens; whole row groups of packed rows.
+def _step_rows(
+    job: MixJob, mixture: SourceMixture, parents: Sequence[StoredRows]
+) -> int:
+    """Return the rows of a step that have about ``_STEP_TOKENS`` tokens; whole row
+    groups of packed rows.
 
     It depends on the job alone: row groups of documents end with steps.
     """

@@ -1,4 +1,6 @@
-"""Parents of mixed and repacked units: stored versions that stay open in a worker between jobs."""
+"""Parents of mixed and repacked units: stored versions that stay open in a worker
+between jobs.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ class OpenedParents:
         # Store, sha256 of the manifest and split -> rows; the one used last is last.
         self._rows: OrderedDict[tuple[str, str, str], StoredRows] = OrderedDict()
 
-    def open(self, store: Store, parent: ParentVersion, split: str | None = None) -> StoredRows:
+    def open(
+        self, store: Store, parent: ParentVersion, split: str | None = None
+    ) -> StoredRows:
         """Return the rows of a parent's split.
 
         Args:
@@ -33,7 +37,8 @@ class OpenedParents:
             split: Name of the split; None: the parent's own.
 
         Raises:
-            IntegrityError: The version in the store is not the one that was planned with.
+            IntegrityError: The version in the store is not the one that was planned
+                with.
             NotFoundError: There is no such version.
         """
         if split is None:

@@ -1,4 +1,6 @@
-"""The Parquet files of a unit: hashed as they are written, ended at a size, published whole."""
+"""The Parquet files of a unit: hashed as they are written, ended at a size,
+published whole.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,11 @@ class UnitFile:
     """
 
     def __init__(
-        self, store: Store, layout: Layout, unit: int, open_: Callable[[Any], RowGroupWriter]
+        self,
+        store: Store,
+        layout: Layout,
+        unit: int,
+        open_: Callable[[Any], RowGroupWriter],
     ) -> None:
         self._store = store
         self._layout = layout
@@ -63,7 +69,9 @@ class UnitFile:
         self.rows += len(rows)
 
     def publish(self, path: str) -> FileEntry:
-        """Put the whole file in its place. An unequal file there is replaced if it belongs to no finished unit."""
+        """Put the whole file in its place. An unequal file there is replaced if it
+        belongs to no finished unit.
+        """
         self._writer.close()
         self._file.close()
         entry = FileEntry(bytes=self._file.bytes, sha256=self._file.sha256)
@@ -96,8 +104,8 @@ class PartWriter:
         schema: Schema of the rows; its metadata are key-values of the files, see
             :func:`tokenlake.runtime.schema.described`.
         max_bytes: Size after which a part is closed, at the end of a row group.
-        only: Number of the only part, which is written however large it is, even without rows; None: any number of
-            parts.
+        only: Number of the only part, which is written however large it is, even
+            without rows; None: any number of parts.
     """
 
     def __init__(
@@ -120,11 +128,14 @@ class PartWriter:
         self._entries: list[ShardEntry] = []
         self._file: UnitFile | None = None
 
-    def write(self, rows: FlatRows | pa.RecordBatch, *, tokens: int, documents: int) -> None:
+    def write(
+        self, rows: FlatRows | pa.RecordBatch, *, tokens: int, documents: int
+    ) -> None:
         """Write one row group.
 
         Args:
-            rows: Row group. Packed rows are best taken apart, as both the file and the hash need them in this form.
+            rows: Row group. Packed rows are best taken apart, as both the file and the
+                hash need them in this form.
             tokens: Number of its tokens, padding not counted.
             documents: Number of documents that begin in it.
         """
@@ -155,7 +166,10 @@ class PartWriter:
     def _open(self) -> UnitFile:
         """Open the next part."""
         self._file = UnitFile(
-            self._store, self._layout, self._unit, lambda sink: open_shard(sink, self.schema)
+            self._store,
+            self._layout,
+            self._unit,
+            lambda sink: open_shard(sink, self.schema),
         )
         self._logical = LogicalHasher()
         self._row_groups: list[int] = []  # first row of each

@@ -30,7 +30,8 @@ _ARROW: Final[Any] = pa
 
 @final
 class PreferenceSink:
-    """Joins prompts and answers to one row per judged prompt, and counts what became of every token.
+    """Joins prompts and answers to one row per judged prompt, and counts what became of
+    every token.
 
     Rows have the columns of their trainer, and are dealt to the files one by one.
 
@@ -59,18 +60,27 @@ class PreferenceSink:
         self._settings = settings
         tokenizer = job.source.tokenizer
         self._joiner = Joiner(
-            settings.method, encoder.prefix, job.eos_id, tokenizer.max_length, tokenizer.long_documents
+            settings.method,
+            encoder.prefix,
+            job.eos_id,
+            tokenizer.max_length,
+            tokenizer.long_documents,
         )
         kept_fields = [(name, arrow_type(kind)) for name, kind in job.kept]
         schema = preference_schema(settings.method, settings.trainer, kept_fields)
         self._schema = described(schema, job.tokenizer_json)
-        # Rows are not padded. This padding of length 0 keeps a row out of a group that it does not fit into.
+        # Rows are not padded. This padding of length 0 keeps a row out of a group that
+        # it does not fit into.
         padding = Padding("max_length")
         full_group = group_tokens(job.files)
         self._files: list[RowsFile] = []
         for number in part_numbers(job):
-            writer = PartWriter(store, layout, split, job.unit, self._schema, job.max_shard_size, number)
-            self._files.append(RowsFile(writer, padding, full_group, lambda rows, _: rows))
+            writer = PartWriter(
+                store, layout, split, job.unit, self._schema, job.max_shard_size, number
+            )
+            self._files.append(
+                RowsFile(writer, padding, full_group, lambda rows, _: rows)
+            )
         self._dealt_rows = 0
 
     def add(self, documents: TextDocuments, encoded: Encoded) -> Joined:
@@ -88,7 +98,9 @@ class PreferenceSink:
         return joined
 
     def text_bytes(self, documents: TextDocuments) -> int:
-        """Return the UTF-8 bytes of prompts and answers, each counted once as ids are."""
+        """Return the UTF-8 bytes of prompts and answers, each counted once as ids
+        are.
+        """
         bytes_of_parts = documents.text_sizes.reshape(-1, documents.parts).sum(axis=0)
         return int(bytes_of_parts @ np.array(text_weights(self._settings.method)))
 
@@ -106,8 +118,12 @@ class PreferenceSink:
 
     def _rows(self, documents: TextDocuments, joined: Joined) -> pa.RecordBatch:
         """Return the rows of joined documents, with provenance and kept fields."""
-        batch = preference_batch(self._settings, joined, documents.label, documents.text)
-        columns: dict[str, Any] = dict(zip(batch.schema.names, batch.columns, strict=True))
+        batch = preference_batch(
+            self._settings, joined, documents.label, documents.text
+        )
+        columns: dict[str, Any] = dict(
+            zip(batch.schema.names, batch.columns, strict=True)
+        )
         columns["file"] = _ARROW.array(documents.file[joined.origin])
         columns["position"] = _ARROW.array(documents.position[joined.origin])
         kept = taken(documents.kept, joined.origin)

@@ -26,7 +26,10 @@ _COLUMNS: Final = {
 """Column -> its type, and the attribute of a record that it holds."""
 
 _SCHEMA: Final = pa.schema(
-    [pa.field(name, kind, nullable=name == "line") for name, (kind, _) in _COLUMNS.items()]
+    [
+        pa.field(name, kind, nullable=name == "line")
+        for name, (kind, _) in _COLUMNS.items()
+    ]
 )
 
 _FLUSH_BYTES: Final = 16 << 20
@@ -43,7 +46,8 @@ class QuarantineWriter:
         unit: Number of the unit.
 
     Attributes:
-        first: Location and reason of the first bad record, for messages; empty if there is none.
+        first: Location and reason of the first bad record, for messages; empty if there
+            is none.
     """
 
     def __init__(self, store: Store, layout: Layout, unit: int) -> None:
@@ -72,7 +76,9 @@ class QuarantineWriter:
             return None
         path = quarantine_path(self._unit)
         entry = self._file.publish(path)
-        return QuarantineEntry(path=path, bytes=entry.bytes, sha256=entry.sha256, rows=self._file.rows)
+        return QuarantineEntry(
+            path=path, bytes=entry.bytes, sha256=entry.sha256, rows=self._file.rows
+        )
 
     def discard(self) -> None:
         """Give up: remove the temporary file."""

@@ -23,14 +23,20 @@ from tokenlake.runtime.store.manifest import Manifest
 
 
 def repacked_shards(manifest: Manifest, split: str) -> tuple[ShardEntry, ...]:
-    """Return the shards that are packed again: those of a split that is held out, or of all splits."""
+    """Return the shards that are packed again: those of a split that is held out, or
+    of all splits.
+    """
     if split in manifest.held_out.values():
         return tuple(shard for shard in manifest.files if shard.split == split)
     return manifest.files
 
 
 def repack_unit(
-    job: RepackJob, store: Store, parents_store: Store, opened: OpenedParents, progress: Progress
+    job: RepackJob,
+    store: Store,
+    parents_store: Store,
+    opened: OpenedParents,
+    progress: Progress,
 ) -> UnitRecord:
     """Pack one unit of a parent again, split by split, in its stored order.
 
@@ -54,7 +60,9 @@ def repack_unit(
     outputs: dict[str, DocumentsOut] = {}
     for split in splits:
         shuffle_key = _shuffle_key(job, parents_store, manifest, splits, split)
-        outputs[split] = DocumentsOut(job, store, split, (job.source,), is_rendered, shuffle_key)
+        outputs[split] = DocumentsOut(
+            job, store, split, (job.source,), is_rendered, shuffle_key
+        )
 
     def write_rows() -> None:
         for split, output in outputs.items():
@@ -66,7 +74,11 @@ def repack_unit(
 
 
 def _repack_group(
-    job: RepackJob, rows: StoredRows, group: int, output: DocumentsOut, progress: Progress
+    job: RepackJob,
+    rows: StoredRows,
+    group: int,
+    output: DocumentsOut,
+    progress: Progress,
 ) -> None:
     """Write the documents of one row group."""
     count = int(rows.group_rows[group])
@@ -99,12 +111,16 @@ def _row_groups(rows: StoredRows, unit: int) -> Iterator[int]:
 
 
 def _shuffle_key(
-    job: RepackJob, parents_store: Store, manifest: Manifest, splits: Sequence[str], split: str
+    job: RepackJob,
+    parents_store: Store,
+    manifest: Manifest,
+    splits: Sequence[str],
+    split: str,
 ) -> int | None:
     """Return the key by which packed rows are shuffled; None if they are not.
 
-    It is the key that packing the text at once would have used: the first input of the unit, and the number of the
-    split among those of the source.
+    It is the key that packing the text at once would have used: the first input of the
+    unit, and the number of the split among those of the source.
     """
     pack = job.out.pack
     if pack is None or pack.shuffle_seed is None:

@@ -1,16 +1,20 @@
-"""Steps of a mixed unit: neighbouring positions of the mixture, and the row groups that each step needs.
+"""Steps of a mixed unit: neighbouring positions of the mixture, and the row groups that
+each step needs.
 
-Neighbouring positions come from all lanes of all sources, so that many row groups are open at a time. A row group is
-decoded when the first of its rows is needed, and let go after the last one.
+Neighbouring positions come from all lanes of all sources, so that many row groups are
+open at a time. A row group is decoded when the first of its rows is needed, and let go
+after the last one.
 
 1. The rows at all positions of the unit are looked up, some thousand at a time.
-2. A use is a row group that one lane needs in one epoch, from the first to the last of its steps. A row group on the
-   border of two lanes is needed at the beginning of one and at the end of the other, and a small source comes again in
-   every epoch: each is a use by itself, so that nothing is held between them.
+2. A use is a row group that one lane needs in one epoch, from the first to the last of
+   its steps. A row group on the border of two lanes is needed at the beginning of one
+   and at the end of the other, and a small source comes again in every epoch: each is a
+   use by itself, so that nothing is held between them.
 3. A row group is let go after a step if no use of it covers that step or the next one.
 
-Example: steps 0 to 9. One lane uses a row group in steps 0 to 2, and another one in steps 3 to 4 and 8 to 9. The first
-two uses follow each other, and the row group is let go after step 4 and after step 9.
+Example: steps 0 to 9. One lane uses a row group in steps 0 to 2, and another one in
+steps 3 to 4 and 8 to 9. The first two uses follow each other, and the row group is let
+go after step 4 and after step 9.
 """
 
 from __future__ import annotations
@@ -50,11 +54,13 @@ class MixStep:
         return len(self.source)
 
 
-def mix_steps(stream: MixtureStream, start: int, stop: int, step_rows: int) -> Iterator[MixStep]:
+def mix_steps(
+    stream: MixtureStream, start: int, stop: int, step_rows: int
+) -> Iterator[MixStep]:
     """Yield the steps of a unit.
 
-    Holds some bytes for each row of the unit: its rows are looked up once, and the last use of a row group is known
-    only when all of them are.
+    Holds some bytes for each row of the unit: its rows are looked up once, and the last
+    use of a row group is known only when all of them are.
 
     Args:
         stream: Order of the mixture.
@@ -77,7 +83,9 @@ def mix_steps(stream: MixtureStream, start: int, stop: int, step_rows: int) -> I
         rows[first:last] = looked_up.row
         lane = stream.lanes(start + first, start + last)
         step = np.arange(first, last) // step_rows
-        uses.append(_distinct(looked_up.source, looked_up.group, looked_up.epoch, lane, step))
+        uses.append(
+            _distinct(looked_up.source, looked_up.group, looked_up.epoch, lane, step)
+        )
     # 2. Find the step after which each row group is let go.
     done: dict[int, list[tuple[int, int]]] = {}
     if uses:
@@ -95,7 +103,8 @@ def mix_steps(stream: MixtureStream, start: int, stop: int, step_rows: int) -> I
 
 def _distinct(*columns: Int64) -> Int64:
     """Return the distinct tuples of some columns (int64[n] each), int64[columns, m]."""
-    # Each tuple becomes one number, which fits: this many rows have at most as many lanes, epochs and steps.
+    # Each tuple becomes one number, which fits: this many rows have at most as many
+    # lanes, epochs and steps.
     lows: list[int] = []
     sizes: list[int] = []
     shifted: list[Int64] = []
@@ -113,7 +122,8 @@ def _last_steps(needs: Int64) -> dict[int, list[tuple[int, int]]]:
     """Return step -> source and row group of each group to let go after it.
 
     Args:
-        needs: Source, group, epoch, lane and step of all rows, each combination once or more, int64[5, n].
+        needs: Source, group, epoch, lane and step of all rows, each combination once or
+            more, int64[5, n].
     """
     # 1. Uses: the first and the last step of each source, group, epoch and lane.
     needs = needs[:, np.lexsort(needs[3::-1])]

@@ -1,14 +1,16 @@
 """Files with rows of one document each, in row groups of about equal numbers of tokens.
 
-The borders of row groups do not depend on how rows arrive: they follow from the lengths of the documents alone. A row
-group ends
+The borders of row groups do not depend on how rows arrive: they follow from the lengths
+of the documents alone. A row group ends
 
 - with the document that fills it, without padding: released bytes are so;
-- before the document that would exceed it, with padding. Padded to the longest of the group, a document may make all
-  rows before it longer, so that the area ``rows * longest`` is looked at.
+- before the document that would exceed it, with padding. Padded to the longest of the
+  group, a document may make all rows before it longer, so that the area ``rows *
+  longest`` is looked at.
 
-Example: full groups of 10 ids; documents of 4, 5 and 3 ids. Without padding the group has all three (12 ids). Padded
-to the longest it has the first two (2 * 5 = 10 ids; with the third it would have 15).
+Example: full groups of 10 ids; documents of 4, 5 and 3 ids. Without padding the group
+has all three (12 ids). Padded to the longest it has the first two (2 * 5 = 10 ids; with
+the third it would have 15).
 """
 
 from __future__ import annotations
@@ -36,8 +38,8 @@ class Padding:
     """Padding of documents.
 
     Attributes:
-        kind: ``none``; ``max_length``: to `length`, longer ones stay as they are; ``longest``: to the longest of
-            their row group.
+        kind: ``none``; ``max_length``: to `length`, longer ones stay as they are;
+            ``longest``: to the longest of their row group.
         length: Tokens of a row, for ``max_length``.
         side: Side of the row that the padding is on.
         pad_id: Id of the padding.
@@ -49,7 +51,8 @@ class Padding:
     pad_id: int = 0
 
     def sizes(self, lengths: Int64) -> Int64:
-        """Return the number of ids of each row of a row group, padding included, int64[n].
+        """Return the number of ids of each row of a row group, padding included,
+        int64[n].
 
         Args:
             lengths: Ids of each document, int64[n].
@@ -61,7 +64,8 @@ class Padding:
         return np.full(len(lengths), lengths.max())
 
     def apply(self, ids: Int32, lengths: Int64, sizes: Int64) -> tuple[Int32, Int32]:
-        """Lay documents into rows; return ids, and a mask with 1 for ids that are not padding, int32[total] each.
+        """Lay documents into rows; return ids, and a mask with 1 for ids that are not
+        padding, int32[total] each.
 
         Args:
             ids: Ids of all documents.
@@ -83,7 +87,8 @@ class Padding:
 
 @final
 class RowGroups:
-    """Borders of row groups of documents: each has at most about `tokens` ids, padding included.
+    """Borders of row groups of documents: each has at most about `tokens` ids, padding
+    included.
 
     Args:
         padding: Padding of the documents.
@@ -93,7 +98,8 @@ class RowGroups:
     def __init__(self, padding: Padding, tokens: int) -> None:
         self._padding = padding
         self._tokens = tokens
-        # The open group: its ids, or the number of its documents and the ids of the longest.
+        # The open group: its ids, or the number of its documents and the ids of the
+        # longest.
         self._held_ids = 0
         self._held_documents = 0
         self._longest = 0
@@ -111,7 +117,8 @@ class RowGroups:
             return self._take_longest(lengths)
         ends = np.cumsum(self._padding.sizes(lengths))
         count = int(np.searchsorted(ends, self._tokens - self._held_ids, side="right"))
-        # Without padding the group takes one document even if it does not fit. An empty group takes one in any case.
+        # Without padding the group takes one document even if it does not fit. An empty
+        # group takes one in any case.
         takes_one = self._padding.kind == "none" or not self._held_ids
         if takes_one:
             count = max(1, count)
@@ -123,7 +130,9 @@ class RowGroups:
 
     def _take_longest(self, lengths: Int64) -> tuple[int, bool]:
         """Add documents to a group whose rows are as long as the longest of them."""
-        longest = np.maximum.accumulate(np.maximum(lengths[: self._tokens], self._longest))
+        longest = np.maximum.accumulate(
+            np.maximum(lengths[: self._tokens], self._longest)
+        )
         rows = self._held_documents + 1 + np.arange(len(longest))
         areas: Any = longest * rows
         count = int(np.searchsorted(areas, self._tokens, side="right"))
@@ -143,7 +152,9 @@ class RowGroups:
 
 
 Finished: TypeAlias = Callable[[pa.RecordBatch, Int64], pa.RecordBatch]
-"""Function from the rows of a row group, and the number of ids of each (int64[n]), to the rows that are written."""
+"""Function from the rows of a row group, and the number of ids of each (int64[n]),
+to the rows that are written.
+"""
 
 
 @final
@@ -159,7 +170,12 @@ class RowsFile:
     """
 
     def __init__(
-        self, writer: PartWriter, padding: Padding, full: int, finished: Finished, kept: Sequence[str] = ()
+        self,
+        writer: PartWriter,
+        padding: Padding,
+        full: int,
+        finished: Finished,
+        kept: Sequence[str] = (),
     ) -> None:
         self._writer = writer
         self._finished = finished
@@ -183,7 +199,9 @@ class RowsFile:
                 group_rows = rows.slice(first, count)
                 self._waiting_rows.append(group_rows)
                 self._waiting_lengths.append(lengths[first : first + count])
-                self._kept_bytes += sum(group_rows.column(name).nbytes for name in self._kept)
+                self._kept_bytes += sum(
+                    group_rows.column(name).nbytes for name in self._kept
+                )
             if is_full or self._kept_bytes >= _KEPT_BYTES:
                 self._flush()
             first += count

@@ -1,6 +1,8 @@
-"""Sinks: the documents of one split of a unit, on their way to packed rows or to rows of one document each.
+"""Sinks: the documents of one split of a unit, on their way to packed rows or to rows
+of one document each.
 
-Documents go to one file after the other or, if a unit writes several files at a time, are dealt to them one by one.
+Documents go to one file after the other or, if a unit writes several files at a time,
+are dealt to them one by one.
 """
 
 from __future__ import annotations
@@ -17,7 +19,13 @@ from tokenlake.config.resolved import ResolvedPack
 from tokenlake.etl.job import UnitJob
 from tokenlake.etl.unit.parts import PartWriter
 from tokenlake.etl.unit.rows_file import Padding
-from tokenlake.etl.unit.token_files import PackedFile, TokenDocuments, TokensFile, group_tokens, rows_schema
+from tokenlake.etl.unit.token_files import (
+    PackedFile,
+    TokenDocuments,
+    TokensFile,
+    group_tokens,
+    rows_schema,
+)
 from tokenlake.etl.unit.whole_rows import WholeRowsFile
 from tokenlake.runtime.mixing.random import key_of
 from tokenlake.runtime.store.base import Store
@@ -30,14 +38,18 @@ class Sink:
     """Takes documents, writes parts, and counts what became of every token.
 
     Args:
-        files: Files to which documents are dealt, document i to file i modulo their number.
+        files: Files to which documents are dealt, document i to file i modulo their
+            number.
         prefix: Number of ids that the files put before every document.
         suffix: Number of ids that the files put after every document.
-        packed: True if a further part is one more segment of its document; False if it is a row by itself.
-        existing: True if every document has its EOS from the tokenizer's post-processor.
+        packed: True if a further part is one more segment of its document; False if it
+            is a row by itself.
+        existing: True if every document has its EOS from the tokenizer's
+            post-processor.
 
     Attributes:
-        counts: Counts of documents, content_packed, bos, eos, eos_existing, pad, sequences and slots.
+        counts: Counts of documents, content_packed, bos, eos, eos_existing, pad,
+            sequences and slots.
     """
 
     def __init__(
@@ -70,7 +82,9 @@ class Sink:
         document_count = int(is_first_part.sum())
         ids = int(documents.offsets[-1] - documents.offsets[0])
         self._count(len(documents), document_count, ids - documents.bos - documents.eos)
-        self.counts.update(bos=documents.bos, eos=documents.eos, eos_existing=documents.eos_existing)
+        self.counts.update(
+            bos=documents.bos, eos=documents.eos, eos_existing=documents.eos_existing
+        )
         # 2. Deal. All parts of a document go to the same file.
         if len(self._files) == 1:
             self._files[0].add(documents)
@@ -133,14 +147,21 @@ class Sink:
 
 
 def part_numbers(job: UnitJob) -> Sequence[int | None]:
-    """Return the numbers of the files that are written at a time; None: one after the other."""
+    """Return the numbers of the files that are written at a time; None: one after
+    the other.
+    """
     if job.files is None:
         return [None]
     return range(job.files)
 
 
 def open_sink(
-    job: UnitJob, store: Store, layout: Layout, split: str, prefix: tuple[int, ...], suffix: tuple[int, ...]
+    job: UnitJob,
+    store: Store,
+    layout: Layout,
+    split: str,
+    prefix: tuple[int, ...],
+    suffix: tuple[int, ...],
 ) -> Sink:
     """Return the sink of one split of a unit.
 
@@ -161,27 +182,41 @@ def open_sink(
     )
     writers: dict[int | None, PartWriter] = {}
     for number in part_numbers(job):
-        writers[number] = PartWriter(store, layout, split, job.unit, schema, job.max_shard_size, number)
+        writers[number] = PartWriter(
+            store, layout, split, job.unit, schema, job.max_shard_size, number
+        )
     if job.pack is None:
         return _tokens_sink(job, list(writers.values()), prefix, suffix)
     if job.source.has_whole_rows:
         full_group = group_tokens(job.files)
         whole_rows = [
-            WholeRowsFile(writer, job.pack.width, job.pad_id, full_group) for writer in writers.values()
+            WholeRowsFile(writer, job.pack.width, job.pad_id, full_group)
+            for writer in writers.values()
         ]
         return Sink(whole_rows, 0, 0, packed=True)
     return _packed_sink(job, job.pack, split, writers, prefix, suffix)
 
 
 def _tokens_sink(
-    job: UnitJob, writers: Sequence[PartWriter], prefix: tuple[int, ...], suffix: tuple[int, ...]
+    job: UnitJob,
+    writers: Sequence[PartWriter],
+    prefix: tuple[int, ...],
+    suffix: tuple[int, ...],
 ) -> Sink:
     """Return a sink of rows of one document each."""
     settings = job.source.tokenizer
-    padding = Padding(settings.padding, settings.max_length, settings.padding_side or "right", job.pad_id)
+    padding = Padding(
+        settings.padding,
+        settings.max_length,
+        settings.padding_side or "right",
+        job.pad_id,
+    )
     full_group = group_tokens(job.files)
     kept_names = [name for name, _ in job.source.kept]
-    files = [TokensFile(writer, prefix, suffix, padding, full_group, kept_names) for writer in writers]
+    files = [
+        TokensFile(writer, prefix, suffix, padding, full_group, kept_names)
+        for writer in writers
+    ]
     return Sink(files, len(prefix), len(suffix), packed=False)
 
 
@@ -196,7 +231,8 @@ def _packed_sink(
     """Return a sink of packed rows."""
     # Files that are written at the same time share the memory of one window.
     pack = replace(pack, window_tokens=pack.window_tokens // (job.files or 1))
-    # A rendered document, and one of imported ids, comes finished; its BOS and EOS are counted where they were put.
+    # A rendered document, and one of imported ids, comes finished; its BOS and EOS are
+    # counted where they were put.
     is_finished = job.source.is_finished
     if job.append_eos and not is_finished:
         suffix = (*suffix, job.eos_id)
@@ -219,11 +255,17 @@ def _packed_sink(
 def _shuffle_key(job: UnitJob, pack: ResolvedPack, split: str, file: int) -> int | None:
     """Return the key by which rows of one file are shuffled; None if they are not.
 
-    It names the unit by the place where it begins to read, and not by its number, which changes with the inputs before
-    it.
+    It names the unit by the place where it begins to read, and not by its number, which
+    changes with the inputs before it.
     """
     if pack.shuffle_seed is None:
         return None
     first_range = job.ranges[0]
     split_number = job.source.split_names.index(split)
-    return key_of(pack.shuffle_seed, first_range.file.file_id, first_range.start, split_number, file)
+    return key_of(
+        pack.shuffle_seed,
+        first_range.file.file_id,
+        first_range.start,
+        split_number,
+        file,
+    )

@@ -1,4 +1,6 @@
-"""Accounts of the sources of a unit of stored rows, and the check that all that was read was written."""
+"""Accounts of the sources of a unit of stored rows, and the check that all that was
+read was written.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class Shares:
         self._eos = np.zeros(len(names), np.int64)
         self._existing_eos = np.zeros(len(names), np.int64)
 
-    def add(self, source: Int64, length: Int64, bos: Int64, eos: Int64, existing: Int64) -> None:
+    def add(
+        self, source: Int64, length: Int64, bos: Int64, eos: Int64, existing: Int64
+    ) -> None:
         """Count n rows.
 
         Args:
@@ -46,7 +50,9 @@ class Shares:
         np.add.at(self._existing_eos, source, existing)
 
     def accounts(self) -> dict[str, Account]:
-        """Return source -> account, without the rows and padding that belong to no single source."""
+        """Return source -> account, without the rows and padding that belong to no
+        single source.
+        """
         accounts: dict[str, Account] = {}
         for index, name in enumerate(self._names):
             rows = int(self._rows[index])
@@ -66,8 +72,11 @@ class Shares:
         return accounts
 
 
-def check_written(account: Account, parts: Sequence[ShardEntry], width: int | None, *, where: str) -> None:
-    """Check that the account of the rows that were read balances, and that as many ids were written.
+def check_written(
+    account: Account, parts: Sequence[ShardEntry], width: int | None, *, where: str
+) -> None:
+    """Check that the account of the rows that were read balances, and that as many ids
+    were written.
 
     Args:
         account: Account of the unit.
@@ -76,7 +85,8 @@ def check_written(account: Account, parts: Sequence[ShardEntry], width: int | No
         where: Name of the unit, for messages.
 
     Raises:
-        AccountError: It does not balance, or another number of ids was written, which is a bug.
+        AccountError: It does not balance, or another number of ids was written, which
+            is a bug.
     """
     account.check(width, where=where)
     ids_read = account.content_packed + account.bos + account.eos

@@ -1,4 +1,6 @@
-"""Values of kept fields whose types are declared: text that spells a number, as cells of CSV do, and shorter floats."""
+"""Values of kept fields whose types are declared: text that spells a number, as
+cells of CSV do, and shorter floats.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,11 @@ _FLOATS: Final = frozenset({"float", "double"})
 
 
 def read_declared(value: Any, kind: ColumnType) -> Any:
-    """Return a value as one of the type that is declared for its field, where that is clear; else as it is.
+    """Return a value as one of the type that is declared for its field, where that is
+    clear; else as it is.
 
-    Text becomes the number or truth value that it spells, and null where it is empty. Bytes of UTF-8 become text. A
-    float becomes the nearest one of 32 bits.
+    Text becomes the number or truth value that it spells, and null where it is empty.
+    Bytes of UTF-8 become text. A float becomes the nearest one of 32 bits.
 
     Args:
         kind: the declared type.

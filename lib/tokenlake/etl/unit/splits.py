@@ -1,14 +1,17 @@
-"""Splits of documents: a hash of a document's identity decides its split, and whether it is held out or excluded.
+"""Splits of documents: a hash of a document's identity decides its split, and whether
+it is held out or excluded.
 
-The identity is (file, position). A document therefore keeps its split when data is added, units move or other
-documents are taken down.
+The identity is (file, position). A document therefore keeps its split when data is
+added, units move or other documents are taken down.
 
 1. ``draw = splitmix64(splitmix64(position) ^ file)``, a number below 2^64.
 2. The split is the stretch of the cumulative shares that ``draw / 2^64`` falls into.
-3. A document is held out if ``splitmix64(draw) >> 11`` is below a threshold. This second hash is independent of the
-   first one, so that the remaining documents are divided as if nothing had been held out.
+3. A document is held out if ``splitmix64(draw) >> 11`` is below a threshold. This
+   second hash is independent of the first one, so that the remaining documents are
+   divided as if nothing had been held out.
 
-Example: shares 0.8 and 0.2. A draw of 0.5 * 2^64 is in split 0, and one of 0.9 * 2^64 in split 1.
+Example: shares 0.8 and 0.2. A draw of 0.5 * 2^64 is in split 0, and one of 0.9 * 2^64
+in split 1.
 """
 
 from __future__ import annotations
@@ -24,24 +27,29 @@ from tokenlake.runtime.mixing.random import Int64, UInt64, splitmix64
 def split_indices(
     file: Int64, position: Int64, shares: Sequence[float], below: int | None = None
 ) -> npt.NDArray[np.int8]:
-    """Return the index of the split of each document, int8[n]; ``len(shares)`` for those that are held out.
+    """Return the index of the split of each document, int8[n]; ``len(shares)`` for
+    those that are held out.
 
     Args:
         file: Id of each document's file, int64[n].
         position: Position of each document in its file, int64[n].
         shares: Fraction of documents per split, summing to 1; at most 126.
-        below: Bound of :func:`held_out_draws`; documents below it are held out. None: none is.
+        below: Bound of :func:`held_out_draws`; documents below it are held out. None:
+            none is.
     """
     bounds = np.cumsum(np.asarray(shares, np.float64))[:-1]
     limits = np.minimum(bounds * 2.0**64, np.nextafter(2.0**64, 0)).astype(np.uint64)
-    split = np.searchsorted(limits, _draws(file, position), side="right").astype(np.int8)
+    split = np.searchsorted(limits, _draws(file, position), side="right").astype(
+        np.int8
+    )
     if below is not None:
         split[held_out_draws(file, position) < below] = len(shares)
     return split
 
 
 def held_out_draws(file: Int64, position: Int64) -> Int64:
-    """Return a number below 2^53 for each document, int64[n]. The documents with the smallest are held out.
+    """Return a number below 2^53 for each document, int64[n]. The documents with the
+    smallest are held out.
 
     Args:
         file: Id of each document's file, int64[n].

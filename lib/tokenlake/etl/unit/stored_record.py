@@ -40,7 +40,8 @@ def write_record(
         for output in outputs:
             output.discard()
         raise
-    # The account of the unit: those of its sources, and the rows and padding that belong to no single source.
+    # The account of the unit: those of its sources, and the rows and padding that
+    # belong to no single source.
     shares: dict[str, Account] = {}
     accounts: list[Account] = []
     for output in outputs:

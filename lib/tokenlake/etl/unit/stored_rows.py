@@ -1,8 +1,10 @@
-"""Outputs of units of stored rows: documents, packed or not, and packed rows, with the accounts of their sources.
+"""Outputs of units of stored rows: documents, packed or not, and packed rows, with the
+accounts of their sources.
 
-A parent does not record which ids were put around its documents. They are counted here by looking at the ids: a
-document that begins with the prefix of the tokenizer's post-processor has its BOS, one that ends with its suffix its
-EOS. A rendered document is content as a whole: a template may have spelled its BOS itself.
+A parent does not record which ids were put around its documents. They are counted here
+by looking at the ids: a document that begins with the prefix of the tokenizer's
+post-processor has its BOS, one that ends with its suffix its EOS. A rendered document
+is content as a whole: a template may have spelled its BOS itself.
 """
 
 from __future__ import annotations
@@ -57,9 +59,10 @@ def _ends(ids: Int32, offsets: Int64, is_rendered: Bools, out: RowsOut) -> _Ends
 
     Args:
         ids: Ids of the documents, without loss marks, int32[total].
-        offsets: Where each document begins, and the last one ends, from 0, int64[n + 1]. None is empty.
-        is_rendered: True for documents that are content as a whole, bool[n]; of these only the EOS that packing appends
-            is not.
+        offsets: Where each document begins, and the last one ends, from 0, int64[n +
+            1]. None is empty.
+        is_rendered: True for documents that are content as a whole, bool[n]; of these
+            only the EOS that packing appends is not.
         out: Rows of the job.
     """
     documents = Ragged(ids, offsets)
@@ -73,7 +76,8 @@ def _ends(ids: Int32, offsets: Int64, is_rendered: Bools, out: RowsOut) -> _Ends
         eos[documents.ends_with(out.suffix) & ~is_rendered & has_room] = len(out.suffix)
     if out.pack is None:
         return _Ends(bos, eos, np.zeros(len(size), np.bool_))
-    # The text of a plain document may spell an EOS itself: the document still gets its own.
+    # The text of a plain document may spell an EOS itself: the document still gets its
+    # own.
     last_ids = ids[offsets[1:] - 1]
     lacks_eos = np.where(is_rendered, last_ids != out.eos_id, out.append_eos)
     return _Ends(bos, eos, lacks_eos)
@@ -81,7 +85,8 @@ def _ends(ids: Int32, offsets: Int64, is_rendered: Bools, out: RowsOut) -> _Ends
 
 @final
 class DocumentsOut:
-    """Writes documents of `tokens` datasets as a job says, each as it is stored except for the EOS that packing adds.
+    """Writes documents of `tokens` datasets as a job says, each as it is stored except
+    for the EOS that packing adds.
 
     Args:
         job: Job of the unit.
@@ -89,7 +94,8 @@ class DocumentsOut:
         split: Split of the parts.
         names: Names of the sources that documents are counted for.
         whole: True for sources whose documents are rendered, bool[sources].
-        shuffle_key: Key by which packed rows are shuffled inside a window; None: they are not.
+        shuffle_key: Key by which packed rows are shuffled inside a window; None: they
+            are not.
 
     Attributes:
         shares: Accounts of the sources.
@@ -156,7 +162,9 @@ class DocumentsOut:
         if self._out.pack is not None:
             existing_eos[~ends.lacks_eos] = 1
         lengths = np.diff(offsets) + ends.lacks_eos
-        self.shares.add(source, lengths, ends.bos, ends.eos + ends.lacks_eos, existing_eos)
+        self.shares.add(
+            source, lengths, ends.bos, ends.eos + ends.lacks_eos, existing_eos
+        )
         # 2. Mark ids with the loss mask, and add EOS.
         if self._out.loss_mask:
             is_learned = True if documents.learned is None else documents.learned
@@ -166,21 +174,32 @@ class DocumentsOut:
             offsets = offsets + offsets_of(ends.lacks_eos)
         # 3. Write.
         self._file.add(
-            TokenDocuments(ids=ids, offsets=offsets, file=documents.file, position=documents.position)
+            TokenDocuments(
+                ids=ids,
+                offsets=offsets,
+                file=documents.file,
+                position=documents.position,
+            )
         )
         return int(documents.offsets[-1])
 
     @property
     def rows_of_all(self) -> Account:
-        """Account of the packed rows and their padding, which belong to no single source."""
+        """Account of the packed rows and their padding, which belong to no single
+        source.
+        """
         counts = self._file.counts
-        return Account(sequences=counts["sequences"], slots=counts["slots"], pad=counts["pad"])
+        return Account(
+            sequences=counts["sequences"], slots=counts["slots"], pad=counts["pad"]
+        )
 
-    def _with_eos(self, ids: Int32, offsets: Int64, lacks_eos: Bools, is_rendered: Bools) -> Int32:
+    def _with_eos(
+        self, ids: Int32, offsets: Int64, lacks_eos: Bools, is_rendered: Bools
+    ) -> Int32:
         """Return the ids with an EOS after each document that lacks it.
 
-        After a rendered document the EOS counts toward the loss if the last id does: a model that learns the last word
-        of an answer must learn to stop after it.
+        After a rendered document the EOS counts toward the loss if the last id does: a
+        model that learns the last word of an answer must learn to stop after it.
         """
         end = offsets[1:][lacks_eos]
         eos = np.full(len(end), self._out.eos_id, np.int32)
@@ -203,14 +222,20 @@ class SequencesOut:
         shares: Accounts of the sources.
     """
 
-    def __init__(self, job: MixJob, store: Store, split: str, names: tuple[str, ...]) -> None:
+    def __init__(
+        self, job: MixJob, store: Store, split: str, names: tuple[str, ...]
+    ) -> None:
         out = job.out
         self._out = out
         self._width = out.width or 0
         self.shares = Shares(names)
-        self._schema = described_packed(self._width, out.tokenizer, loss_mask=out.loss_mask)
+        self._schema = described_packed(
+            self._width, out.tokenizer, loss_mask=out.loss_mask
+        )
         layout = Layout(job.dataset, job.version)
-        self._writer = PartWriter(store, layout, split, job.unit, self._schema, out.max_shard_size)
+        self._writer = PartWriter(
+            store, layout, split, job.unit, self._schema, out.max_shard_size
+        )
         self.finish = self._writer.finish
         self.discard = self._writer.discard
         self._rows = 0
@@ -231,7 +256,9 @@ class SequencesOut:
                 f"rows with the columns {rows.schema}; expected {self._schema.remove_metadata()}, as planned"
             )
         counts = _count_packed(rows, self._out)
-        self.shares.add(source, counts.tokens, counts.bos, counts.eos, np.zeros_like(counts.tokens))
+        self.shares.add(
+            source, counts.tokens, counts.bos, counts.eos, np.zeros_like(counts.tokens)
+        )
         group_rows = row_group_rows(self._width)
         for first in range(0, len(rows), group_rows):
             last = first + group_rows
@@ -279,7 +306,8 @@ def _count_packed(rows: pa.RecordBatch, out: RowsOut) -> _PackedCounts:
     row_offsets = segment_lengths.offsets.to_numpy().astype(np.int64)
     lengths = segment_lengths.flatten().to_numpy()
     begins_document = documents.flatten().field("start").to_numpy() == 0
-    # 2. Index of each segment's first id: its row's first id, and the ids of the row's segments before it.
+    # 2. Index of each segment's first id: its row's first id, and the ids of the row's
+    #    segments before it.
     ids = input_ids.flatten().to_numpy()
     ids_before = offsets_of(lengths)
     row_begins = np.arange(len(rows)) * input_ids.type.list_size

@@ -1,4 +1,6 @@
-"""Counts of a unit: the records that were read, and the documents that became of them."""
+"""Counts of a unit: the records that were read, and the documents that became of
+them.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,23 @@ from tokenlake.base.arrays import Bools, Int64
 from tokenlake.etl.unit.documents import Prepared
 from tokenlake.runtime.store.account import Account
 
-_FIELDS_BY_REASON: Final = ("rows_skipped", "filtered", "quarantined", "normalized", "dropped")
+_FIELDS_BY_REASON: Final = (
+    "rows_skipped",
+    "filtered",
+    "quarantined",
+    "normalized",
+    "dropped",
+)
 
 
 @final
 class UnitTally:
-    """Counts of one unit, named as the fields of :class:`tokenlake.runtime.store.account.Account`.
+    """Counts of one unit, named as the fields of
+    :class:`tokenlake.runtime.store.account.Account`.
 
     Args:
-        packed: True if parts of a split document are segments of one document; False if each is a row.
+        packed: True if parts of a split document are segments of one document; False if
+            each is a row.
 
     Attributes:
         numbers: Field -> count.
@@ -30,10 +40,14 @@ class UnitTally:
     def __init__(self, *, packed: bool) -> None:
         self._packed = packed
         self.numbers: Counter[str] = Counter()
-        self.by: dict[str, Counter[str]] = {name: Counter() for name in _FIELDS_BY_REASON}
+        self.by: dict[str, Counter[str]] = {
+            name: Counter() for name in _FIELDS_BY_REASON
+        }
 
     def read(self, batch: Prepared) -> None:
-        """Count the records of a batch. Bad ones are counted where they are set aside."""
+        """Count the records of a batch. Bad ones are counted where they are set
+        aside.
+        """
         self.numbers["rows_read"] += batch.rows_read
         # Most files have no such counts, and there may be very many files.
         if batch.normalized:
@@ -59,11 +73,15 @@ class UnitTally:
         Args:
             count: Number of documents.
             origin: Document of each part that is written, ascending, int64[m].
-            extra: True for a document that is not the first of its row, bool[count]; None: all are the first.
-            left_out: Reason -> documents that are left out as a whole. All other ones without parts had no tokens.
-            refused: Documents that are bad records, which are counted where they are set aside.
+            extra: True for a document that is not the first of its row, bool[count];
+                None: all are the first.
+            left_out: Reason -> documents that are left out as a whole. All other ones
+                without parts had no tokens.
+            refused: Documents that are bad records, which are counted where they are
+                set aside.
         """
-        # 1. Parts that are written: the first of a row is the row that was kept, all others are additional rows.
+        # 1. Parts that are written: the first of a row is the row that was kept, all
+        #    others are additional rows.
         is_first_part = np.ones(len(origin), np.bool_)
         is_first_part[1:] = np.diff(origin) > 0
         if self._packed:

@@ -1,14 +1,19 @@
-"""Building one unit of texts: prepare, leave out, split, encode, fit, finish, pack, write, account.
+"""Building one unit of texts: prepare, leave out, split, encode, fit, finish, pack,
+write, account.
 
-1. Ranges of inputs are read in batches of documents (:mod:`~tokenlake.etl.unit.documents`). Bad records are set aside,
-   and excluded documents left out.
-2. When enough text waits, documents are divided into splits (:mod:`~tokenlake.etl.unit.splits`) and encoded
-   (:mod:`~tokenlake.etl.unit.encoding`). Very long documents are encoded and packed piece by piece.
+1. Ranges of inputs are read in batches of documents
+   (:mod:`~tokenlake.etl.unit.documents`). Bad records are set aside, and excluded
+   documents left out.
+2. When enough text waits, documents are divided into splits
+   (:mod:`~tokenlake.etl.unit.splits`) and encoded
+   (:mod:`~tokenlake.etl.unit.encoding`). Very long documents are encoded and packed
+   piece by piece.
 3. The sink of each split packs and writes them (:mod:`~tokenlake.etl.unit.sink`).
-4. The account of the unit is checked: every row and every token that was read is written, or counted as left out.
+4. The account of the unit is checked: every row and every token that was read is
+   written, or counted as left out.
 
-The unit is a pure function of its job and the bytes of its inputs; nothing here looks at a clock, a host or another
-unit.
+The unit is a pure function of its job and the bytes of its inputs; nothing here looks
+at a clock, a host or another unit.
 """
 
 from __future__ import annotations
@@ -44,7 +49,12 @@ from tokenlake.etl.unit.text_documents import TextDocuments, taken
 from tokenlake.etl.unit.token_files import TokenDocuments
 from tokenlake.runtime.store.base import Store
 from tokenlake.runtime.store.layout import Layout
-from tokenlake.runtime.store.ledger import InputEntry, QuarantineEntry, ShardEntry, UnitRecord
+from tokenlake.runtime.store.ledger import (
+    InputEntry,
+    QuarantineEntry,
+    ShardEntry,
+    UnitRecord,
+)
 
 _ENCODE_BYTES = 4 << 20
 """Bytes of text that are encoded at a time, at least; a document is never cut."""
@@ -52,7 +62,9 @@ _ENCODE_BYTES = 4 << 20
 _LONG_BYTES = 24 << 20
 """Bytes of text from which a document is encoded piece by piece."""
 
-_SPELLED: Final = Fault("special_token_in_text", "the text contains a special token of the tokenizer")
+_SPELLED: Final = Fault(
+    "special_token_in_text", "the text contains a special token of the tokenizer"
+)
 
 ReadRanges: TypeAlias = Callable[[Sequence[FileRange]], Iterator[Prepared]]
 
@@ -136,10 +148,14 @@ class TextBuild:
             suffix = self._encoder.suffix
         for split in self._split_names:
             if preference is not None:
-                sink = PreferenceSink(job, preference, store, layout, split, self._encoder)
+                sink = PreferenceSink(
+                    job, preference, store, layout, split, self._encoder
+                )
                 self._preference_sinks[split] = sink
             else:
-                self._sinks[split] = open_sink(job, store, layout, split, prefix, suffix)
+                self._sinks[split] = open_sink(
+                    job, store, layout, split, prefix, suffix
+                )
 
     def _document_encoder(self) -> DocumentEncoder:
         job = self._job
@@ -154,10 +170,16 @@ class TextBuild:
                 packed=job.pack is not None and not job.source.has_whole_rows,
             )
         return DocumentEncoder(
-            job.source.tokenizer, self._encoder, finish, masked=job.loss_mask, fim=texts.fim
+            job.source.tokenizer,
+            self._encoder,
+            finish,
+            masked=job.loss_mask,
+            fim=texts.fim,
         )
 
-    def _record(self, parts: Sequence[ShardEntry], quarantine: QuarantineEntry | None) -> UnitRecord:
+    def _record(
+        self, parts: Sequence[ShardEntry], quarantine: QuarantineEntry | None
+    ) -> UnitRecord:
         """Return the record of the unit; its account must balance."""
         job = self._job
         account = self._tally.account(sink.counts for sink in self._all_sinks)
@@ -190,14 +212,17 @@ class TextBuild:
     # 1. Reading
 
     def _read(self, ranges: Sequence[FileRange]) -> None:
-        """Read a range, or several that are read together, and encode whenever enough documents wait."""
+        """Read a range, or several that are read together, and encode whenever
+        enough documents wait.
+        """
         begin("reading", ranges[0].file)
         CLOCK.begin("load")
         batches = self._read_ranges(ranges)
         while (batch := next(batches, None)) is not None:
             self._take(batch)
             file = batch.files[-1]
-            del batch  # it may hold a text of 200 MB, which only the encoder still needs
+            # It may hold a text of 200 MB, which only the encoder still needs.
+            del batch
             if self._waiting_bytes >= _ENCODE_BYTES:
                 self._flush()
                 begin("reading", file)
@@ -218,7 +243,9 @@ class TextBuild:
         self._unreported.update(bytes=batch.bytes_read, documents=batch.rows_read)
 
     def _set_aside(self, bad_records: Sequence[BadRecord]) -> None:
-        """Quarantine bad records, and give up when the build cannot succeed any more."""
+        """Quarantine bad records, and give up when the build cannot succeed any
+        more.
+        """
         if not bad_records:
             return
         self._quarantine.add(bad_records)
@@ -261,7 +288,8 @@ class TextBuild:
             CLOCK.begin("tokenize")
             begin("encoding the documents of", file, first.position)
             del first
-            # The list is emptied when its texts are encoded, so that they are freed before packing.
+            # The list is emptied when its texts are encoded, so that they are freed
+            # before packing.
             texts = [TextDocuments.concat(self._waiting)]
             self._waiting = []
             self._waiting_bytes = 0
@@ -280,7 +308,9 @@ class TextBuild:
         source = self._job.source
         shares = [share for _, share in source.splits]
         below = None if source.held_out is None else source.held_out.below
-        split_of_document = split_indices(documents.file, documents.position, shares, below)
+        split_of_document = split_indices(
+            documents.file, documents.position, shares, below
+        )
         for index, split in enumerate(self._split_names):
             is_in_split = split_of_document == index
             if is_in_split.all():
@@ -289,25 +319,29 @@ class TextBuild:
                 self._write(split, [documents.select(is_in_split)])
 
     def _write(self, split: str, texts: list[TextDocuments]) -> None:
-        """Encode documents in order, long ones each by itself, and hand them to their sink.
+        """Encode documents in order, long ones each by itself, and hand them to their
+        sink.
 
         Args:
             split: Name of the split.
-            texts: List of one element, the documents. It is emptied, so that no caller keeps the texts in memory.
+            texts: List of one element, the documents. It is emptied, so that no caller
+                keeps the texts in memory.
         """
         CLOCK.begin("tokenize")
         if self._preference_sinks:
             self._write_preferences(self._preference_sinks[split], texts.pop())
             return
         sink = self._sinks[split]
-        long_rows: list[int] = np.flatnonzero(texts[0].text_sizes > _LONG_BYTES).tolist()
+        long_rows: list[int] = np.flatnonzero(
+            texts[0].text_sizes > _LONG_BYTES
+        ).tolist()
         if not long_rows:
             encoded = self._encoded(split, texts.pop())
             CLOCK.begin("pack")
             sink.add(encoded)
             return
-        # Each long document is a part by itself. It is packed while it is encoded, and all of that counts as
-        # tokenizing.
+        # Each long document is a part by itself. It is packed while it is encoded, and
+        # all of that counts as tokenizing.
         documents = texts.pop()
         edges = {0, len(documents)}
         for row in long_rows:
@@ -325,7 +359,9 @@ class TextBuild:
             fitted = self._documents.fit(ids, offsets, has_loss=self._job.source.masked)
         else:
             fitted = self._documents.encode(
-                documents.text, documents.spans, self._infill_stretches(split, documents)
+                documents.text,
+                documents.spans,
+                self._infill_stretches(split, documents),
             )
         self._count_encoded(documents, fitted)
         again = fitted.again
@@ -344,10 +380,13 @@ class TextBuild:
             kept=taken(documents.kept, fitted.origin),
         )
 
-    def _infill_stretches(self, split: str, documents: TextDocuments) -> Stretches | None:
+    def _infill_stretches(
+        self, split: str, documents: TextDocuments
+    ) -> Stretches | None:
         """Return the texts for fill-in-the-middle; None where it is off.
 
-        Documents that are held out are evaluated as they are, however the training data is changed.
+        Documents that are held out are evaluated as they are, however the training data
+        is changed.
         """
         source = self._job.source
         if source.texts.fim is None:
@@ -357,7 +396,9 @@ class TextBuild:
         return Stretches.whole(documents.text, documents.file, documents.position)
 
     def _count_encoded(self, documents: TextDocuments, fitted: Fitted) -> None:
-        """Account for encoded documents, and set aside those that spell special tokens."""
+        """Account for encoded documents, and set aside those that spell special
+        tokens.
+        """
         tally = self._tally
         tally.numbers.update(
             tokens=fitted.tokens,
@@ -366,29 +407,45 @@ class TextBuild:
         )
         if len(fitted.refused):
             self._refuse_special(documents, fitted.refused)
-            tally.numbers["text_bytes"] -= int(documents.text_sizes[fitted.refused].sum())
+            tally.numbers["text_bytes"] -= int(
+                documents.text_sizes[fitted.refused].sum()
+            )
         tally.by["dropped"].update(fitted.dropped)
         tally.by["normalized"].update(fitted.touched)
-        tally.settle(len(documents), fitted.origin, documents.extra, fitted.left_out, fitted.refused)
+        tally.settle(
+            len(documents),
+            fitted.origin,
+            documents.extra,
+            fitted.left_out,
+            fitted.refused,
+        )
 
     def _refuse_special(self, documents: TextDocuments, rows: Int64) -> None:
-        """Make bad records of documents that spell a special token, with `special_tokens_in_text: fail`."""
+        """Make bad records of documents that spell a special token, with
+        `special_tokens_in_text: fail`.
+        """
         bad_records: list[BadRecord] = []
         for row in rows.tolist():
             file = self._files[int(documents.file[row])]
             raw = str(documents.text[row].as_py()).encode()
-            bad_records.append(bad_record(file, int(documents.position[row]), _SPELLED, raw))
+            bad_records.append(
+                bad_record(file, int(documents.position[row]), _SPELLED, raw)
+            )
         if self._job.source.on_bad_record == "fail":
             raise refuse(bad_records[0], self._files[bad_records[0].file_id])
         self._set_aside(bad_records)
 
-    def _write_preferences(self, sink: PreferenceSink, documents: TextDocuments) -> None:
+    def _write_preferences(
+        self, sink: PreferenceSink, documents: TextDocuments
+    ) -> None:
         """Encode prompts and answers, and let their sink join them."""
         encoded = self._encoder.encode(documents.text)
         CLOCK.begin("pack")
         joined = sink.add(documents, encoded)
         tally = self._tally
-        tally.numbers.update(tokens=joined.tokens, text_bytes=sink.text_bytes(documents))
+        tally.numbers.update(
+            tokens=joined.tokens, text_bytes=sink.text_bytes(documents)
+        )
         if not self._recipe.control_tokens:
             tally.numbers["special_tokens_in_text"] += encoded.special_tokens
         tally.by["dropped"].update(joined.dropped)
@@ -408,17 +465,26 @@ class TextBuild:
         if encoded is None:
             return False
         special_tokens, pieces = encoded
-        if special_tokens and self._job.source.tokenizer.special_tokens_in_text == "fail":
+        if (
+            special_tokens
+            and self._job.source.tokenizer.special_tokens_in_text == "fail"
+        ):
             return False
         numbers = self._tally.numbers
-        numbers.update(text_bytes=document.text_bytes, special_tokens_in_text=special_tokens)
+        numbers.update(
+            text_bytes=document.text_bytes, special_tokens_in_text=special_tokens
+        )
         windows = (ids for ids in pieces if len(ids))
         first_window = next(windows, None)
         has_tokens = first_window is not None
         self._tally.settle(1, np.arange(int(has_tokens)), document.extra, {})
         if first_window is not None:
             tokens_before = sink.counts["content_packed"]
-            sink.add_long(chain([first_window], windows), int(document.file[0]), int(document.position[0]))
+            sink.add_long(
+                chain([first_window], windows),
+                int(document.file[0]),
+                int(document.position[0]),
+            )
             numbers["tokens"] += sink.counts["content_packed"] - tokens_before
         return True
 

@@ -1,4 +1,6 @@
-"""Documents as texts, or as ids that are imported, with their identities and the fields kept beside them."""
+"""Documents as texts, or as ids that are imported, with their identities and the
+fields kept beside them.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +27,19 @@ class TextDocuments:
     """Texts of n documents, and where they come from.
 
     Attributes:
-        text: Texts without nulls, valid UTF-8, large_string[n * parts]. The texts of a document lie together. Those of
-            documents of ids are empty.
+        text: Texts without nulls, valid UTF-8, large_string[n * parts]. The texts of a
+            document lie together. Those of documents of ids are empty.
         file: Id of each document's file, int64[n].
         position: Position of each document in its file, int64[n].
         spans: Parts of the texts that count toward the loss; None for plain text.
-        extra: True for a document that is not the first of its row, bool[n]; None if all are the first.
+        extra: True for a document that is not the first of its row, bool[n]; None if
+            all are the first.
         parts: Number of texts of a document.
-        label: True for a document that is a good answer, bool[n]; None if answers are not judged one by one.
+        label: True for a document that is a good answer, bool[n]; None if answers are
+            not judged one by one.
         kept: Fields kept beside the tokens, n rows; None if none are.
-        ids: Ids of each document, of a source whose tokens are made already, large_list<int32>[n]; None for texts.
+        ids: Ids of each document, of a source whose tokens are made already,
+            large_list<int32>[n]; None for texts.
     """
 
     text: pa.LargeStringArray
@@ -73,7 +78,9 @@ class TextDocuments:
 
     @property
     def sizes(self) -> Int64:
-        """Bytes of each text, int64[n * parts], or of the ids of each document, int64[n]."""
+        """Bytes of each text, int64[n * parts], or of the ids of each document,
+        int64[n].
+        """
         if self.ids is None:
             return self.text_sizes
         lengths: Int64 = _COMPUTE.list_value_length(self.ids).to_numpy()
@@ -81,7 +88,9 @@ class TextDocuments:
 
     @property
     def _edges(self) -> Int64:
-        """Where each text begins in Arrow's buffer, and where the last one ends, int64[n * parts + 1]."""
+        """Where each text begins in Arrow's buffer, and where the last one ends,
+        int64[n * parts + 1].
+        """
         return string_buffers(self.text)[0]
 
     def slice(self, first: int, last: int) -> Self:
@@ -92,7 +101,9 @@ class TextDocuments:
             text=self.text.slice(first_text, last_text - first_text),
             file=self.file[first:last],
             position=self.position[first:last],
-            spans=None if self.spans is None else self.spans.slice(first_text, last_text),
+            spans=None
+            if self.spans is None
+            else self.spans.slice(first_text, last_text),
             extra=None if self.extra is None else self.extra[first:last],
             parts=self.parts,
             label=None if self.label is None else self.label[first:last],
@@ -124,7 +135,8 @@ class TextDocuments:
         """
         if len(parts) == 1:
             return parts[0]
-        # Columns that some parts of a recipe have, all of them have; except for `extra`.
+        # Columns that some parts of a recipe have, all of them have; except for
+        # `extra`.
         spans = [part.spans for part in parts if part.spans is not None]
         labels = [part.label for part in parts if part.label is not None]
         kept = [part.kept for part in parts if part.kept is not None]

@@ -11,7 +11,15 @@ from typing import Any, Final, final
 import numpy as np
 import pyarrow as pa
 
-from tokenlake.base.arrays import Bools, FlatRows, Int32, Int64, Level, Ragged, offsets_of
+from tokenlake.base.arrays import (
+    Bools,
+    FlatRows,
+    Int32,
+    Int64,
+    Level,
+    Ragged,
+    offsets_of,
+)
 from tokenlake.base.arrays import values as plain_values
 from tokenlake.base.columns import ColumnType
 from tokenlake.config.resolved import ResolvedPack
@@ -23,7 +31,12 @@ from tokenlake.etl.unit.parts import PartWriter
 from tokenlake.etl.unit.rows_file import Padding, RowsFile, row_of
 from tokenlake.etl.unit.text_documents import taken
 from tokenlake.runtime.column_types import arrow_type
-from tokenlake.runtime.schema import ROW_GROUP_TOKENS, described, packed_schema, tokens_schema
+from tokenlake.runtime.schema import (
+    ROW_GROUP_TOKENS,
+    described,
+    packed_schema,
+    tokens_schema,
+)
 from tokenlake.runtime.store.ledger import ShardEntry
 
 _HELD_TOKENS: Final = 1 << 24
@@ -51,13 +64,15 @@ class TokenDocuments:
     Attributes:
         ids: Ids of all documents; in a build with a loss mask they are marked, see
             :mod:`tokenlake.etl.packing.loss_marks`, int32[total].
-        offsets: Where each document begins in `ids`, and where the last one ends, int64[n + 1].
+        offsets: Where each document begins in `ids`, and where the last one ends,
+            int64[n + 1].
         file: Id of each document's file, int64[n].
         position: Position of each document in its file, int64[n].
         bos: Number of ids that were put before documents.
         eos: Number of ids that were put after documents.
         eos_existing: Number of documents that ended with an EOS already.
-        again: True for a further part of the document before, bool[n]; None if all are whole.
+        again: True for a further part of the document before, bool[n]; None if all are
+            whole.
         kept: Fields kept beside the ids, n rows; None if none are.
     """
 
@@ -75,7 +90,9 @@ class TokenDocuments:
         return len(self.position)
 
     def take(self, rows: Int64) -> TokenDocuments:
-        """Return the documents `rows` (int64[m]), without the numbers of all documents."""
+        """Return the documents `rows` (int64[m]), without the numbers of all
+        documents.
+        """
         documents = Ragged.taken(self.ids, self.offsets[rows], self.offsets[rows + 1])
         return TokenDocuments(
             ids=documents.ids,
@@ -92,7 +109,8 @@ class TokensFile:
     """Rows of one document each, exactly as the tokenizer's post-processor returns it.
 
     Args:
-        writer: Writer of the parts. Columns of its schema that are not ids, masks or provenance are kept fields.
+        writer: Writer of the parts. Columns of its schema that are not ids, masks or
+            provenance are kept fields.
         prefix: Ids put before every document.
         suffix: Ids put after every document.
         padding: Padding of the rows.
@@ -119,7 +137,9 @@ class TokensFile:
             self._suffix |= np.int32(LOSS)
         # Masks are added when a row group is complete and its padding known.
         unpadded_fields = [
-            field for field in writer.schema if field.name not in ("attention_mask", "loss_mask")
+            field
+            for field in writer.schema
+            if field.name not in ("attention_mask", "loss_mask")
         ]
         self._unpadded_schema = pa.schema(unpadded_fields)
         self._rows = RowsFile(writer, padding, full, self._finished, kept)
@@ -138,23 +158,34 @@ class TokensFile:
             ids = documents.ids[offsets[0] : offsets[-1]]
         columns: dict[str, Any] = {}
         if documents.kept is not None:
-            columns.update(zip(documents.kept.schema.names, documents.kept.columns, strict=True))
-        columns["input_ids"] = _lists(self._unpadded_schema.field("input_ids").type, lengths, ids)
+            columns.update(
+                zip(documents.kept.schema.names, documents.kept.columns, strict=True)
+            )
+        columns["input_ids"] = _lists(
+            self._unpadded_schema.field("input_ids").type, lengths, ids
+        )
         columns["file"] = pa.array(documents.file)
         columns["position"] = pa.array(documents.position)
         self._rows.add(row_of(self._unpadded_schema, columns, len(lengths)), lengths)
 
     def add_long(self, windows: Iterable[Int32], file: int, position: int) -> None:
-        """Append one document that comes in pieces; it is one row, and is put together here."""
+        """Append one document that comes in pieces; it is one row, and is put
+        together here.
+        """
         ids = np.concatenate(list(windows))
         document = TokenDocuments(
-            ids=ids, offsets=np.array([0, len(ids)]), file=np.array([file]), position=np.array([position])
+            ids=ids,
+            offsets=np.array([0, len(ids)]),
+            file=np.array([file]),
+            position=np.array([position]),
         )
         self.add(document)
 
     def _finished(self, rows: pa.RecordBatch, lengths: Int64) -> pa.RecordBatch:
         """Return a row group padded, with its masks beside the ids."""
-        columns: dict[str, Any] = dict(zip(rows.schema.names, rows.columns, strict=True))
+        columns: dict[str, Any] = dict(
+            zip(rows.schema.names, rows.columns, strict=True)
+        )
         sizes = self._padding.sizes(lengths)
         unpadded_ids = plain_values(columns["input_ids"].flatten())
         ids, mask = self._padding.apply(unpadded_ids, lengths, sizes)
@@ -165,12 +196,16 @@ class TokensFile:
             values["loss_mask"] = learned(ids)
         for name, column_values in values.items():
             if name in self._schema.names:
-                columns[name] = _lists(self._schema.field(name).type, sizes, column_values)
+                columns[name] = _lists(
+                    self._schema.field(name).type, sizes, column_values
+                )
         return row_of(self._schema, columns, len(lengths))
 
 
 def _lists(kind: Any, lengths: Int64, values: Any) -> Any:
-    """Return a list column of type `kind` whose rows have the given lengths (int64[n])."""
+    """Return a list column of type `kind` whose rows have the given lengths
+    (int64[n]).
+    """
     offsets: Any = pa.array(offsets_of(lengths).astype(np.int32))
     return pa.ListArray.from_arrays(offsets, pa.array(values), type=kind)
 
@@ -180,13 +215,15 @@ class PackedFile:
     """Rows of one length, into which documents are packed.
 
     Args:
-        writer: Writer of the parts. If its schema has a column ``loss_mask``, the ids of documents are marked.
+        writer: Writer of the parts. If its schema has a column ``loss_mask``, the ids
+            of documents are marked.
         pack: Width of rows and strategy.
         prefix: Ids put before every document.
         suffix: Ids put after every document.
         pad_id: Id that fills the ends of rows.
         full: Ids of a full row group.
-        shuffle_key: Key by which whole rows are shuffled inside a window; None: they are not.
+        shuffle_key: Key by which whole rows are shuffled inside a window; None: they
+            are not.
     """
 
     def __init__(
@@ -219,7 +256,11 @@ class PackedFile:
     def add(self, documents: TokenDocuments) -> None:
         """Append documents; none is empty."""
         rows = self._packer.add(
-            documents.ids, documents.offsets, documents.file, documents.position, documents.again
+            documents.ids,
+            documents.offsets,
+            documents.file,
+            documents.position,
+            documents.again,
         )
         self._write(rows)
 
@@ -235,7 +276,9 @@ class PackedFile:
     def _write(self, rows: Iterator[Packed]) -> None:
         for packed in rows:
             packed.check_boundaries(self._prefix, self._suffix)
-            self.counts.update(pad=packed.pad, sequences=packed.rows, slots=len(packed.input_ids))
+            self.counts.update(
+                pad=packed.pad, sequences=packed.rows, slots=len(packed.input_ids)
+            )
             for group in packed.groups(self._packer.group_rows):
                 self._writer.write(
                     flat_rows(group, self._writer.schema),
@@ -290,15 +333,20 @@ def rows_schema(
 
     Args:
         pack: Width of packed rows; None: rows have one document each.
-        tokenizer: sha256 (hex) of the ``tokenizer.json`` that made the ids, which the files name; None: they name none.
+        tokenizer: sha256 (hex) of the ``tokenizer.json`` that made the ids, which the
+            files name; None: they name none.
         loss_mask: True for a column ``loss_mask``.
         attention_mask: True for a column ``attention_mask``, if rows are not packed.
         kept: Names and types of kept fields, if rows are not packed.
     """
     if pack is not None:
-        return described_packed(pack.width, tokenizer, pieces=pack.store_segment_ids, loss_mask=loss_mask)
+        return described_packed(
+            pack.width, tokenizer, pieces=pack.store_segment_ids, loss_mask=loss_mask
+        )
     fields = [(name, arrow_type(kind)) for name, kind in kept]
-    schema = tokens_schema(loss_mask=loss_mask, attention_mask=attention_mask, kept=fields)
+    schema = tokens_schema(
+        loss_mask=loss_mask, attention_mask=attention_mask, kept=fields
+    )
     return described(schema, tokenizer)
 
 
@@ -310,8 +358,11 @@ def described_packed(
 
     Args:
         width: Tokens of a row.
-        tokenizer: sha256 (hex) of the ``tokenizer.json`` that made the ids; None: files name none.
+        tokenizer: sha256 (hex) of the ``tokenizer.json`` that made the ids; None: files
+            name none.
         pieces: True for a column ``segment_ids``.
         loss_mask: True for a column ``loss_mask``.
     """
-    return described(packed_schema(width, store_segment_ids=pieces, loss_mask=loss_mask), tokenizer)
+    return described(
+        packed_schema(width, store_segment_ids=pieces, loss_mask=loss_mask), tokenizer
+    )

@@ -1,10 +1,12 @@
-"""Packed rows that are imported as they are: every record is a row, and nothing is packed.
+"""Packed rows that are imported as they are: every record is a row, and nothing is
+packed.
 
-Documents of one record follow each other and have the same file and position. They become the pieces of a row, and the
-rest of the row is padding.
+Documents of one record follow each other and have the same file and position. They
+become the pieces of a row, and the rest of the row is padding.
 
-Example: rows of 6 ids. The documents [5, 6, 0] and [7, 8] of record 0 and [9, 9, 9, 9, 9, 0] of record 1 are the rows
-``5 6 0 7 8 pad`` with two pieces, and ``9 9 9 9 9 0`` with one.
+Example: rows of 6 ids. The documents [5, 6, 0] and [7, 8] of record 0 and [9, 9, 9, 9,
+9, 0] of record 1 are the rows ``5 6 0 7 8 pad`` with two pieces, and ``9 9 9 9 9 0``
+with one.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ class WholeRowsFile:
     """Rows of one length, each made of the documents of one record.
 
     Args:
-        writer: Writer of the parts. If its schema has a column ``loss_mask``, the ids of documents are marked.
+        writer: Writer of the parts. If its schema has a column ``loss_mask``, the ids
+            of documents are marked.
         width: Ids of a row.
         pad_id: Id that fills the ends of rows.
         full: Ids of a full row group.
@@ -44,7 +47,9 @@ class WholeRowsFile:
         self.discard = writer.discard
 
     def add(self, documents: TokenDocuments) -> None:
-        """Append documents; all documents of a record come together, and none is empty."""
+        """Append documents; all documents of a record come together, and none is
+        empty.
+        """
         rows = self._rows_of(documents)
         self._waiting.append(rows)
         self._waiting_rows += rows.rows
@@ -64,7 +69,9 @@ class WholeRowsFile:
         """Return the documents as rows."""
         # 1. A row begins where the record changes.
         begins_row = np.ones(len(documents), np.bool_)
-        begins_row[1:] = (np.diff(documents.position) != 0) | (np.diff(documents.file) != 0)
+        begins_row[1:] = (np.diff(documents.position) != 0) | (
+            np.diff(documents.file) != 0
+        )
         row_offsets = np.append(np.flatnonzero(begins_row), len(documents))
         # 2. Its ids, and padding behind them.
         lengths = np.diff(documents.offsets)
@@ -93,7 +100,9 @@ class WholeRowsFile:
             if group.rows < self._group_rows and not is_last:
                 rest.append(group)
                 continue
-            self.counts.update(pad=group.pad, sequences=group.rows, slots=len(group.input_ids))
+            self.counts.update(
+                pad=group.pad, sequences=group.rows, slots=len(group.input_ids)
+            )
             self._writer.write(
                 flat_rows(group, self._writer.schema),
                 tokens=int(group.segment_lengths.sum(dtype=np.int64)),

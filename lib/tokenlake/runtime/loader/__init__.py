@@ -1,12 +1,15 @@
-"""From stored versions to batches: open a dataset, combine several, and read them in a reproducible order.
+"""From stored versions to batches: open a dataset, combine several, and read them in a
+reproducible order.
 
 ::
 
     step -> (start row, batch size) -> (source, epoch, row group, row) -> decoded row groups -> a batch
 
-``steps`` and ``plan`` compute the rows of each step without opening a file. ``read_ahead`` decodes row groups ahead of
-need, ``batch`` copies rows into arrays, and ``loader`` delivers batches and keeps the state, a few integers. ``jax``,
-``torch``, ``grain``, ``hf`` and ``orbax`` connect other libraries; ``options`` has the options of all of them.
+``steps`` and ``plan`` compute the rows of each step without opening a file.
+``read_ahead`` decodes row groups ahead of need, ``batch`` copies rows into arrays, and
+``loader`` delivers batches and keeps the state, a few integers. ``jax``, ``torch``,
+``grain``, ``hf`` and ``orbax`` connect other libraries; ``options`` has the options of
+all of them.
 """
 
 from tokenlake.base.lazy_names import lazy_package

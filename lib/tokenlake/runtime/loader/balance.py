@@ -1,4 +1,5 @@
-"""Balance of batches: the rows of a batch are dealt so that every rank has about the same attention cost.
+"""Balance of batches: the rows of a batch are dealt so that every rank has about the
+same attention cost.
 
 Attention inside documents costs a row the sum of its squared segment lengths. Ranks wait for each other in every step,
 so that a step lasts as long as that of the rank with the most expensive rows. The costs of 8 rows for 2 ranks::
@@ -6,17 +7,20 @@ so that a step lasts as long as that of the rank with the most expensive rows. T
     as they come    9 7 8 6 | 1 2 1 2      30 and 6: max/mean 1.67
     dealt           9 6 2 1 | 7 8 1 2      18 and 18
 
-Balance changes only the places of rows in their batch, and not which rows it has. Epochs, resuming and the number of
-hosts are unaffected, and the number of ranks may change at any step.
+Balance changes only the places of rows in their batch, and not which rows it has.
+Epochs, resuming and the number of hosts are unaffected, and the number of ranks may
+change at any step.
 
-1. Rows are dealt in rounds, the most expensive first, one to each rank. Every second round goes in the opposite order:
-   the rank with the most expensive row of one round gets the cheapest of the next.
+1. Rows are dealt in rounds, the most expensive first, one to each rank. Every second
+   round goes in the opposite order: the rank with the most expensive row of one round
+   gets the cheapest of the next.
 2. In the last round the rank with the least cost so far gets the most expensive row.
-3. While the ranks are apart and it helps, the most expensive and the cheapest rank exchange the two rows that bring
-   their costs nearest together.
+3. While the ranks are apart and it helps, the most expensive and the cheapest rank
+   exchange the two rows that bring their costs nearest together.
 
-All costs are whole numbers, and ties are broken by place. Dealing every round by the costs so far (Graham's longest
-processing time rule) is no better on texts or code, and takes three times as long.
+All costs are whole numbers, and ties are broken by place. Dealing every round by the
+costs so far (Graham's longest processing time rule) is no better on texts or code, and
+takes three times as long.
 """
 
 from __future__ import annotations
@@ -31,7 +35,9 @@ from tokenlake.base.checks import arguments_of, whole_number
 from tokenlake.errors import ConfigError
 
 _TOLERANCE: Final = 50
-"""The exchange of rows ends when the most expensive rank costs at most 1 / 50 more than the mean."""
+"""The exchange of rows ends when the most expensive rank costs at most 1 / 50 more
+than the mean.
+"""
 
 
 @final
@@ -39,12 +45,14 @@ _TOLERANCE: Final = 50
 class BatchBalance:
     """Balance of the rows of a batch among ranks, for :class:`tokenlake.DataLoader`.
 
-    The rows of each batch are dealt so that each rank has the same number of rows and about the same attention cost.
+    The rows of each batch are dealt so that each rank has the same number of rows and
+    about the same attention cost.
 
     Args:
-        ranks: Number of equal, neighbouring parts of a batch that have about the same cost. None: with a sharding, the
-            number of parts into which it divides rows, otherwise the number of hosts. A multiple of that also balances
-            the micro-batches of each host.
+        ranks: Number of equal, neighbouring parts of a batch that have about the same
+            cost. None: with a sharding, the number of parts into which it divides rows,
+            otherwise the number of hosts. A multiple of that also balances the
+            micro-batches of each host.
 
     Raises:
         ConfigError: The value is not a whole number from 1 on.
@@ -71,7 +79,8 @@ class BatchBalance:
         return arguments_of(cls, "balance", value, {"attention": cls()})
 
     def over(self, parts: int, option: str) -> Self:
-        """Return a balance with a number of ranks: the given one, or that of the parts of a batch.
+        """Return a balance with a number of ranks: the given one, or that of the parts
+        of a batch.
 
         Args:
             parts: Number of parts into which batches are divided.
@@ -92,13 +101,15 @@ class BatchBalance:
 def dealt(costs: Int64, ranks: int) -> Int64:
     """Return the row at each place of a batch, int64[n].
 
-    The places of a rank are neighbours, and its rows ascend. The steps are those at the top of this module.
+    The places of a rank are neighbours, and its rows ascend. The steps are those at the
+    top of this module.
 
     Args:
         costs: Cost of each row, int64[n].
         ranks: Number of ranks, a divisor of n.
     """
-    # 1. Rounds of one row for each rank, most expensive first; every second round in the opposite order.
+    # 1. Rounds of one row for each rank, most expensive first; every second round in
+    #    the opposite order.
     rounds = np.argsort(-costs, kind="stable").reshape(-1, ranks)
     last_round = rounds[-1].copy()
     rounds[1::2] = rounds[1::2, ::-1].copy()
@@ -113,9 +124,11 @@ def dealt(costs: Int64, ranks: int) -> Int64:
 
 
 def _exchange(rows: Int64, costs: Int64) -> None:
-    """Exchange rows of the most expensive and the cheapest rank, in place, while it brings their costs nearer.
+    """Exchange rows of the most expensive and the cheapest rank, in place, while it
+    brings their costs nearer.
 
-    Exchanging a row of cost a for one of cost b changes the difference of the two ranks by ``2 (a - b)``.
+    Exchanging a row of cost a for one of cost b changes the difference of the two ranks
+    by ``2 (a - b)``.
 
     Args:
         rows: Rows of each rank, a column for each, int64[n, ranks].
@@ -127,11 +140,14 @@ def _exchange(rows: Int64, costs: Int64) -> None:
     for _ in range(2 * ranks):
         expensive = int(rank_costs.argmax())
         # The same as cost / mean <= 1 + 1 / tolerance, in whole numbers.
-        if int(rank_costs[expensive]) * ranks * _TOLERANCE <= total_cost * (_TOLERANCE + 1):
+        if int(rank_costs[expensive]) * ranks * _TOLERANCE <= total_cost * (
+            _TOLERANCE + 1
+        ):
             return
         cheap = int(rank_costs.argmin())
         difference = int(rank_costs[expensive] - rank_costs[cheap])
-        # Change of cost for each pair of rows, int64[n, n], and the difference that is left.
+        # Change of cost for each pair of rows, int64[n, n], and the difference that is
+        # left.
         moved = costs[:, expensive, None] - costs[:, cheap]
         remaining = np.abs(difference - 2 * moved)
         best = int(remaining.argmin())

@@ -1,11 +1,16 @@
-"""Batches of packed rows: the rows of decoded row groups, gathered into a dict of arrays.
+"""Batches of packed rows: the rows of decoded row groups, gathered into a dict of
+arrays.
 
 A batch is made in four steps (:meth:`Assembler.batch`):
 
-1. The ids of each row are copied from its decoded row group into one array. Rows after the last are padding.
-2. The lengths of the rows' segments are gathered. With a length curriculum they are cut at each multiple of a length.
-3. The requested columns are computed from these lengths (:mod:`tokenlake.runtime.loader.columns`).
-4. The columns are put into the requested layout (:mod:`tokenlake.runtime.loader.layout`).
+1. The ids of each row are copied from its decoded row group into one array. Rows after
+   the last are padding.
+2. The lengths of the rows' segments are gathered. With a length curriculum they are cut
+   at each multiple of a length.
+3. The requested columns are computed from these lengths
+   (:mod:`tokenlake.runtime.loader.columns`).
+4. The columns are put into the requested layout
+   (:mod:`tokenlake.runtime.loader.layout`).
 """
 
 from __future__ import annotations
@@ -22,7 +27,13 @@ from tokenlake.base.arrays import Bools, Int32, Int64, Ragged, cut_runs, offsets
 from tokenlake.errors import ConfigError
 from tokenlake.runtime.loader.columns import FROM_LOSS, RowSegments, labels, targets
 from tokenlake.runtime.loader.layout import FLAT_COLUMNS, BatchLayout, moved
-from tokenlake.runtime.loader.transfer import CAN_TRANSFER, TRANSFER, ids_of, marks_of, planes_of
+from tokenlake.runtime.loader.transfer import (
+    CAN_TRANSFER,
+    TRANSFER,
+    ids_of,
+    marks_of,
+    planes_of,
+)
 from tokenlake.runtime.reading.blocks import BLOCKS
 from tokenlake.runtime.reading.packed import PackedGroup, segments_of
 from tokenlake.runtime.reading.version import StoredRows
@@ -32,7 +43,9 @@ _IDS_AT_ONCE: Final = 1 << 18
 """Ids that are gathered at a time."""
 
 Batch: TypeAlias = dict[str, npt.NDArray[Any]]
-"""Column -> array of shape (rows, L); see :mod:`tokenlake.runtime.loader.layout` for other shapes."""
+"""Column -> array of shape (rows, L); see :mod:`tokenlake.runtime.loader.layout` for
+other shapes.
+"""
 
 
 class BatchShape(NamedTuple):
@@ -56,9 +69,11 @@ def pad_id_of(manifest: Manifest) -> int:
 
 
 def reused_array(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Return an uninitialized array, in memory of an earlier one that nothing refers to any more.
+    """Return an uninitialized array, in memory of an earlier one that nothing refers to
+    any more.
 
-    A batch that the caller keeps, in any form, keeps its memory and is never overwritten.
+    A batch that the caller keeps, in any form, keeps its memory and is never
+    overwritten.
     """
     size = math.prod(shape) * np.dtype(dtype).itemsize
     return BLOCKS.take(size).view(dtype).reshape(shape)
@@ -70,8 +85,10 @@ class Assembler:
 
     Args:
         sources: Datasets that rows come from, packed to one length.
-        columns: Names of the columns, some of :data:`tokenlake.runtime.loader.columns.COLUMNS`.
-        fresh: Whether each batch gets newly allocated memory, even where that is slower.
+        columns: Names of the columns, some of
+            :data:`tokenlake.runtime.loader.columns.COLUMNS`.
+        fresh: Whether each batch gets newly allocated memory, even where that is
+            slower.
         layout: Layout of the arrays; None: row by row.
 
     Attributes:
@@ -81,7 +98,8 @@ class Assembler:
         needs_segments: Whether row groups must be decoded with their segment lengths.
 
     Raises:
-        ConfigError: The datasets are not packed, or to different lengths; or the layout does not fit the length.
+        ConfigError: The datasets are not packed, or to different lengths; or the layout
+            does not fit the length.
     """
 
     def __init__(
@@ -104,23 +122,31 @@ class Assembler:
         self._is_for_transfer = False
         if self._layout.flat:
             self.names += FLAT_COLUMNS
-        self.needs_segments = bool(self._columns - {"input_ids"}) or self._layout != BatchLayout()
+        self.needs_segments = (
+            bool(self._columns - {"input_ids"}) or self._layout != BatchLayout()
+        )
         has_loss_mask = any(rows.has_loss_mask for rows in sources)
         self.needs_loss_mask = has_loss_mask and bool(FROM_LOSS & self._columns)
 
     def of_parts(self, parts: int) -> Self:
-        """Return an assembler whose flat batches consist of equal parts, each with its own `cu_seqlens`."""
+        """Return an assembler whose flat batches consist of equal parts, each with
+        its own `cu_seqlens`.
+        """
         assembler = copy.copy(self)
         assembler._parts = parts
         return assembler
 
     @property
     def can_transfer(self) -> bool:
-        """Whether devices can compute the columns of a batch from its bytes: those of rows in their stored order."""
+        """Whether devices can compute the columns of a batch from its bytes: those
+        of rows in their stored order.
+        """
         return CAN_TRANSFER and self._layout == BatchLayout()
 
     def for_transfer(self) -> Self:
-        """Return an assembler of batches on their way to devices; see :mod:`tokenlake.runtime.loader.transfer`."""
+        """Return an assembler of batches on their way to devices; see
+        :mod:`tokenlake.runtime.loader.transfer`.
+        """
         assembler = copy.copy(self)
         assembler._is_for_transfer = True
         return assembler
@@ -136,17 +162,22 @@ class Assembler:
         """Return a batch.
 
         Args:
-            shape: Shape of the batch. Rows after the given ones are padding. A length that is shorter than that of the
-                stored rows cuts each into equal parts; segments must be cut there too (see `within`).
-            group: Number of each row's row group, int64[n], at most as many as fill the batch.
+            shape: Shape of the batch. Rows after the given ones are padding. A length
+                that is shorter than that of the stored rows cuts each into equal parts;
+                segments must be cut there too (see `within`).
+            group: Number of each row's row group, int64[n], at most as many as fill the
+                batch.
             row: Row in its row group, int64[n].
             decoded: Function that returns the row group of a number.
-            within: Number of ids at each multiple of which segments of a row end; None: segments stay as stored.
+            within: Number of ids at each multiple of which segments of a row end; None:
+                segments stay as stored.
         """
         # Each row group is looked up once, however many of its rows are in the batch.
         numbers = group.tolist()
         rows = row.tolist()
-        index_of_number = {number: index for index, number in enumerate(dict.fromkeys(numbers))}
+        index_of_number = {
+            number: index for index, number in enumerate(dict.fromkeys(numbers))
+        }
         groups = list(map(decoded, index_of_number))
         group_index = [index_of_number[number] for number in numbers]
         group_of_row = [groups[index] for index in group_index]
@@ -157,7 +188,9 @@ class Assembler:
         if self._is_for_transfer:
             return {TRANSFER: self._transfer(shape, group_of_row, rows, segments)}
 
-        ids = self._empty((shape.rows * shape.length // self.length, self.length), np.int32)
+        ids = self._empty(
+            (shape.rows * shape.length // self.length, self.length), np.int32
+        )
         self._write_ids(group_of_row, rows, ids)
         batch: Batch = {"input_ids": ids.reshape(shape)}
         if segments is not None:
@@ -166,9 +199,13 @@ class Assembler:
         return {name: batch[name] for name in self.names}
 
     def _write_ids(
-        self, group_of_row: Sequence[PackedGroup], rows: Sequence[int], out: npt.NDArray[Any]
+        self,
+        group_of_row: Sequence[PackedGroup],
+        rows: Sequence[int],
+        out: npt.NDArray[Any],
     ) -> None:
-        """Write the ids of stored rows, some rows at a time, and the padding id into the rows after them.
+        """Write the ids of stored rows, some rows at a time, and the padding id into
+        the rows after them.
 
         Args:
             group_of_row: Row group of each row.
@@ -188,19 +225,29 @@ class Assembler:
         rows: Sequence[int],
         segments: RowSegments | None,
     ) -> npt.NDArray[np.uint8]:
-        """Return the bytes of a batch, uint8[rows, planes, L]; see :mod:`tokenlake.runtime.loader.transfer`."""
+        """Return the bytes of a batch, uint8[rows, planes, L]; see
+        :mod:`tokenlake.runtime.loader.transfer`.
+        """
         id_type = np.dtype(np.uint16)
-        if self._pad_id >= 1 << 16 or any(group.ids.itemsize > 2 for group in set(group_of_row)):
+        if self._pad_id >= 1 << 16 or any(
+            group.ids.itemsize > 2 for group in set(group_of_row)
+        ):
             id_type = np.dtype(np.int32)
         planes = self._empty(
-            (shape.rows, planes_of(id_type, has_marks=segments is not None), shape.length), np.uint8
+            (
+                shape.rows,
+                planes_of(id_type, has_marks=segments is not None),
+                shape.length,
+            ),
+            np.uint8,
         )
 
         ids = ids_of(planes, id_type)
         if shape.length == self.length:
             self._write_ids(group_of_row, rows, ids)
         else:
-            # Stored rows are cut into shorter ones, which do not lie one after the other in the planes.
+            # Stored rows are cut into shorter ones, which do not lie one after the
+            # other in the planes.
             stored_ids = self._empty((ids.size // self.length, self.length), id_type)
             self._write_ids(group_of_row, rows, stored_ids)
             ids[...] = stored_ids.reshape(shape)
@@ -212,13 +259,16 @@ class Assembler:
             segments.marks(learned, marks_of(planes))
         return planes
 
-    def _segments(self, shape: BatchShape, stored: Ragged, within: int | None) -> RowSegments:
+    def _segments(
+        self, shape: BatchShape, stored: Ragged, within: int | None
+    ) -> RowSegments:
         """Return the segments of a batch.
 
         Args:
             shape: Shape of the batch.
             stored: Segment lengths of each stored row.
-            within: Number of ids at each multiple of which segments end; None: segments stay as stored.
+            within: Number of ids at each multiple of which segments end; None: segments
+                stay as stored.
         """
         parts = self.length // shape.length
         lengths = stored.ids
@@ -232,7 +282,11 @@ class Assembler:
         return RowSegments.of(lengths, offsets, shape.length)
 
     def _add_columns(
-        self, batch: Batch, segments: RowSegments, group_of_row: Sequence[PackedGroup], rows: Sequence[int]
+        self,
+        batch: Batch,
+        segments: RowSegments,
+        group_of_row: Sequence[PackedGroup],
+        rows: Sequence[int],
     ) -> None:
         """Add the requested columns to a batch, which has its `input_ids`."""
         ids = batch["input_ids"]
@@ -242,12 +296,18 @@ class Assembler:
             numbered_together = 1
             if self._layout.flat:
                 numbered_together = max(1, shape[0] // (self._parts or 1))
-            batch["segment_ids"] = segments.ids(self._empty(shape, np.int32), numbered_together)
+            batch["segment_ids"] = segments.ids(
+                self._empty(shape, np.int32), numbered_together
+            )
         if "positions" in self._columns:
             batch["positions"] = segments.positions(self._empty(shape, np.int32))
         if not FROM_LOSS & self._columns:
             return
-        learned = self._stored_loss_mask(shape, group_of_row, rows) if self.needs_loss_mask else None
+        learned = (
+            self._stored_loss_mask(shape, group_of_row, rows)
+            if self.needs_loss_mask
+            else None
+        )
         loss_mask = segments.loss_mask(learned, self._empty(shape, np.bool_))
         batch["loss_mask"] = loss_mask
         if "labels" in self._columns:
@@ -256,9 +316,13 @@ class Assembler:
             batch["targets"] = targets(ids, loss_mask, self._empty(shape, np.int32))
 
     def _lay_out(self, batch: Batch, segments: RowSegments) -> None:
-        """Put the columns of a batch, which are row by row, into the requested layout."""
+        """Put the columns of a batch, which are row by row, into the requested
+        layout.
+        """
         if self._layout.flat:
-            cu_seqlens, max_seqlen = self._layout.bounds(segments.runs, segments.row_runs, self._parts or 1)
+            cu_seqlens, max_seqlen = self._layout.bounds(
+                segments.runs, segments.row_runs, self._parts or 1
+            )
             for name, column in batch.items():
                 batch[name] = column.reshape(-1)
             if self._parts is None:
@@ -275,10 +339,17 @@ class Assembler:
             batch[name] = moved(column, order, self._empty(column.shape, column.dtype))
 
     def _stored_loss_mask(
-        self, shape: tuple[int, ...], group_of_row: Sequence[PackedGroup], rows: Sequence[int]
+        self,
+        shape: tuple[int, ...],
+        group_of_row: Sequence[PackedGroup],
+        rows: Sequence[int],
     ) -> Bools:
-        """Return the stored loss masks of a batch; True for all ids of a dataset that has none."""
-        loss_mask = self._empty((shape[0] * shape[1] // self.length, self.length), np.bool_)
+        """Return the stored loss masks of a batch; True for all ids of a dataset
+        that has none.
+        """
+        loss_mask = self._empty(
+            (shape[0] * shape[1] // self.length, self.length), np.bool_
+        )
         for place, (group, row) in enumerate(zip(group_of_row, rows, strict=True)):
             loss_mask[place] = True if group.learned is None else group.learned[row]
         loss_mask[len(rows) :] = False
@@ -295,7 +366,9 @@ def _check_sources(sources: Sequence[StoredRows]) -> None:
     kinds = {(rows.manifest.kind, rows.manifest.width) for rows in sources}
     if len(kinds) == 1 and all(kind == "packed" for kind, _ in kinds):
         return
-    listed = ", ".join(f"{rows.name} ({rows.manifest.kind}, {rows.manifest.width})" for rows in sources)
+    listed = ", ".join(
+        f"{rows.name} ({rows.manifest.kind}, {rows.manifest.width})" for rows in sources
+    )
     raise ConfigError(
         f"rows of a batch have one length; expected datasets that are packed to one length, got {listed}"
     )
@@ -312,11 +385,15 @@ def _copy_rows(groups: Sequence[PackedGroup], rows: Sequence[int], out: Int32) -
     id_types = {group.row_bytes: group.ids.dtype for group in groups}
     if len(id_types) == 1:
         ((row_bytes, id_type),) = id_types.items()
-        out[: len(rows)] = _joined(groups, rows, row_bytes, id_type).reshape(-1, out.shape[1])
+        out[: len(rows)] = _joined(groups, rows, row_bytes, id_type).reshape(
+            -1, out.shape[1]
+        )
         return
     # Row groups store ids in types of different widths: join the rows of each width.
     for row_bytes, id_type in id_types.items():
-        row_places = [place for place, group in enumerate(groups) if group.row_bytes == row_bytes]
+        row_places = [
+            place for place, group in enumerate(groups) if group.row_bytes == row_bytes
+        ]
         groups_of_type = [groups[place] for place in row_places]
         rows_of_type = [rows[place] for place in row_places]
         ids = _joined(groups_of_type, rows_of_type, row_bytes, id_type)
@@ -324,12 +401,15 @@ def _copy_rows(groups: Sequence[PackedGroup], rows: Sequence[int], out: Int32) -
 
 
 def _joined(
-    groups: Sequence[PackedGroup], rows: Sequence[int], row_bytes: int, id_type: np.dtype[Any]
+    groups: Sequence[PackedGroup],
+    rows: Sequence[int],
+    row_bytes: int,
+    id_type: np.dtype[Any],
 ) -> npt.NDArray[Any]:
     """Return rows end to end, in the type in which they are stored.
 
-    Joining slices of memory is the fastest way to copy many small pieces in Python. An array for each piece would take
-    up to twice as long.
+    Joining slices of memory is the fastest way to copy many small pieces in Python. An
+    array for each piece would take up to twice as long.
     """
     pieces = [
         group.data[row_bytes * row : row_bytes * row + row_bytes]

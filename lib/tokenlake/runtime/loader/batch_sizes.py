@@ -1,4 +1,6 @@
-"""Batch sizes as a function of the step (batch-size warm-up), as points (first step, number of rows)."""
+"""Batch sizes as a function of the step (batch-size warm-up), as points (first step,
+number of rows).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from tokenlake.base.checks import whole_number
 from tokenlake.errors import ConfigError
 
 Points = tuple[tuple[int, int], ...]
-"""(first step, number), steps ascending from 0. A number holds until the next point, the last one for ever."""
+"""(first step, number), steps ascending from 0. A number holds until the next point,
+the last one for ever.
+"""
 
 MOST_BATCH: Final = 1 << 31
 """Largest number of rows of a batch, or of ids of a row."""
@@ -47,10 +51,14 @@ def points_of(value: object, name: str, unit: str) -> Points:
             "as {0: 256, 9: 512}"
         ) from None
     if 0 not in points:
-        raise ConfigError(f"{name}: got {value!r}, must give the number of {unit} of step 0")
+        raise ConfigError(
+            f"{name}: got {value!r}, must give the number of {unit} of step 0"
+        )
     ascending = sorted(points.items())
     # Points that change nothing are left out, so that equal sizes are equal points.
-    changes = [point for previous, point in pairwise(ascending) if previous[1] != point[1]]
+    changes = [
+        point for previous, point in pairwise(ascending) if previous[1] != point[1]
+    ]
     return (ascending[0], *changes)
 
 
@@ -94,7 +102,9 @@ class BatchSizes:
         return self.points[index_at(self.points, step)][1]
 
     def before(self, step: int) -> Self:
-        """Return the sizes of the steps before one. Two schedules agree before a step if these are equal."""
+        """Return the sizes of the steps before one. Two schedules agree before a
+        step if these are equal.
+        """
         return type(self)(tuple(point for point in self.points if point[0] < step))
 
     def to_json(self) -> list[list[int]]:

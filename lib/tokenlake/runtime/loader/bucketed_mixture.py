@@ -4,9 +4,10 @@ In a bucket, a source weighs as much as in the mixture, times the share of its r
 
     weight in bucket b  =  weight * rows in b / rows          of each source
 
-All buckets together therefore have the weights of the mixture. With two sources of 100 rows and weights 0.25 and 0.75,
-of which 40 and 20 rows are in bucket 0, the weights in bucket 0 are 0.1 and 0.15. So bucket 0 has a quarter of all rows
-drawn, and its sources 40% and 60% of these.
+All buckets together therefore have the weights of the mixture. With two sources of 100
+rows and weights 0.25 and 0.75, of which 40 and 20 rows are in bucket 0, the weights in
+bucket 0 are 0.1 and 0.15. So bucket 0 has a quarter of all rows drawn, and its sources
+40% and 60% of these.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ from tokenlake.runtime.mixing.schedule import constant
 from tokenlake.runtime.mixing.streams import MixtureStream, RowStream, source_order
 
 Part = tuple[float, Int64, Callable[[int, int], RowStream]]
-"""(number of rows, if as many rows are drawn as all sources have; indices of its sources, ascending, int64[sources];
-function of batch size and number of the pass that returns the order of its rows)."""
+"""(number of rows, if as many rows are drawn as all sources have; indices of its
+sources, ascending, int64[sources]; function of batch size and number of the pass that
+returns the order of its rows).
+"""
 
 
 def mixture_parts(
@@ -37,26 +40,32 @@ def mixture_parts(
 
     Args:
         mixture: Mixture with constant weights.
-        group_rows: Rows of each bucket in each row group of all datasets, int64[buckets, G].
-        first_groups: Number of the first row group of each dataset, and of all row groups, int64[datasets + 1].
+        group_rows: Rows of each bucket in each row group of all datasets,
+            int64[buckets, G].
+        first_groups: Number of the first row group of each dataset, and of all row
+            groups, int64[datasets + 1].
         lanes: Number of lanes, as for :meth:`Mixture.stream`.
         seed: Random seed, as for :meth:`Mixture.stream`.
 
     Raises:
-        ConfigError: The weights change, a source has none, or the mixture ends with its first exhausted source.
+        ConfigError: The weights change, a source has none, or the mixture ends with its
+            first exhausted source.
     """
     _check_mixture(mixture)
     source_weights = mixture.scheduler.pieces[0].first.given
     total_rows = sum(len(dataset) for dataset in mixture.datasets.values())
 
-    # 1. The row groups and weight of each source in each bucket; sources without rows in it are left out.
+    # 1. The row groups and weight of each source in each bucket; sources without rows
+    #    in it are left out.
     groups_of_bucket: list[dict[str, Int64]] = []
     weights_of_bucket: list[dict[str, float]] = []
     for rows_of_bucket in group_rows:
         groups: dict[str, Int64] = {}
         weights: dict[str, float] = {}
         bounds = pairwise(first_groups.tolist())
-        for name, weight, (first, end) in zip(mixture.names, source_weights, bounds, strict=True):
+        for name, weight, (first, end) in zip(
+            mixture.names, source_weights, bounds, strict=True
+        ):
             source_groups = rows_of_bucket[first:end]
             rows = int(source_groups.sum())
             if rows:
@@ -66,7 +75,9 @@ def mixture_parts(
         weights_of_bucket.append(weights)
 
     # 2. The number of rows of each bucket.
-    expected_rows = [total_rows * sum(weights.values()) for weights in weights_of_bucket]
+    expected_rows = [
+        total_rows * sum(weights.values()) for weights in weights_of_bucket
+    ]
     rows_of_buckets: list[int | None] = [None] * len(expected_rows)
     if mixture.rows is not None:
         rows_of_buckets = [*_apportion(mixture.rows, expected_rows)]
@@ -83,7 +94,9 @@ def mixture_parts(
 
 
 def divisor_of(lanes: int, most: int) -> int:
-    """Return the largest divisor of a number of lanes that is at most `most`, and at least 1."""
+    """Return the largest divisor of a number of lanes that is at most `most`, and at
+    least 1.
+    """
     return max(number for number in range(1, max(1, most) + 1) if lanes % number == 0)
 
 
@@ -125,16 +138,21 @@ def _bucket_stream(
     )
     seed_of_pass = seed if passes == 0 else key_of(seed, passes)
     orders = [
-        source_order(name, group_rows, lanes=lanes, seed=seed_of_pass) for name, group_rows in groups.items()
+        source_order(name, group_rows, lanes=lanes, seed=seed_of_pass)
+        for name, group_rows in groups.items()
     ]
     return MixtureStream(order, orders, rows=rows)
 
 
 def _apportion(rows: int, weights: Sequence[float]) -> list[int]:
-    """Divide rows by weights into whole numbers: those nearest to the next whole number are rounded up."""
+    """Divide rows by weights into whole numbers: those nearest to the next whole
+    number are rounded up.
+    """
     exact = [rows * weight / sum(weights) for weight in weights]
     counts = [int(number) for number in exact]
-    nearest_first = sorted(range(len(exact)), key=lambda part: (counts[part] - exact[part], part))
+    nearest_first = sorted(
+        range(len(exact)), key=lambda part: (counts[part] - exact[part], part)
+    )
     for part in nearest_first[: rows - sum(counts)]:
         counts[part] += 1
     return counts
@@ -152,9 +170,13 @@ def _check_mixture(mixture: Mixture) -> None:
             "padding.buckets: the weights of the mixture change with the number of rows, which each bucket counts by "
             "itself; give constant weights, or pad to `multiple` or `length`"
         )
-    idle = [name for name, weight in mixture.scheduler.get_weights(0).items() if not weight]
+    idle = [
+        name for name, weight in mixture.scheduler.get_weights(0).items() if not weight
+    ]
     if idle:
-        raise ConfigError(f"padding.buckets: {', '.join(idle)} has weight 0 in the mixture; leave it out")
+        raise ConfigError(
+            f"padding.buckets: {', '.join(idle)} has weight 0 in the mixture; leave it out"
+        )
     ends_at_one_place = mixture.stop != "restart" and mixture.rows is not None
     if mixture.stop == "first_exhausted" or ends_at_one_place:
         with_rows = "" if mixture.rows is None else " with rows"

@@ -1,4 +1,6 @@
-"""A split of a stored version, opened by its path or URL: rows by number, manifest and tokenizer."""
+"""A split of a stored version, opened by its path or URL: rows by number, manifest
+and tokenizer.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,13 @@ import pyarrow as pa
 from tokenlake.base import numbers
 from tokenlake.base.arrays import Int64
 from tokenlake.base.markup import named_facts, one_line
-from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreError, TokenlakeError
+from tokenlake.errors import (
+    ConfigError,
+    IntegrityError,
+    NotFoundError,
+    StoreError,
+    TokenlakeError,
+)
 from tokenlake.runtime.loader.batch import Assembler, Batch, BatchShape, pad_id_of
 from tokenlake.runtime.loader.columns import check_columns
 from tokenlake.runtime.loader.hf_arrow import to_hf
@@ -41,7 +49,8 @@ _NAMES_SHOWN: Final = 20
 
 @final
 class Dataset:
-    """One split of a committed version. Opening it reads the manifest and no other file.
+    """One split of a committed version. Opening it reads the manifest and no other
+    file.
 
     Several threads may use it. Up to 64 MiB of decoded rows are kept in memory.
 
@@ -110,7 +119,8 @@ class Dataset:
 
     @property
     def vocab_size(self) -> int:
-        """Largest id of the tokenizer plus one, added tokens included: the number of rows of an embedding.
+        """Largest id of the tokenizer plus one, added tokens included: the number of
+        rows of an embedding.
 
         It is read from the manifest and needs no package.
 
@@ -128,7 +138,9 @@ class Dataset:
                 f"{where} does not record the size of its vocabulary; expected a tokenizer in its manifest"
             )
         if len(set(sizes.values())) > 1:
-            listed = ", ".join(f"{source} {size:,}" for source, size in sorted(sizes.items()))
+            listed = ", ".join(
+                f"{source} {size:,}" for source, size in sorted(sizes.items())
+            )
             raise ConfigError(
                 f"{where}: its sources have vocabularies of different sizes ({listed}); expected one size"
             )
@@ -152,14 +164,16 @@ class Dataset:
     def tokenizer(self) -> Any:
         """Tokenizer that is stored with the version, a ``tokenizers.Tokenizer``.
 
-        A tokenizer of an unusual form, which might take unlimited time or memory, runs in a process with limits. It is
-        a :class:`~tokenlake.runtime.tokenizer_guard.process.BoundedTokenizer` then, with the most common of the same
-        methods.
+        A tokenizer of an unusual form, which might take unlimited time or memory, runs
+        in a process with limits. It is a
+        :class:`~tokenlake.runtime.tokenizer_guard.process.BoundedTokenizer` then, with
+        the most common of the same methods.
 
         Raises:
             MissingExtraError: ``tokenizers`` is not installed.
             NotFoundError: The version has no tokenizer.
-            TokenizerError: The file is not a tokenizer, or loading it takes too much time or memory.
+            TokenizerError: The file is not a tokenizer, or loading it takes too much
+                time or memory.
             ConfigError: The sources have different tokenizers.
         """
         where = f"{self.manifest.dataset}@v{self.manifest.version}"
@@ -168,14 +182,18 @@ class Dataset:
             if path.startswith(f"{TOKENIZER}/") and path.endswith("/tokenizer.json"):
                 digests[path] = entry.sha256
         if not digests:
-            raise NotFoundError(f"{where} holds no {TOKENIZER}/tokenizer.json; its ids cannot be decoded")
+            raise NotFoundError(
+                f"{where} holds no {TOKENIZER}/tokenizer.json; its ids cannot be decoded"
+            )
         if len(set(digests.values())) > 1:
             raise ConfigError(
                 f"the sources of {where} have different tokenizers: {', '.join(sorted(digests))}"
             )
         path, digest = min(digests.items())
         layout = Layout(self.manifest.dataset, self.manifest.version)
-        return open_tokenizer(f"{where}/{path}", verified_bytes(self._store, layout, path, digest))
+        return open_tokenizer(
+            f"{where}/{path}", verified_bytes(self._store, layout, path, digest)
+        )
 
     def __len__(self) -> int:
         return self._rows.rows
@@ -188,9 +206,11 @@ class Dataset:
     @overload
     def __getitem__(self, index: slice) -> Batch: ...
     def __getitem__(self, index: int | slice) -> dict[str, Any]:
-        """Return one row (arrays of shape (L,)) or a range of rows (arrays of shape (n, L)).
+        """Return one row (arrays of shape (L,)) or a range of rows (arrays of shape (n,
+        L)).
 
-        A row that is not packed is a dict of the stored values; for ranges of such rows use :meth:`read`.
+        A row that is not packed is a dict of the stored values; for ranges of such rows
+        use :meth:`read`.
 
         Raises:
             IndexError: The row does not exist.
@@ -210,12 +230,15 @@ class Dataset:
             return self.read(row, row + 1).to_pylist()[0]
         return {name: values[0] for name, values in self.take(np.array([row])).items()}
 
-    def take(self, rows: Int64 | Sequence[int], columns: Sequence[str] | None = None) -> Batch:
+    def take(
+        self, rows: Int64 | Sequence[int], columns: Sequence[str] | None = None
+    ) -> Batch:
         """Return rows in any order: column -> array of shape (n, L).
 
         Args:
             rows: Numbers of rows, int64[n], from 0 to ``len(self) - 1``.
-            columns: Names of the columns, as for :class:`tokenlake.DataLoader`; None: the default ones.
+            columns: Names of the columns, as for :class:`tokenlake.DataLoader`; None:
+                the default ones.
 
         Raises:
             ConfigError: The rows are not packed, or a row or column does not exist.
@@ -224,11 +247,17 @@ class Dataset:
         self._require_packed("rows of one length")
         group, row = self._rows.group_of(np.asarray(rows, np.int64))
         assembler = Assembler([self._rows], check_columns(columns), fresh=True)
-        groups = {number: self._cache.read(number) for number in np.unique(group).tolist()}
-        return assembler.batch(BatchShape(len(group), self.seq_length), group, row, groups.__getitem__)
+        groups = {
+            number: self._cache.read(number) for number in np.unique(group).tolist()
+        }
+        return assembler.batch(
+            BatchShape(len(group), self.seq_length), group, row, groups.__getitem__
+        )
 
     def read(self, start: int, stop: int) -> pa.Table:
-        """Return rows `start` to `stop` - 1 as they are stored; fewer where the split ends."""
+        """Return rows `start` to `stop` - 1 as they are stored; fewer where the
+        split ends.
+        """
         parts: list[pa.RecordBatch] = []
         for group, first, end in self._rows.ranges(max(start, 0), stop):
             parts.append(self._rows.read(group).slice(first, end - first))
@@ -239,8 +268,8 @@ class Dataset:
         """Return the documents that the segments of a row come from.
 
         Returns:
-            For each segment: ``source``, ``path``, ``position`` (row index or byte offset of the document), ``start``
-            (first id in the document), ``length``.
+            For each segment: ``source``, ``path``, ``position`` (row index or byte
+            offset of the document), ``start`` (first id in the document), ``length``.
         """
         self._require_packed("documents of a row")
         row = self.read(index, index + 1).to_pylist()[0]
@@ -270,7 +299,11 @@ class Dataset:
         texts: list[str] = []
         begin = 0
         for length in lengths:
-            texts.append(self.tokenizer.decode(ids[begin : begin + length], skip_special_tokens=False))
+            texts.append(
+                self.tokenizer.decode(
+                    ids[begin : begin + length], skip_special_tokens=False
+                )
+            )
             begin += length
         return texts
 
@@ -281,33 +314,39 @@ class Dataset:
         rename: Mapping[str, str] | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
     ) -> Any:
-        """Return all rows as a ``datasets.Dataset``, memory-mapped, in the order in which they are stored.
+        """Return all rows as a ``datasets.Dataset``, memory-mapped, in the order in
+        which they are stored.
 
         ::
 
             Trainer(model, args, train_dataset=ds.to_hf())
 
-        The columns are computed once, into one Arrow file for each shard, in the cache of ``datasets``. The name of a
-        file is a hash of its contents' inputs, so that it is used again. All data is verified: shards are read page by
-        page and compared with their checksums, which ``datasets`` would not do, and an existing Arrow file is hashed
-        before it is used (about 1 s per GB). Later reads through the memory map are not checked, as with every
-        ``datasets.Dataset``.
+        The columns are computed once, into one Arrow file for each shard, in the cache
+        of ``datasets``. The name of a file is a hash of its contents' inputs, so that
+        it is used again. All data is verified: shards are read page by page and
+        compared with their checksums, which ``datasets`` would not do, and an existing
+        Arrow file is hashed before it is used (about 1 s per GB). Later reads through
+        the memory map are not checked, as with every ``datasets.Dataset``.
 
         Args:
-            columns: Names of the columns; None: for a packed dataset ``input_ids``, ``labels`` and ``position_ids``,
-                for other kinds all stored columns. Columns of a packed dataset, each with L values:
+            columns: Names of the columns; None: for a packed dataset ``input_ids``,
+                ``labels`` and ``position_ids``, for other kinds all stored columns.
+                Columns of a packed dataset, each with L values:
 
                 - ``input_ids``: int32;
-                - ``labels``: int32, aligned with ``input_ids`` (the model shifts them), -100 for ids that do not count
-                  toward the loss: padding, the first id of each segment, and ids that a stored loss mask excludes;
-                - ``position_ids``: int32, from 0 in each segment. With them transformers keeps segments apart, if there
-                  is no ``attention_mask`` and the model has ``use_cache=False``, which its Trainer sets;
-                - ``attention_mask``: int8, 0 in padding. With it a segment attends to those before it in its row;
-                - ``segment_ids`` (int32), ``loss_mask`` (bool), ``targets`` (int32): see
-                  :mod:`tokenlake.runtime.loader.columns`.
+                - ``labels``: int32, aligned with ``input_ids`` (the model shifts them),
+                  -100 for ids that do not count toward the loss: padding, the first id
+                  of each segment, and ids that a stored loss mask excludes;
+                - ``position_ids``: int32, from 0 in each segment. With them
+                  transformers keeps segments apart, if there is no ``attention_mask``
+                  and the model has ``use_cache=False``, which its Trainer sets;
+                - ``attention_mask``: int8, 0 in padding. With it a segment attends to
+                  those before it in its row;
+                - ``segment_ids`` (int32), ``loss_mask`` (bool), ``targets`` (int32):
+                  see :mod:`tokenlake.runtime.loader.columns`.
             rename: Name of a column -> name in the dataset.
-            cache_dir: Folder of the Arrow files, which take 4 bytes per id and column; None: ``tokenlake`` in the cache
-                of ``datasets``.
+            cache_dir: Folder of the Arrow files, which take 4 bytes per id and column;
+                None: ``tokenlake`` in the cache of ``datasets``.
 
         Raises:
             MissingExtraError: ``datasets`` is not installed.
@@ -383,19 +422,21 @@ def open(
 ) -> Dataset:
     """Open a version of a dataset. Only its manifest is read.
 
-    `where` and `name` are ``"artifacts/books"`` (newest version), ``"artifacts/books@v3"``, ``"artifacts/books@prod"``
-    (a tag), ``"artifacts", "books@v3"``, or ``"s3://bucket/artifacts/books"`` with ``cache="/scratch/shards",
+    `where` and `name` are ``"artifacts/books"`` (newest version),
+    ``"artifacts/books@v3"``, ``"artifacts/books@prod"`` (a tag), ``"artifacts",
+    "books@v3"``, or ``"s3://bucket/artifacts/books"`` with ``cache="/scratch/shards",
     cache_bytes="200GB"``.
 
     Args:
-        where: Store and dataset, or a store if `name` is given: a path, or a URL with ``file``, ``s3``, ``gs``,
-            ``https`` or another of fsspec's schemes.
-        name: ``NAME`` (newest version), ``NAME@v3``, or ``NAME@prod`` (a tag). Web servers do not list their files, so
-            that they need a version or a tag.
+        where: Store and dataset, or a store if `name` is given: a path, or a URL with
+            ``file``, ``s3``, ``gs``, ``https`` or another of fsspec's schemes.
+        name: ``NAME`` (newest version), ``NAME@v3``, or ``NAME@prod`` (a tag). Web
+            servers do not list their files, so that they need a version or a tag.
         split: Name of the split; None: ``train``, or the only one.
-        storage_options: Options of fsspec's file system; ``{"env": NAME}`` is replaced by an environment variable.
-        cache: Folder for copies of whole shards of remote stores, shared by all processes that use it; None: ranges of
-            row groups are read.
+        storage_options: Options of fsspec's file system; ``{"env": NAME}`` is replaced
+            by an environment variable.
+        cache: Folder for copies of whole shards of remote stores, shared by all
+            processes that use it; None: ranges of row groups are read.
         cache_bytes: Size of all copies together, such as ``"100GB"``; None: 64 GiB.
 
     Returns:
@@ -403,7 +444,8 @@ def open(
 
     Raises:
         NotFoundError: The version does not exist; the message names similar ones.
-        ConfigError: The split does not exist, or the version has several and none is named; or an option has no use.
+        ConfigError: The split does not exist, or the version has several and none is
+            named; or an option has no use.
         MissingExtraError: The package that reads the URL is missing.
         IntegrityError: The manifest is damaged.
 
@@ -415,7 +457,9 @@ def open(
         ('books@v3/train', 'books@v3/validation')
     """
     place, named = parted(where, name)
-    store = open_read_store(place, storage_options=storage_options, cache=cache, cache_bytes=cache_bytes)
+    store = open_read_store(
+        place, storage_options=storage_options, cache=cache, cache_bytes=cache_bytes
+    )
     try:
         manifest = Catalog(store).manifest_of(named)
     except StoreError as error:
@@ -437,7 +481,9 @@ def open(
 
 
 def _missing_folder(place: str) -> str:
-    """Return a message that names the missing folder and similar ones; "" if the store is a folder, or remote."""
+    """Return a message that names the missing folder and similar ones; "" if the
+    store is a folder, or remote.
+    """
     folder = Path(place).expanduser().absolute()
     if "://" in place or folder.is_dir():
         return ""
@@ -455,7 +501,9 @@ def _missing_folder(place: str) -> str:
 
 
 def _datasets_inside(where: str, options: Mapping[str, Any] | None) -> str:
-    """Return a message that lists the datasets of a store; "" if the address is not a store, or cannot be listed."""
+    """Return a message that lists the datasets of a store; "" if the address is not
+    a store, or cannot be listed.
+    """
     datasets: list[str] = []
     with suppress(TokenlakeError):
         datasets = Catalog(open_read_store(where, storage_options=options)).datasets()

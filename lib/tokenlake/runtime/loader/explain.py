@@ -7,15 +7,18 @@
     tl.explain(loader, document=("code/a.jsonl", 0))          # the steps that deliver the first document of a file
     tl.explain(loader, document={"id": "a81f"})               # the same, by a field that is stored beside the tokens
 
-The order of rows is a function of the step, and it has an inverse, so that both questions are answered without a pass
-over the data:
+The order of rows is a function of the step, and it has an inverse, so that both
+questions are answered without a pass over the data:
 
-- **Step to documents** (:func:`explain_step`): the plan locates the rows of the step; their provenance is read.
-- **Document to steps** (:func:`steps_of_document`): the provenance of the row groups that may hold the document is
-  read; the plan returns the steps that deliver its rows, epoch by epoch.
+- **Step to documents** (:func:`explain_step`): the plan locates the rows of the step;
+  their provenance is read.
+- **Document to steps** (:func:`steps_of_document`): the provenance of the row groups
+  that may hold the document is read; the plan returns the steps that deliver its rows,
+  epoch by epoch.
 
-Only the columns of provenance are read, less than a hundredth of a file, and every page is compared with its checksum.
-To find a document by a field, the whole column of the field is read.
+Only the columns of provenance are read, less than a hundredth of a file, and every page
+is compared with its checksum. To find a document by a field, the whole column of the
+field is read.
 """
 
 from __future__ import annotations
@@ -57,9 +60,10 @@ class ExplainedSegment:
     Attributes:
         source: Name of the source in the build configuration.
         path: Path of the input file.
-        position: Row index of the document in the file, or byte offset in files of lines.
-        start: First id in the document. If rows are documents or preferences: in the stored row, that of the longest
-            answer with its prompt.
+        position: Row index of the document in the file, or byte offset in files of
+            lines.
+        start: First id in the document. If rows are documents or preferences: in the
+            stored row, that of the longest answer with its prompt.
         stop: Id after the last one, in the same.
         begin: First place in the row of the batch.
         end: Place after the last one.
@@ -82,14 +86,16 @@ class ExplainedRow:
     Attributes:
         step: Step of the batch.
         passes: Passes over the data that ended before.
-        row: Index of the row in the global batch; that of the stored row, where `lengths` cut it into several.
+        row: Index of the row in the global batch; that of the stored row, where
+            `lengths` cut it into several.
         epoch: Epoch of the dataset.
         name: Name of the dataset in the loader: that in the mixture, else its split.
         dataset: Name of the dataset, such as ``code@v3/train``.
         stored_row: Row index in the split.
         shard: Path of the file, relative to the version.
         shard_row: Row index in the file.
-        segments: Segments in the order of the row; from :func:`steps_of_document`, those of the document.
+        segments: Segments in the order of the row; from :func:`steps_of_document`,
+            those of the document.
         length: Ids of the row, padding included.
     """
 
@@ -163,12 +169,14 @@ def explain(
     """Return the contents of a batch, or the batches that deliver a document.
 
     Args:
-        where: Loader; or the data that it reads, opened or as :func:`tokenlake.open` takes it, together with the
-            loader's options.
-        step: Step of the batch, counted from 0 over all passes; with `document`, the step before which to search.
+        where: Loader; or the data that it reads, opened or as :func:`tokenlake.open`
+            takes it, together with the loader's options.
+        step: Step of the batch, counted from 0 over all passes; with `document`, the
+            step before which to search.
         row: Index of the only row to return, in the global batch; None: all rows.
-        document: Path of an input file and the document's position in it (row index, or byte offset in a file of
-            lines); or one field that is stored beside the tokens (`additional_fields`), and its value.
+        document: Path of an input file and the document's position in it (row index, or
+            byte offset in a file of lines); or one field that is stored beside the
+            tokens (`additional_fields`), and its value.
         passes: Number of passes over the data to search for a document.
         name: Name of the dataset, as for :func:`tokenlake.open`.
         split: Name of the split, as for :func:`tokenlake.open`.
@@ -176,10 +184,12 @@ def explain(
         options: All other options of :class:`DataLoader`.
 
     Returns:
-        The rows of the batch, in their order; or the rows with segments of the document, in the order of delivery.
+        The rows of the batch, in their order; or the rows with segments of the
+        document, in the order of delivery.
 
     Raises:
-        ConfigError: The step, row, file, document or field does not exist; or an option is wrong or missing.
+        ConfigError: The step, row, file, document or field does not exist; or an option
+            is wrong or missing.
         NotFoundError: The version does not exist.
         IntegrityError: A file is missing or damaged.
 
@@ -193,9 +203,15 @@ def explain(
     if isinstance(where, DataLoader):
         plan = where.plan
     elif batch_size is None:
-        raise ConfigError("batch_size: got None, must be that of the loader; or give the loader itself")
+        raise ConfigError(
+            "batch_size: got None, must be that of the loader; or give the loader itself"
+        )
     else:
-        data = where if isinstance(where, Dataset | Mixture) else open_dataset(where, name, split=split)
+        data = (
+            where
+            if isinstance(where, Dataset | Mixture)
+            else open_dataset(where, name, split=split)
+        )
         plan = BatchPlan(data, LoaderOptions(batch_size=batch_size, **options))
     if document is None:
         if step is None:
@@ -207,7 +223,9 @@ def explain(
     return sorted(rows, key=lambda explained: (explained.step, explained.row))
 
 
-def explain_step(plan: BatchPlan, step: int, row: int | None = None) -> list[ExplainedRow]:
+def explain_step(
+    plan: BatchPlan, step: int, row: int | None = None
+) -> list[ExplainedRow]:
     """Return the contents of a batch, row by row.
 
     Args:
@@ -223,8 +241,11 @@ def explain_step(plan: BatchPlan, step: int, row: int | None = None) -> list[Exp
         raise ConfigError(f"step: got {step}, must be a whole number from 0 on")
     batch = plan.batch(step)
     if row is not None and not 0 <= row < batch.rows:
-        raise ConfigError(f"row: got {row}, but step {step} has rows 0 to {batch.rows - 1}")
-    # Rows of the batch in the order of the stream, and the place of each in the batch that is delivered.
+        raise ConfigError(
+            f"row: got {row}, but step {step} has rows 0 to {batch.rows - 1}"
+        )
+    # Rows of the batch in the order of the stream, and the place of each in the batch
+    # that is delivered.
     place_of_row = np.argsort(_row_at_place(plan, batch))
     stream_rows = np.arange(batch.rows)
     if row is not None:
@@ -241,12 +262,15 @@ def explain_step(plan: BatchPlan, step: int, row: int | None = None) -> list[Exp
             for index in np.flatnonzero(is_in_group).tolist():
                 place = int(place_of_row[stream_rows[index]])
                 delivery = _Delivery(batch, place, int(located.epoch[index]), length)
-                explained[place] = dataset.explained(delivery, group, provenance, int(located.row[index]))
+                explained[place] = dataset.explained(
+                    delivery, group, provenance, int(located.row[index])
+                )
     return [explained[place] for place in sorted(explained)]
 
 
 def files_of(plan: BatchPlan, path: str) -> list[InputFileEntry]:
-    """Return the input files with a path, one for each source of the plan's datasets that has it.
+    """Return the input files with a path, one for each source of the plan's datasets
+    that has it.
 
     Raises:
         ConfigError: There is no such file.
@@ -254,16 +278,26 @@ def files_of(plan: BatchPlan, path: str) -> list[InputFileEntry]:
     files = _files(plan)
     matching = [entry for entry in files.values() if entry.path == path]
     if not matching:
-        similar = difflib.get_close_matches(path, [entry.path for entry in files.values()], n=1, cutoff=0.5)
-        hint = f"; did you mean {similar[0]!r}?" if similar else f" ({len(files)} have other paths)"
+        similar = difflib.get_close_matches(
+            path, [entry.path for entry in files.values()], n=1, cutoff=0.5
+        )
+        hint = (
+            f"; did you mean {similar[0]!r}?"
+            if similar
+            else f" ({len(files)} have other paths)"
+        )
         raise ConfigError(f"no input file of {plan.named} is {path!r}{hint}")
     return matching
 
 
-def documents_of(plan: BatchPlan, asked: tuple[str, int] | Mapping[str, Any]) -> list[Document]:
-    """Return the documents at a position of an input file, or with a value of a stored field.
+def documents_of(
+    plan: BatchPlan, asked: tuple[str, int] | Mapping[str, Any]
+) -> list[Document]:
+    """Return the documents at a position of an input file, or with a value of a stored
+    field.
 
-    If the plan's own rows do not hold the field, as packed rows do not, it is searched in their parent versions.
+    If the plan's own rows do not hold the field, as packed rows do not, it is searched
+    in their parent versions.
 
     Args:
         plan: Plan of a loader.
@@ -277,7 +311,9 @@ def documents_of(plan: BatchPlan, asked: tuple[str, int] | Mapping[str, Any]) ->
         path, position = asked
         return [Document(entry.file_id, position) for entry in files_of(plan, path)]
     if len(asked) != 1:
-        raise ConfigError(f"document: got {dict(asked)!r}, must be one field and its value")
+        raise ConfigError(
+            f"document: got {dict(asked)!r}, must be one field and its value"
+        )
     [(field, value)] = asked.items()
     datasets = _datasets_with_field(plan.datasets.values(), field)
     if not datasets:
@@ -306,14 +342,18 @@ def steps_of_document(
         passes: Number of passes over the data to search.
 
     Returns:
-        Each row with its segments of the document; nothing if no row with one is delivered.
+        Each row with its segments of the document; nothing if no row with one is
+        delivered.
 
     Raises:
-        ConfigError: No dataset of the plan holds the document, or a pass never ends and `until` is None.
+        ConfigError: No dataset of the plan holds the document, or a pass never ends and
+            `until` is None.
         IntegrityError: A file is missing or damaged.
     """
     if until is None and plan.steps.rows is None:
-        raise ConfigError("the order is endless; give the step before which to search (until, --step)")
+        raise ConfigError(
+            "the order is endless; give the step before which to search (until, --step)"
+        )
     file = _files(plan).get(document.file)
     if file is None:
         raise ConfigError(f"no input file of {plan.named} has the id {document.file}")
@@ -324,12 +364,15 @@ def steps_of_document(
     other_positions: set[int] = set()
     for source in range(len(plan.datasets)):
         dataset = _PlannedDataset(plan, source)
-        for group, provenance, segments in dataset.groups_with(document, other_positions):
+        for group, provenance, segments in dataset.groups_with(
+            document, other_positions
+        ):
             is_stored = True
             for row in np.unique(provenance.row_of(segments)).tolist():
                 deliveries = _deliveries(plan, source, group, row, spans)
                 rows += [
-                    dataset.explained(delivery, group, provenance, row, document) for delivery in deliveries
+                    dataset.explained(delivery, group, provenance, row, document)
+                    for delivery in deliveries
                 ]
     if not is_stored:
         raise ConfigError(
@@ -361,11 +404,17 @@ def _neighbours(positions: set[int], position: int) -> str:
     ascending = sorted(positions)
     index = bisect_left(ascending, position)
     nearest = ", ".join(map(str, ascending[max(0, index - 1) : index + 1]))
-    return f"documents near it begin at {nearest}" if nearest else "it contains none of this file"
+    return (
+        f"documents near it begin at {nearest}"
+        if nearest
+        else "it contains none of this file"
+    )
 
 
 def _datasets_with_field(datasets: Iterable[Dataset], field: str) -> list[Dataset]:
-    """Return the datasets that store a field; for those that do not, their parents that do."""
+    """Return the datasets that store a field; for those that do not, their parents
+    that do.
+    """
     with_field: list[Dataset] = []
     for dataset in datasets:
         if field in stored_schema(dataset.manifest).names:
@@ -375,12 +424,16 @@ def _datasets_with_field(datasets: Iterable[Dataset], field: str) -> list[Datase
         parents: list[Dataset] = []
         for parent in dataset.manifest.parents:
             manifest = catalog.manifest(parent.dataset, parent.version)
-            parents += [Dataset(dataset.store, manifest, split) for split in manifest.splits]
+            parents += [
+                Dataset(dataset.store, manifest, split) for split in manifest.splits
+            ]
         with_field += _datasets_with_field(parents, field)
     return with_field
 
 
-def _documents_with_value(dataset: Dataset, field: str, value: Any) -> Iterator[Document]:
+def _documents_with_value(
+    dataset: Dataset, field: str, value: Any
+) -> Iterator[Document]:
     """Yield the documents of a dataset with a value of a stored field."""
     for group in range(len(dataset.rows.group_rows)):
         batch = dataset.rows.read(group, [field, *PLACE])
@@ -391,8 +444,12 @@ def _documents_with_value(dataset: Dataset, field: str, value: Any) -> Iterator[
             raise ConfigError(
                 f"document: got {value!r} for {field}, whose values in {dataset.name} are of the type {column.type}"
             ) from None
-        is_equal = pc.equal(column, wanted).fill_null(False).to_numpy(zero_copy_only=False)
-        files, positions = (whole_numbers(cast("Any", batch.column(name))) for name in PLACE)
+        is_equal = (
+            pc.equal(column, wanted).fill_null(False).to_numpy(zero_copy_only=False)
+        )
+        files, positions = (
+            whole_numbers(cast("Any", batch.column(name))) for name in PLACE
+        )
         for row in np.flatnonzero(is_equal).tolist():
             yield Document(int(files[row]), int(positions[row]))
 
@@ -426,7 +483,12 @@ class _PlannedDataset:
                 continue
             number = index.first_groups[self._source] + group
             first, end = index.first_rows[number : number + 2].tolist()
-            yield group, Provenance.of_documents(stored.read(group, PLACE), index.whole(slice(first, end)))
+            yield (
+                group,
+                Provenance.of_documents(
+                    stored.read(group, PLACE), index.whole(slice(first, end))
+                ),
+            )
 
     def explained(
         self,
@@ -464,64 +526,90 @@ class _PlannedDataset:
     def groups_with(
         self, document: Document, other_positions: set[int]
     ) -> Iterator[tuple[int, Provenance, Int64]]:
-        """Yield the row groups with segments of a document: (row group, its provenance, indices of the segments).
+        """Yield the row groups with segments of a document: (row group, its provenance,
+        indices of the segments).
 
         Args:
             document: Document to search for.
-            other_positions: Set to which the positions of the file's documents in the row groups read are added.
+            other_positions: Set to which the positions of the file's documents in the
+                row groups read are added.
         """
         if document.file not in self._files:
             return
-        for is_only_unit, groups in _candidate_groups(self._dataset, document.file, document.position):
+        for is_only_unit, groups in _candidate_groups(
+            self._dataset, document.file, document.position
+        ):
             is_in_unit = False
             for group, provenance in self.provenance(groups):
                 is_of_file = provenance.file == document.file
-                segments = np.flatnonzero(is_of_file & (provenance.position == document.position))
+                segments = np.flatnonzero(
+                    is_of_file & (provenance.position == document.position)
+                )
                 if len(segments):
                     is_in_unit = True
                     yield group, provenance, segments
-                other_positions.update(np.unique(provenance.position[is_of_file]).tolist())
+                other_positions.update(
+                    np.unique(provenance.position[is_of_file]).tolist()
+                )
             if is_in_unit and is_only_unit:
                 return
 
     def _segments(
-        self, provenance: Provenance, row: int, document: Document | None, batch_length: int
+        self,
+        provenance: Provenance,
+        row: int,
+        document: Document | None,
+        batch_length: int,
     ) -> Iterator[ExplainedSegment]:
-        """Yield the segments of a row, or those of a document, with their places in the row."""
+        """Yield the segments of a row, or those of a document, with their places in
+        the row.
+        """
         padding = self._plan.padding
         end = 0
-        for segment in range(int(provenance.offsets[row]), int(provenance.offsets[row + 1])):
+        for segment in range(
+            int(provenance.offsets[row]), int(provenance.offsets[row + 1])
+        ):
             file = int(provenance.file[segment])
             position = int(provenance.position[segment])
             length = int(provenance.length[segment])
             start = int(provenance.start[segment])
             begin = end
             if padding is not None:
-                # The row is one document: truncated to the length of the batch, or padded to it.
+                # The row is one document: truncated to the length of the batch, or
+                # padded to it.
                 stored_length = length
                 length = min(stored_length, batch_length)
                 start = stored_length - length if padding.truncate == "left" else 0
                 begin = batch_length - length if padding.side == "left" else 0
             end = begin + length
-            if document is not None and (file, position) != (document.file, document.position):
+            if document is not None and (file, position) != (
+                document.file,
+                document.position,
+            ):
                 continue
             entry = self._files.get(file)
             if entry is None:
                 raise IntegrityError(
                     f"{self._dataset.name}: a row is of file {file}, which is not among the inputs"
                 )
-            yield ExplainedSegment(entry.source, entry.path, position, start, start + length, begin, end)
+            yield ExplainedSegment(
+                entry.source, entry.path, position, start, start + length, begin, end
+            )
 
 
-def _candidate_groups(dataset: Dataset, file: int, position: int) -> Iterator[tuple[bool, list[int]]]:
-    """Yield row groups that may hold segments of a document, unit by unit, the likeliest unit first.
+def _candidate_groups(
+    dataset: Dataset, file: int, position: int
+) -> Iterator[tuple[bool, list[int]]]:
+    """Yield row groups that may hold segments of a document, unit by unit, the
+    likeliest unit first.
 
-    The ledger lists the files that each unit read, and the segments of a document never leave a unit. Units of mixtures
-    and repacked versions read other versions instead of files: each of them may hold any document, and several may hold
-    the same.
+    The ledger lists the files that each unit read, and the segments of a document never
+    leave a unit. Units of mixtures and repacked versions read other versions instead of
+    files: each of them may hold any document, and several may hold the same.
 
     Yields:
-        (whether no other unit holds the document if this one does, row groups of the unit).
+        (whether no other unit holds the document if this one does, row groups of the
+        unit).
     """
     groups_of_unit: dict[int, list[int]] = {}
     for group in range(len(dataset.rows.group_rows)):
@@ -540,7 +628,8 @@ def _candidate_groups(dataset: Dataset, file: int, position: int) -> Iterator[tu
         ranges = [entry for entry in inputs if entry.file_id == file]
         if not ranges:
             continue
-        # Ranges are in bytes for files of lines, and in row groups for others, where they are only a hint.
+        # Ranges are in bytes for files of lines, and in row groups for others, where
+        # they are only a hint.
         is_in_range = any(entry.start <= position < entry.stop for entry in ranges)
         if is_in_range:
             likely.append((True, groups))
@@ -564,20 +653,25 @@ def _deliveries(
     """
     for span in spans:
         for epoch in plan.steps.epochs(span.passes, span.end, source, group, row):
-            (place,) = plan.steps.places(span.passes, source, epoch, np.array([group]), np.array([row]))
+            (place,) = plan.steps.places(
+                span.passes, source, epoch, np.array([group]), np.array([row])
+            )
             if place is None:
                 continue
             batch, stream_row = place
             if batch.step >= span.end:
                 continue
-            delivered_row = int(np.flatnonzero(_row_at_place(plan, batch) == stream_row)[0])
+            delivered_row = int(
+                np.flatnonzero(_row_at_place(plan, batch) == stream_row)[0]
+            )
             yield _Delivery(batch, delivered_row, epoch, plan.lengths([batch])[0])
 
 
 def _row_at_place(plan: BatchPlan, batch: BatchStep) -> Int64:
     """Return the row of the stream at each place of a batch, int64[n].
 
-    If ranks are balanced, the costs of the rows decide, and their segment lengths are read.
+    If ranks are balanced, the costs of the rows decide, and their segment lengths are
+    read.
     """
     if plan.ranks is None:
         return np.arange(batch.rows)
@@ -588,7 +682,9 @@ def _row_at_place(plan: BatchPlan, batch: BatchStep) -> Int64:
             rows = np.flatnonzero((located.source == source) & (located.group == group))
             lengths: Any = stored.read(group, PIECES[:1]).column(0)
             offsets = offsets_of(whole_numbers(lengths.value_lengths()))
-            group_costs = attention(whole_numbers(lengths.flatten()), offsets, plan.within(batch.step))
+            group_costs = attention(
+                whole_numbers(lengths.flatten()), offsets, plan.within(batch.step)
+            )
             costs[rows] = group_costs[located.row[rows]]
     return plan.dealt(batch, costs)
 

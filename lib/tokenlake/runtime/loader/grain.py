@@ -1,4 +1,6 @@
-"""Sources and datasets of Grain over stored versions: rows by their number, or batches in the loader's order."""
+"""Sources and datasets of Grain over stored versions: rows by their number, or
+batches in the loader's order.
+"""
 
 from __future__ import annotations
 
@@ -20,24 +22,32 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "grain":
         raise
-    raise MissingExtraError("a dataset of Grain needs grain: pip install 'tokenlake[grain]'") from error
+    raise MissingExtraError(
+        "a dataset of Grain needs grain: pip install 'tokenlake[grain]'"
+    ) from error
 
 
 def grain_dataset(
-    data: Dataset | Mixture, batch_size: int | Mapping[int, int], **options: Unpack[LoaderKeywords]
+    data: Dataset | Mixture,
+    batch_size: int | Mapping[int, int],
+    **options: Unpack[LoaderKeywords],
 ) -> GrainBatches:
-    """Return a ``grain.IterDataset`` of batches in the order of :class:`tokenlake.DataLoader`.
+    """Return a ``grain.IterDataset`` of batches in the order of
+    :class:`tokenlake.DataLoader`.
 
-    Seeking to a state takes the same time at any step. ``mp_prefetch`` works: of N worker processes, worker w makes the
-    steps w, w + N, ..., and the order of batches is the same. Each of them decodes nearly every row group, so that
-    worker processes help if a ``map`` after the dataset is slow, but not for reading alone (threads read ahead anyway).
+    Seeking to a state takes the same time at any step. ``mp_prefetch`` works: of N
+    worker processes, worker w makes the steps w, w + N, ..., and the order of batches
+    is the same. Each of them decodes nearly every row group, so that worker processes
+    help if a ``map`` after the dataset is slow, but not for reading alone (threads read
+    ahead anyway).
 
     Args:
         data: Dataset or mixture, as for :class:`tokenlake.DataLoader`.
         batch_size: Rows of the global batch, as for :class:`tokenlake.DataLoader`.
-        options: All other options of :class:`tokenlake.DataLoader` except `sharding`. `prefetch`, `workers` and
-            `cache_bytes` apply to each worker process. `epochs` follow one after the other; Grain's ``repeat`` would
-            repeat the same ones.
+        options: All other options of :class:`tokenlake.DataLoader` except `sharding`.
+            `prefetch`, `workers` and `cache_bytes` apply to each worker process.
+            `epochs` follow one after the other; Grain's ``repeat`` would repeat the
+            same ones.
 
     Raises:
         MissingExtraError: Grain is not installed.
@@ -51,18 +61,24 @@ def grain_dataset(
         (8, 64)
         >>> state = iterator.get_state()
     """
-    return GrainBatches(shared_reader(data, LoaderOptions.of("grain_dataset", batch_size, options)))
+    return GrainBatches(
+        shared_reader(data, LoaderOptions.of("grain_dataset", batch_size, options))
+    )
 
 
 def grain_source(data: Dataset, *, columns: Sequence[str] | None = None) -> GrainRows:
-    """Return a ``grain.sources.RandomAccessDataSource``: row number -> dict of numpy arrays of shape (L,).
+    """Return a ``grain.sources.RandomAccessDataSource``: row number -> dict of numpy
+    arrays of shape (L,).
 
-    It is for Grain's own pipelines and samplers. Reading rows in random order decodes a row group for nearly every row;
-    the order of :func:`grain_dataset` decodes each row group once.
+    It is for Grain's own pipelines and samplers. Reading rows in random order decodes a
+    row group for nearly every row; the order of :func:`grain_dataset` decodes each row
+    group once.
 
     Args:
-        data: Dataset of any kind. Rows of many lengths each have their own L, as stored.
-        columns: Names of the columns, as for :class:`tokenlake.DataLoader`; None: the default ones.
+        data: Dataset of any kind. Rows of many lengths each have their own L, as
+            stored.
+        columns: Names of the columns, as for :class:`tokenlake.DataLoader`; None: the
+            default ones.
 
     Raises:
         ConfigError: An argument is not allowed.
@@ -80,7 +96,9 @@ def grain_source(data: Dataset, *, columns: Sequence[str] | None = None) -> Grai
 
 @final
 class GrainBatches(grain.IterDataset[Batch]):
-    """Batches in the order of a loader; see :func:`grain_dataset`. It can be pickled: it has no open files."""
+    """Batches in the order of a loader; see :func:`grain_dataset`. It can be
+    pickled: it has no open files.
+    """
 
     def __init__(self, reader: PerProcess[HostReader]) -> None:
         super().__init__()
@@ -88,15 +106,19 @@ class GrainBatches(grain.IterDataset[Batch]):
         self._turn = ALL
 
     def __iter__(self) -> GrainIterator:
-        """Return an iterator from the first batch on; its ``set_state`` continues elsewhere."""
+        """Return an iterator from the first batch on; its ``set_state`` continues
+        elsewhere.
+        """
         return GrainIterator(self._reader.get(), self._turn)
 
     def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
-        """Keep every n-th batch. Grain calls this in a worker process of ``mp_prefetch``.
+        """Keep every n-th batch. Grain calls this in a worker process of
+        ``mp_prefetch``.
 
         Args:
             sl: First batch, and the number n of workers.
-            sequential_slice: Whether each worker reads consecutive batches; not supported.
+            sequential_slice: Whether each worker reads consecutive batches; not
+                supported.
 
         Raises:
             ConfigError: The slice has another form.
@@ -112,7 +134,9 @@ class GrainBatches(grain.IterDataset[Batch]):
             raise ConfigError(
                 f"slice: got {sl}, must be every n-th batch from a first one on, as mp_prefetch sets it"
             )
-        self._turn = Turn(self._turn.first + first * self._turn.of, self._turn.of * step)
+        self._turn = Turn(
+            self._turn.first + first * self._turn.of, self._turn.of * step
+        )
 
     def __str__(self) -> str:
         return f"GrainBatches({self._reader.get().plan.named})"
@@ -120,7 +144,9 @@ class GrainBatches(grain.IterDataset[Batch]):
 
 @final
 class GrainIterator(grain.DatasetIterator[Batch]):
-    """Iterator to the end of a pass. Its threads end with the pass, by :meth:`close`, or when it is forgotten."""
+    """Iterator to the end of a pass. Its threads end with the pass, by
+    :meth:`close`, or when it is forgotten.
+    """
 
     def __init__(self, reader: HostReader, turn: Turn) -> None:
         super().__init__()
@@ -132,20 +158,28 @@ class GrainIterator(grain.DatasetIterator[Batch]):
     def __next__(self) -> Batch:
         """Return the next batch: column -> numpy array of shape (rows, L)."""
         if self._is_closed:
-            raise ValueError("this iterator is closed; create another one from its dataset")
+            raise ValueError(
+                "this iterator is closed; create another one from its dataset"
+            )
         return next(self._batches)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state after the last batch: small, JSON-able, as that of ``DataLoader.get_state()``."""
+        """Return the state after the last batch: small, JSON-able, as that of
+        ``DataLoader.get_state()``.
+        """
         return self._batches.state()
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state of this iterator, or of a ``DataLoader`` of the same run.
+        """Continue from a state of this iterator, or of a ``DataLoader`` of the same
+        run.
 
         Raises:
-            ConfigError: The state is of other data, of another order or of another number of workers.
+            ConfigError: The state is of other data, of another order or of another
+                number of workers.
         """
-        batches = HostBatches.resumed(self._reader, state, self._turn, without=self._turn)
+        batches = HostBatches.resumed(
+            self._reader, state, self._turn, without=self._turn
+        )
         self._batches.close()
         self._batches = batches
 
@@ -174,10 +208,13 @@ class GrainRows:
         return len(self._rows)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """Return a row: column -> array of shape (L,); IndexError if it does not exist."""
+        """Return a row: column -> array of shape (L,); IndexError if it does not
+        exist.
+        """
         return self._rows.take([index])[0]
 
     def __repr__(self) -> str:
-        # Grain's checkpoints compare this text. It is equal for the same rows and columns, in any process.
+        # Grain's checkpoints compare this text. It is equal for the same rows and
+        # columns, in any process.
         rows = self._rows
         return f"GrainRows({rows.name}, manifest={rows.manifest}, columns={', '.join(rows.columns)})"

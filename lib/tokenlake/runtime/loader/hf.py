@@ -1,4 +1,6 @@
-"""Rows in the loader's order as a dataset of Hugging Face. The package ``datasets`` is imported when it is needed."""
+"""Rows in the loader's order as a dataset of Hugging Face. The package ``datasets``
+is imported when it is needed.
+"""
 
 from __future__ import annotations
 
@@ -28,25 +30,31 @@ def hf_dataset(
     rename: Mapping[str, str] | None = None,
     **options: Unpack[LoaderKeywords],
 ) -> datasets.IterableDataset:
-    """Return rows in the order of :class:`tokenlake.DataLoader` as a ``datasets.IterableDataset``.
+    """Return rows in the order of :class:`tokenlake.DataLoader` as a
+    ``datasets.IterableDataset``.
 
-    Items are rows: dicts of numpy arrays (L,). Each batch of `batch_size` rows is a shard in the sense of ``datasets``.
-    Its ``state_dict`` and ``load_state_dict`` therefore resume exactly, and equally fast at any step: only the rows of
-    one batch are made again, not the stream before. The state counts steps and does not name the order: resume it with
-    the same options, and with `window=1` if an earlier release wrote it, whose default that was. With N workers of a
-    PyTorch loader that makes batches of `batch_size`, batches have the same order for every N.
+    Items are rows: dicts of numpy arrays (L,). Each batch of `batch_size` rows is a
+    shard in the sense of ``datasets``. Its ``state_dict`` and ``load_state_dict``
+    therefore resume exactly, and equally fast at any step: only the rows of one batch
+    are made again, not the stream before. The state counts steps and does not name the
+    order: resume it with the same options, and with `window=1` if an earlier release
+    wrote it, whose default that was. With N workers of a PyTorch loader that makes
+    batches of `batch_size`, batches have the same order for every N.
 
-    Frameworks may divide the items of an iterable dataset among processes. If yours does not, `host` gives each process
-    its part of every batch.
+    Frameworks may divide the items of an iterable dataset among processes. If yours
+    does not, `host` gives each process its part of every batch.
 
     Args:
         data: Dataset or mixture, as for :class:`tokenlake.DataLoader`.
         batch_size: Rows of the global batch.
-        rename: Name of a column -> name in the dataset, as for :meth:`tokenlake.Dataset.to_hf`.
-        options: All other options of :class:`tokenlake.DataLoader` except `sharding`. Epochs follow one after the
-            other. `columns` are those of :meth:`tokenlake.Dataset.to_hf`; ``labels`` and ``targets`` are int64, as
-            losses of PyTorch require. The defaults are ``input_ids``, ``attention_mask`` and ``labels`` for documents,
-            and those of the loader for preferences.
+        rename: Name of a column -> name in the dataset, as for
+            :meth:`tokenlake.Dataset.to_hf`.
+        options: All other options of :class:`tokenlake.DataLoader` except `sharding`.
+            Epochs follow one after the other. `columns` are those of
+            :meth:`tokenlake.Dataset.to_hf`; ``labels`` and ``targets`` are int64, as
+            losses of PyTorch require. The defaults are ``input_ids``,
+            ``attention_mask`` and ``labels`` for documents, and those of the loader for
+            preferences.
 
     Raises:
         MissingExtraError: ``datasets`` is not installed.
@@ -60,8 +68,12 @@ def hf_dataset(
         ((64,), dtype('int64'))
     """
     hf = import_datasets()
-    first_dataset = data if isinstance(data, Dataset) else next(iter(data.datasets.values()))
-    columns = HfColumns.of_batches(first_dataset.rows, options.pop("columns", None), rename)
+    first_dataset = (
+        data if isinstance(data, Dataset) else next(iter(data.datasets.values()))
+    )
+    columns = HfColumns.of_batches(
+        first_dataset.rows, options.pop("columns", None), rename
+    )
     keywords: LoaderKeywords = {**options, "columns": columns.ours}
     if keywords.get("layout") is not None:
         raise ConfigError(
@@ -83,7 +95,8 @@ def hf_dataset(
 def _check_plan(plan: BatchPlan) -> None:
     """Raise ConfigError where rows of different lengths would be put into one batch.
 
-    Users of a dataset of Hugging Face take single rows from it, and make batches of a constant number of rows.
+    Users of a dataset of Hugging Face take single rows from it, and make batches of a
+    constant number of rows.
     """
     if plan.curriculum is not None and not plan.curriculum.keep_shape:
         raise ConfigError(
@@ -100,10 +113,12 @@ def _check_plan(plan: BatchPlan) -> None:
 
 
 def hf_rows(source: Any, shards: int) -> datasets.IterableDataset:
-    """Return the rows of a source as a ``datasets.IterableDataset``. It can be pickled if the source can.
+    """Return the rows of a source as a ``datasets.IterableDataset``. It can be pickled
+    if the source can.
 
     Args:
-        source: Source whose ``positions(share=(index, shards))`` yields (position, row).
+        source: Source whose ``positions(share=(index, shards))`` yields (position,
+            row).
         shards: Number of shards of the dataset.
 
     Raises:
@@ -115,7 +130,9 @@ def hf_rows(source: Any, shards: int) -> datasets.IterableDataset:
     )
 
 
-def _rows_of_shares(source: Any, share: Sequence[tuple[int, int]]) -> Iterator[dict[str, Any]]:
+def _rows_of_shares(
+    source: Any, share: Sequence[tuple[int, int]]
+) -> Iterator[dict[str, Any]]:
     """Yield the rows of some shares of a source."""
     for index_and_count in share:
         for _, row in source.positions(share=index_and_count):
@@ -154,14 +171,16 @@ class _StepReader:
     def __init__(self, reader: PerProcess[HostReader]) -> None:
         self._reader = reader.get()
         self._batches: HostBatches | None = None
-        self._stride = 1  # from one step to the next; the number of workers, if this is one of several
+        # From one step to the next; the number of workers, if this is one of several.
+        self._stride = 1
         self._last_step = -1
 
     def read(self, step: int) -> Batch:
         """Return the batch of a step."""
         plan = self._reader.plan
         if self._batches is None or step != self._last_step + self._stride:
-            # Begin a new sequence, with the distance between the last two steps as its stride.
+            # Begin a new sequence, with the distance between the last two steps as its
+            # stride.
             has_stride = 0 <= self._last_step < step
             self._stride = step - self._last_step if has_stride else 1
             self.close()

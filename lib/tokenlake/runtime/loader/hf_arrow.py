@@ -1,7 +1,9 @@
-"""All rows of a split as a ``datasets.Dataset``: one Arrow file for each shard, written once and hashed at every use.
+"""All rows of a split as a ``datasets.Dataset``: one Arrow file for each shard, written
+once and hashed at every use.
 
-The name of a file is a hash of everything that decides its contents: the shard's hash, the columns and their names, the
-padding id and the format of this module. A second file holds the hash of its bytes.
+The name of a file is a hash of everything that decides its contents: the shard's hash,
+the columns and their names, the padding id and the format of this module. A second file
+holds the hash of its bytes.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ _OUR_COLUMNS: Final = {
     "loss_mask": "loss_mask",
     "targets": "targets",
 }
-"""Column of a dataset of Hugging Face -> column of our batches from which it is computed."""
+"""Column of a dataset of Hugging Face -> column of our batches from which it is
+computed.
+"""
 
 _DEFAULT: Final = ("input_ids", "labels", "position_ids")
 _DEFAULT_OF_DOCUMENTS: Final = ("input_ids", "attention_mask", "labels")
@@ -59,7 +63,9 @@ def import_datasets() -> Any:
     try:
         import datasets
     except ImportError as error:
-        raise MissingExtraError("a dataset of Hugging Face needs datasets: pip install datasets") from error
+        raise MissingExtraError(
+            "a dataset of Hugging Face needs datasets: pip install datasets"
+        ) from error
     return datasets
 
 
@@ -69,13 +75,24 @@ def to_hf(
     rename: Mapping[str, str] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
 ) -> datasets.Dataset:
-    """Return all rows of a split, memory-mapped; see :meth:`tokenlake.runtime.loader.dataset.Dataset.to_hf`."""
+    """Return all rows of a split, memory-mapped; see
+    :meth:`tokenlake.runtime.loader.dataset.Dataset.to_hf`.
+    """
     hf = import_datasets()
     hf_columns = HfColumns.of(rows, columns, rename)
-    folder = Path(hf.config.HF_DATASETS_CACHE) / "tokenlake" if cache_dir is None else Path(cache_dir)
+    folder = (
+        Path(hf.config.HF_DATASETS_CACHE) / "tokenlake"
+        if cache_dir is None
+        else Path(cache_dir)
+    )
     folder.mkdir(parents=True, exist_ok=True)
-    groups_by_shard = groupby(range(len(rows.group_rows)), key=lambda group: rows.shard_of(group)[0])
-    paths = [_arrow_file(rows, hf_columns, folder, shard, groups) for shard, groups in groups_by_shard]
+    groups_by_shard = groupby(
+        range(len(rows.group_rows)), key=lambda group: rows.shard_of(group)[0]
+    )
+    paths = [
+        _arrow_file(rows, hf_columns, folder, shard, groups)
+        for shard, groups in groups_by_shard
+    ]
     if not paths:
         raise ConfigError(f"{rows.name} has no rows")
     split = hf.Split(rows.split)
@@ -91,8 +108,8 @@ class HfColumns:
     """Columns of a dataset of Hugging Face.
 
     Attributes:
-        names: (Hugging Face's name of a column, or its stored name if a dataset is not packed; name in the dataset) for
-            each column.
+        names: (Hugging Face's name of a column, or its stored name if a dataset is not
+            packed; name in the dataset) for each column.
         rows: Kind of rows: "packed", "padded" in batches, or taken as "stored".
     """
 
@@ -100,7 +117,12 @@ class HfColumns:
     rows: Literal["packed", "padded", "stored"]
 
     @classmethod
-    def of(cls, rows: StoredRows, columns: Sequence[str] | None, rename: Mapping[str, str] | None) -> Self:
+    def of(
+        cls,
+        rows: StoredRows,
+        columns: Sequence[str] | None,
+        rename: Mapping[str, str] | None,
+    ) -> Self:
         """Return the columns of rows that are packed, or taken as stored.
 
         Args:
@@ -120,7 +142,10 @@ class HfColumns:
 
     @classmethod
     def of_batches(
-        cls, rows: StoredRows, columns: Sequence[str] | None, rename: Mapping[str, str] | None
+        cls,
+        rows: StoredRows,
+        columns: Sequence[str] | None,
+        rename: Mapping[str, str] | None,
     ) -> Self:
         """Return the columns of the loader's batches.
 
@@ -134,8 +159,13 @@ class HfColumns:
         """
         if rows.manifest.kind == "packed":
             return cls.of(rows, columns, rename)
-        # Batches of many lengths have an attention mask already; all others have Hugging Face's names.
-        hf_names = {ours: name for name, ours in _OUR_COLUMNS.items() if name != "attention_mask"}
+        # Batches of many lengths have an attention mask already; all others have
+        # Hugging Face's names.
+        hf_names = {
+            ours: name
+            for name, ours in _OUR_COLUMNS.items()
+            if name != "attention_mask"
+        }
         all_columns, defaults = all_ragged_columns(rows)
         allowed = tuple(hf_names.get(name, name) for name in all_columns)
         default = _DEFAULT_OF_DOCUMENTS
@@ -156,19 +186,26 @@ class HfColumns:
         new_names = dict(rename or {})
         unknown = sorted(set(new_names) - set(chosen))
         if unknown:
-            raise ConfigError(f"rename: got {', '.join(unknown)}, the columns are {', '.join(chosen)}")
+            raise ConfigError(
+                f"rename: got {', '.join(unknown)}, the columns are {', '.join(chosen)}"
+            )
         names = [new_names.get(name, name) for name in chosen]
         if len(set(names)) != len(names):
-            raise ConfigError(f"rename: two columns would have one name: {', '.join(names)}")
+            raise ConfigError(
+                f"rename: two columns would have one name: {', '.join(names)}"
+            )
         return cls(tuple(zip(chosen, names, strict=True)), rows)
 
     @property
     def ours(self) -> tuple[str, ...]:
-        """Names of the columns of our batches from which these are computed, each once."""
+        """Names of the columns of our batches from which these are computed, each
+        once.
+        """
         return tuple(dict.fromkeys(self._our_column(name) for name, _ in self.names))
 
     def of_batch(self, batch: Batch, *, wide_labels: bool) -> dict[str, Any]:
-        """Return the columns, computed from one of our batches, by their names in the dataset.
+        """Return the columns, computed from one of our batches, by their names in the
+        dataset.
 
         Args:
             batch: Batch with the columns :attr:`ours`.
@@ -185,16 +222,23 @@ class HfColumns:
         return columns
 
     def _our_column(self, name: str) -> str:
-        """Return the name of the column of our batches from which a column is computed."""
+        """Return the name of the column of our batches from which a column is
+        computed.
+        """
         if self.rows == "padded" and name.endswith("attention_mask"):
             return name
         return _OUR_COLUMNS.get(name, name)
 
 
 def _arrow_file(
-    rows: StoredRows, columns: HfColumns, folder: Path, shard: ShardEntry, groups: Iterable[int]
+    rows: StoredRows,
+    columns: HfColumns,
+    folder: Path,
+    shard: ShardEntry,
+    groups: Iterable[int],
 ) -> Path:
-    """Return the path of a shard's file in Arrow's streaming format. It is written if it is missing or damaged.
+    """Return the path of a shard's file in Arrow's streaming format. It is written if
+    it is missing or damaged.
 
     Args:
         rows: Rows of the split.
@@ -203,14 +247,24 @@ def _arrow_file(
         shard: Shard of the split.
         groups: Row groups of the shard.
     """
-    contents = [_FORMAT, shard.sha256, rows.manifest.kind, pad_id_of(rows.manifest), columns.names]
+    contents = [
+        _FORMAT,
+        shard.sha256,
+        rows.manifest.kind,
+        pad_id_of(rows.manifest),
+        columns.names,
+    ]
     key = hashlib.sha256(json.dumps(contents).encode()).hexdigest()[:40]
     path = folder / f"{key}.arrow"
     hash_path = folder / f"{key}.sha256"
     with suppress(FileNotFoundError), path.open("rb") as stream:
-        if hashlib.file_digest(cast("Any", stream), "sha256").hexdigest() == hash_path.read_text():
+        if (
+            hashlib.file_digest(cast("Any", stream), "sha256").hexdigest()
+            == hash_path.read_text()
+        ):
             return path
-    # Two processes may write it at once: both write the same bytes, and each renames a complete file.
+    # Two processes may write it at once: both write the same bytes, and each renames a
+    # complete file.
     temp = folder / f".{key}-{secrets.token_hex(4)}"
     try:
         batches = _batches(rows, columns, groups)
@@ -226,11 +280,15 @@ def _arrow_file(
     return path
 
 
-def _batches(rows: StoredRows, columns: HfColumns, groups: Iterable[int]) -> Iterator[pa.RecordBatch]:
+def _batches(
+    rows: StoredRows, columns: HfColumns, groups: Iterable[int]
+) -> Iterator[pa.RecordBatch]:
     """Yield row groups with the columns of a dataset of Hugging Face."""
     if columns.rows != "packed":
         for batch in map(rows.read, groups):
-            yield pa.RecordBatch.from_pydict({new: batch.column(name) for name, new in columns.names})
+            yield pa.RecordBatch.from_pydict(
+                {new: batch.column(name) for name, new in columns.names}
+            )
         return
     assembler = Assembler([rows], columns.ours)
     for group in groups:

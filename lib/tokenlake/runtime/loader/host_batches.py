@@ -1,15 +1,19 @@
-"""Batches of one host: planned, read ahead and assembled, in this process or in worker processes.
+"""Batches of one host: planned, read ahead and assembled, in this process or in worker
+processes.
 
 A batch goes through three stages, each some steps ahead of the trainer:
 
-1. *Plan* (:func:`_plan_batches`): the rows of this host are located, as (row group, row in the row group). Many steps
-   are planned in one call, which is cheaper. The row groups are announced to the threads that decode them.
-2. *Assemble* (:func:`_assemble`): the decoded row groups are taken, and the rows are gathered into arrays.
+1. *Plan* (:func:`_plan_batches`): the rows of this host are located, as (row group, row
+   in the row group). Many steps are planned in one call, which is cheaper. The row
+   groups are announced to the threads that decode them.
+2. *Assemble* (:func:`_assemble`): the decoded row groups are taken, and the rows are
+   gathered into arrays.
 3. *Place* (if the trainer has devices): the arrays are moved to them.
 
-Example: of batches of 8 rows, host 1 of 2 has rows 4 to 7. Step 10 is planned as row groups ``3 3 9 12`` and rows
-``0 5 2 7``; row groups 3, 9 and 12 are decoded once each, and a batch of shape (4, L) is assembled. If ranks are
-balanced, all 8 rows are planned and their row groups decoded, because the costs of all rows decide which four of them
+Example: of batches of 8 rows, host 1 of 2 has rows 4 to 7. Step 10 is planned as row
+groups ``3 3 9 12`` and rows ``0 5 2 7``; row groups 3, 9 and 12 are decoded once each,
+and a batch of shape (4, L) is assembled. If ranks are balanced, all 8 rows are planned
+and their row groups decoded, because the costs of all rows decide which four of them
 are this host's.
 """
 
@@ -31,7 +35,13 @@ from tokenlake.runtime.loader.batch import Assembler, Batch, BatchShape
 from tokenlake.runtime.loader.host_reader import HostReader
 from tokenlake.runtime.loader.plan import BatchPlan
 from tokenlake.runtime.loader.read_ahead import DecodedAhead
-from tokenlake.runtime.loader.state import TURN, plain_state, position_of, state_of, turn_of
+from tokenlake.runtime.loader.state import (
+    TURN,
+    plain_state,
+    position_of,
+    state_of,
+    turn_of,
+)
 from tokenlake.runtime.loader.steps import BatchStep, Position
 from tokenlake.runtime.reading.packed import PackedGroup
 
@@ -46,15 +56,19 @@ _MOST_HORIZON: Final = 256
 """Bounds of the horizon, the number of steps planned ahead."""
 
 _STEPS_OF_BUCKET: Final = 16
-"""Steps planned ahead of each bucket. Locating the rows of a single step takes several times as long per step."""
+"""Steps planned ahead of each bucket. Locating the rows of a single step takes
+several times as long per step.
+"""
 
 Place = Callable[[Batch, int], dict[str, Any]]
 """(columns of a batch, rows of the global batch) -> columns on devices."""
 
 Tell = Callable[["HostBatches", int | None, float], None]
-"""Function that is called after each batch with (iterator, rows of the batch, seconds waited for it).
+"""Function that is called after each batch with (iterator, rows of the batch, seconds
+waited for it).
 
-At the end of the pass it is called with None rows."""
+At the end of the pass it is called with None rows.
+"""
 
 
 class Turn(NamedTuple):
@@ -80,8 +94,9 @@ class _PlannedBatch(NamedTuple):
         step: Step of the batch.
         shape: Shape of its arrays on this host.
         group_numbers: Number of each row's row group, int64[n].
-        rows_in_group: Row in its row group, int64[n]. The n rows are those of this host. If ranks are balanced, they
-            are all rows of the global batch, because the costs of all decide which are this host's.
+        rows_in_group: Row in its row group, int64[n]. The n rows are those of this
+            host. If ranks are balanced, they are all rows of the global batch, because
+            the costs of all decide which are this host's.
     """
 
     step: BatchStep
@@ -97,8 +112,9 @@ _AssembledBatch = tuple[BatchStep, Batch]
 class HostBatches(Iterator[Batch]):
     """Batches of a turn to the end of a pass: column -> array of shape (rows, L).
 
-    Threads start with the first batch that is requested. They end with the pass, with an error, when the iterator is
-    closed, and when it is forgotten. After an error the iterator continues at the same position, if it is used again.
+    Threads start with the first batch that is requested. They end with the pass, with
+    an error, when the iterator is closed, and when it is forgotten. After an error the
+    iterator continues at the same position, if it is used again.
 
     Args:
         reader: Reader of this host.
@@ -127,7 +143,8 @@ class HostBatches(Iterator[Batch]):
         self._turn = turn
         self._place = place
         self._tell = tell
-        self._batches: Prefetched[Any, _AssembledBatch] | None = None  # None while no threads run
+        # None while no threads run.
+        self._batches: Prefetched[Any, _AssembledBatch] | None = None
         self._is_closed = False
         self._is_exhausted = False
         self._superseded: str | None = (
@@ -135,17 +152,21 @@ class HostBatches(Iterator[Batch]):
         )
 
     @classmethod
-    def resumed(cls, reader: HostReader, state: Mapping[str, Any], turn: Turn, *, without: Turn) -> Self:
+    def resumed(
+        cls, reader: HostReader, state: Mapping[str, Any], turn: Turn, *, without: Turn
+    ) -> Self:
         """Return the batches after a state.
 
         Args:
             reader: Reader of this host.
             state: State of one of several workers, or of a loader.
-            turn: Turn of this worker. The state must be that of a worker of the same number of workers.
+            turn: Turn of this worker. The state must be that of a worker of the same
+                number of workers.
             without: Turn of a state that has none.
 
         Raises:
-            ConfigError: The state is of other data, of another order or of another number of workers.
+            ConfigError: The state is of other data, of another order or of another
+                number of workers.
         """
         state = plain_state(state)
         reader = reader.replaying(state)
@@ -160,7 +181,8 @@ class HostBatches(Iterator[Batch]):
         return cls(reader, position, stored_turn)
 
     def __next__(self) -> Batch:
-        """Return the next batch. An error that occurs while it is made ahead is raised here.
+        """Return the next batch. An error that occurs while it is made ahead is raised
+        here.
 
         Raises:
             ConfigError: Another iterator of the loader has replaced this one.
@@ -192,7 +214,9 @@ class HostBatches(Iterator[Batch]):
         return {**state_of(self._reader.plan, self.position), TURN: list(self._turn)}
 
     def go_on_with(self, reader: HostReader) -> None:
-        """Continue with another reader of the same rows. Batches made ahead are dropped."""
+        """Continue with another reader of the same rows. Batches made ahead are
+        dropped.
+        """
         self._end()
         self._reader = reader
 
@@ -202,7 +226,9 @@ class HostBatches(Iterator[Batch]):
         self._end()
 
     def supersede(self, message: str) -> None:
-        """End the threads. The next batch raises ConfigError with a message, unless the pass has ended."""
+        """End the threads. The next batch raises ConfigError with a message, unless
+        the pass has ended.
+        """
         if not self._is_closed and not self._is_exhausted:
             self._superseded = message
         self.close()
@@ -218,7 +244,8 @@ class HostBatches(Iterator[Batch]):
 
     def _begin(self) -> Prefetched[Any, _AssembledBatch]:
         """Start the threads, and return the batches that they make."""
-        # Threads refer to their work and not to this iterator, which is therefore collected when it is forgotten.
+        # Threads refer to their work and not to this iterator, which is therefore
+        # collected when it is forgotten.
         reader = self._reader
         ahead = reader.plan.options.prefetch
         groups = reader.read_ahead()
@@ -248,17 +275,24 @@ def _plan_batches(
 ) -> Iterator[_PlannedBatch]:
     """Yield the planned batches of a turn.
 
-    Some steps are planned in one call: 2 at first, then 4 times as many each time, up to the horizon.
+    Some steps are planned in one call: 2 at first, then 4 times as many each time, up
+    to the horizon.
 
     Args:
         reader: Reader of this host.
-        groups: Row groups that are decoded ahead, to which those of each step are announced.
+        groups: Row groups that are decoded ahead, to which those of each step are
+            announced.
         turn: Steps to make.
         position: Position of the first batch.
     """
     plan = reader.plan
-    # The horizon is two windows, so that the next uses of row groups are known. With buckets it has some steps of each.
-    horizon = max(_LEAST_HORIZON, 2 * plan.window_steps, _STEPS_OF_BUCKET * len(plan.bucket_shapes))
+    # The horizon is two windows, so that the next uses of row groups are known. With
+    # buckets it has some steps of each.
+    horizon = max(
+        _LEAST_HORIZON,
+        2 * plan.window_steps,
+        _STEPS_OF_BUCKET * len(plan.bucket_shapes),
+    )
     horizon = min(horizon, _MOST_HORIZON)
     reach = _FIRST_STEPS
     pending: deque[_PlannedBatch] = deque()
@@ -283,8 +317,12 @@ def _plan_batches(
         reach = min(horizon, reach * _GROWTH)
 
 
-def _locate(reader: HostReader, groups: DecodedAhead, steps: list[BatchStep]) -> Iterator[_PlannedBatch]:
-    """Yield the planned batches of steps, and announce their row groups to the threads that decode."""
+def _locate(
+    reader: HostReader, groups: DecodedAhead, steps: list[BatchStep]
+) -> Iterator[_PlannedBatch]:
+    """Yield the planned batches of steps, and announce their row groups to the
+    threads that decode.
+    """
     plan = reader.plan
 
     def rows_to_read(size: int) -> Int64:
@@ -294,14 +332,16 @@ def _locate(reader: HostReader, groups: DecodedAhead, steps: list[BatchStep]) ->
             return rows_of_host
         return np.arange(size, dtype=np.int64)
 
-    # Locate the rows. The lengths of batches need the rows of all hosts, which this one may have located already.
+    # Locate the rows. The lengths of batches need the rows of all hosts, which this one
+    # may have located already.
     located = plan.rows(steps, rows_to_read)
     is_only_host = all(len(reader.wanted(step.size)) == step.size for step in steps)
     lengths = plan.lengths(steps, located if is_only_host else None)
     for step, rows, length in zip(steps, located, lengths, strict=True):
         group_numbers = groups.number(rows.source, rows.group)
         groups.plan(step.step, group_numbers)
-        # The shape of the batch on this host, rows of padding included if they are requested.
+        # The shape of the batch on this host, rows of padding included if they are
+        # requested.
         rows_of_host = reader.wanted(step.size)
         if not plan.options.pad_last:
             rows_of_host = _present(rows_of_host, step.rows)
@@ -310,8 +350,12 @@ def _locate(reader: HostReader, groups: DecodedAhead, steps: list[BatchStep]) ->
         yield _PlannedBatch(step, shape, group_numbers, rows.row)
 
 
-def _assemble(reader: HostReader, groups: DecodedAhead, planned: _PlannedBatch) -> _AssembledBatch:
-    """Take the decoded row groups of a planned batch, and gather the rows of this host."""
+def _assemble(
+    reader: HostReader, groups: DecodedAhead, planned: _PlannedBatch
+) -> _AssembledBatch:
+    """Take the decoded row groups of a planned batch, and gather the rows of this
+    host.
+    """
     plan = reader.plan
     step = planned.step
     group_numbers = planned.group_numbers
@@ -321,12 +365,16 @@ def _assemble(reader: HostReader, groups: DecodedAhead, planned: _PlannedBatch) 
     if plan.ranks is not None:
         # Deal all rows to ranks, and keep those at the places of this host.
         row_at_place = _deal(plan, step, decoded, planned, within)
-        rows_of_host = row_at_place[_present(reader.wanted(step.size), len(row_at_place))]
+        rows_of_host = row_at_place[
+            _present(reader.wanted(step.size), len(row_at_place))
+        ]
         group_numbers = group_numbers[rows_of_host]
         rows_in_group = rows_in_group[rows_of_host]
     assembler = cast("Any", reader.assembler)
     if within is None:
-        return step, assembler.batch(planned.shape, group_numbers, rows_in_group, decoded.__getitem__)
+        return step, assembler.batch(
+            planned.shape, group_numbers, rows_in_group, decoded.__getitem__
+        )
     return step, assembler.batch(
         planned.shape, group_numbers, rows_in_group, decoded.__getitem__, within=within
     )
@@ -339,25 +387,31 @@ def _deal(
     planned: _PlannedBatch,
     within: int | None,
 ) -> Int64:
-    """Return the row at each place of a global batch, so that all ranks have about the same cost, int64[n].
+    """Return the row at each place of a global batch, so that all ranks have about the
+    same cost, int64[n].
 
     Args:
         plan: Plan of all hosts.
         step: Step of the batch.
         decoded: Decoded row groups by their numbers.
         planned: All rows of the global batch.
-        within: Number of ids at each multiple of which segments end; None: they stay as stored.
+        within: Number of ids at each multiple of which segments end; None: they stay as
+            stored.
     """
     costs_of_group: dict[int, Any] = {}
     for number, row_group in decoded.items():
         costs_of_group[number] = cast("PackedGroup", row_group).attention(within)
-    places = zip(planned.group_numbers.tolist(), planned.rows_in_group.tolist(), strict=True)
+    places = zip(
+        planned.group_numbers.tolist(), planned.rows_in_group.tolist(), strict=True
+    )
     costs = [costs_of_group[number][row] for number, row in places]
     return plan.dealt(step, np.array(costs, np.int64))
 
 
 def _present(rows: Int64, count: int) -> Int64:
-    """Return those of some rows, ascending, that a batch with `count` rows has; the others are padding."""
+    """Return those of some rows, ascending, that a batch with `count` rows has; the
+    others are padding.
+    """
     return rows[: np.searchsorted(rows, count)]
 
 

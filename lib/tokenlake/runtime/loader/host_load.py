@@ -1,4 +1,6 @@
-"""Amount of data that the first of several hosts reads, computed from the plan. No file is opened."""
+"""Amount of data that the first of several hosts reads, computed from the plan. No
+file is opened.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ MOST_ROWS: Final = 1 << 20
 @final
 @dataclass(frozen=True, slots=True)
 class HostLoad:
-    """Data that the first of several hosts reads for the first steps of an epoch. The others read about as much.
+    """Data that the first of several hosts reads for the first steps of an epoch. The
+    others read about as much.
 
     Attributes:
         hosts: Number of hosts.
@@ -29,7 +32,8 @@ class HostLoad:
         groups: Number of row groups that the host decodes, each once.
         decoded: Number of rows of these row groups.
         delivered: Number of rows of the host's batches.
-        bytes: Size of these row groups in their files, estimated from the mean of each file.
+        bytes: Size of these row groups in their files, estimated from the mean of each
+            file.
     """
 
     hosts: int
@@ -69,7 +73,9 @@ def host_load(plan: BatchPlan, hosts: int, *, most_rows: int = MOST_ROWS) -> Hos
     needed: list[Int64] = []
     for begin in range(0, len(steps), _BATCHES_AT_ONCE):
         located = plan.rows(steps[begin : begin + _BATCHES_AT_ONCE], rows_to_read)
-        numbers = np.concatenate([first_groups[rows.source] + rows.group for rows in located])
+        numbers = np.concatenate(
+            [first_groups[rows.source] + rows.group for rows in located]
+        )
         needed.append(np.unique(numbers))
     groups: list[int] = np.unique(np.concatenate(needed)).tolist()
     # 3. The rows and bytes of these row groups, each decoded once.

@@ -1,4 +1,6 @@
-"""Reader of one host: the plan of all hosts, the rows that this host needs, and the assembler of its batches."""
+"""Reader of one host: the plan of all hosts, the rows that this host needs, and the
+assembler of its batches.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ _REMOTE_THREADS: Final = 16
 
 _LEAST_REACH: Final = 8
 _MOST_REACH: Final = 32
-"""Bounds of the number of steps that are decoded ahead: a quarter of the steps in which a row group is needed."""
+"""Bounds of the number of steps that are decoded ahead: a quarter of the steps in
+which a row group is needed.
+"""
 
 
 @final
@@ -66,7 +70,8 @@ class HostReader:
         Args:
             data: Dataset or mixture to read.
             options: Options of the run.
-            parts: Number of equal parts into which every batch is divided; None: the number of hosts.
+            parts: Number of equal parts into which every batch is divided; None: the
+                number of hosts.
             form: Form of the order of a run that is resumed; None: that of the options.
 
         Raises:
@@ -85,7 +90,9 @@ class HostReader:
             layout = options.batch_layout
             for _, length in plan.batch_shapes or ():
                 layout.check_length(length)
-            assembler = Assembler(plan.sources, check_columns(options.columns), layout=layout)
+            assembler = Assembler(
+                plan.sources, check_columns(options.columns), layout=layout
+            )
             return cls(plan, assembler, wanted)
         # 3. The assembler of rows of many lengths.
         if options.layout is not None:
@@ -122,26 +129,35 @@ class HostReader:
             step: Step of the run.
 
         Raises:
-            ConfigError: The data is not a mixture, the step is after the first pass, or the weights are not possible.
+            ConfigError: The data is not a mixture, the step is after the first pass, or
+                the weights are not possible.
         """
         mixture = self.plan.data
         position = self.plan.steps.position(step)
         if not isinstance(mixture, Mixture):
-            raise ConfigError(f"weights: {mixture.name} is a single dataset; only a mixture has weights")
-        if self.plan.steps.rows is not None and (position.passes or position.rows >= self.plan.steps.rows):
+            raise ConfigError(
+                f"weights: {mixture.name} is a single dataset; only a mixture has weights"
+            )
+        if self.plan.steps.rows is not None and (
+            position.passes or position.rows >= self.plan.steps.rows
+        ):
             raise ConfigError(
                 f"weights: step {step} is after the first pass, whose rows no longer change; expected a step before "
                 "its end (a mixture with stop='restart' and without rows has no end)"
             )
         stream = self.plan.stream(0)
         assert isinstance(stream, MixtureStream)
-        return self._mixed_as(mixture.reweighted(stream.mixture.step_after(position.rows), weights))
+        return self._mixed_as(
+            mixture.reweighted(stream.mixture.step_after(position.rows), weights)
+        )
 
     def replaying(self, state: Mapping[str, Any]) -> HostReader:
-        """Return a reader that resumes from a state; itself if the plan is already that of the state.
+        """Return a reader that resumes from a state; itself if the plan is already that
+        of the state.
 
-        A mixture gets the weights that a trainer had set before the state. A dataset gets the order of the state,
-        unless the options request one: the default order depends on the release and on the memory.
+        A mixture gets the weights that a trainer had set before the state. A dataset
+        gets the order of the state, unless the options request one: the default order
+        depends on the release and on the memory.
         """
         if not isinstance(state, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             return self
@@ -151,18 +167,26 @@ class HostReader:
         stored_mixture = state.get("mixture")
         if not isinstance(stored_mixture, Mapping) or "schedule" not in stored_mixture:
             return self
-        replayed = mixture.replayed(WeightScheduler.from_json(stored_mixture["schedule"]))
+        replayed = mixture.replayed(
+            WeightScheduler.from_json(stored_mixture["schedule"])
+        )
         return self if replayed is mixture else self._mixed_as(replayed)
 
     def _ordered_as(self, state: Mapping[str, Any]) -> HostReader:
         """Return a reader of the same dataset in the order of a state."""
         form = OrderForm.of_state(state)
-        if form is None or self.plan.form in (None, form) or self.plan.options.order_form is not None:
+        if (
+            form is None
+            or self.plan.form in (None, form)
+            or self.plan.options.order_form is not None
+        ):
             return self
         return replace(self, plan=BatchPlan(self.plan.data, self.plan.options, form))
 
     def _mixed_as(self, mixture: Mixture) -> HostReader:
-        """Return a reader of the same sources with other weights. The lanes stay, which the weights would change."""
+        """Return a reader of the same sources with other weights. The lanes stay,
+        which the weights would change.
+        """
         options = replace(self.plan.options, lanes=self.plan.lanes)
         return replace(self, plan=BatchPlan(mixture, options))
 
@@ -174,12 +198,17 @@ class HostReader:
         threads = plan.options.workers
         if threads is None:
             threads = _REMOTE_THREADS
-            if all(isinstance(dataset.store, LocalStore) for dataset in plan.datasets.values()):
+            if all(
+                isinstance(dataset.store, LocalStore)
+                for dataset in plan.datasets.values()
+            ):
                 threads = max(1, min(_MOST_LOCAL_THREADS, available_cpus() // 2))
 
         def decode(rows: StoredRows, group: int) -> DecodedGroup:
             return rows.decoded(
-                group, loss_mask=needs_loss_mask and rows.has_loss_mask, segments=needs_segments
+                group,
+                loss_mask=needs_loss_mask and rows.has_loss_mask,
+                segments=needs_segments,
             )
 
         return DecodedAhead(
@@ -195,7 +224,8 @@ class HostReader:
 def _plan_in_parts(plan: BatchPlan, parts: int, form: OrderForm | None) -> BatchPlan:
     """Return a plan with buckets whose batches all have a multiple of `parts` rows.
 
-    The rows of a bucket's batch are a multiple of the lanes. With lanes that are a multiple of the parts, they divide.
+    The rows of a bucket's batch are a multiple of the lanes. With lanes that are a
+    multiple of the parts, they divide.
 
     Args:
         plan: Plan whose batches do not divide.
@@ -220,7 +250,9 @@ def _plan_in_parts(plan: BatchPlan, parts: int, form: OrderForm | None) -> Batch
         plan = BatchPlan(plan.data, replace(options, lanes=lanes), form)
         if plan.common_rows % parts == 0:
             return plan
-    possible_lanes = [lanes for lanes in range(parts, common + 1, parts) if common % lanes == 0]
+    possible_lanes = [
+        lanes for lanes in range(parts, common + 1, parts) if common % lanes == 0
+    ]
     expected = " or ".join(map(str, possible_lanes))
     rows = ", ".join(map(str, plan.batch_sizes))
     raise ConfigError(
@@ -233,7 +265,8 @@ def _plan_in_parts(plan: BatchPlan, parts: int, form: OrderForm | None) -> Batch
 def shared_reader(
     data: Dataset | Mixture, options: LoaderOptions, form: OrderForm | None = None
 ) -> PerProcess[HostReader]:
-    """Return a reader that every process opens for itself. It can be pickled and forked.
+    """Return a reader that every process opens for itself. It can be pickled and
+    forked.
 
     Args:
         data: Dataset or mixture to read.
@@ -248,9 +281,15 @@ def shared_reader(
     return reader
 
 
-def _open_copy(data: Dataset | Mixture, options: LoaderOptions, form: OrderForm | None) -> HostReader:
-    """Return a reader of a copy of the data. A copied dataset has its own files and cache."""
+def _open_copy(
+    data: Dataset | Mixture, options: LoaderOptions, form: OrderForm | None
+) -> HostReader:
+    """Return a reader of a copy of the data. A copied dataset has its own files and
+    cache.
+    """
     data_copy = copy.copy(data)
     if isinstance(data_copy, Mixture):
-        data_copy.datasets = {name: copy.copy(dataset) for name, dataset in data_copy.datasets.items()}
+        data_copy.datasets = {
+            name: copy.copy(dataset) for name, dataset in data_copy.datasets.items()
+        }
     return HostReader.open(data_copy, options, form=form)

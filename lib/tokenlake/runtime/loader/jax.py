@@ -1,11 +1,13 @@
 """Placement of batches on devices: batches of each host become global ``jax.Array``.
 
-A global batch is a table of B rows and L ids. A sharding divides it into pieces, one for each device. A host makes the
-rows that its devices need, each once, and passes every device its piece. The sharding alone therefore decides the rows
-that a host reads: hosts that share rows (a mesh with a model axis) read the same ones.
+A global batch is a table of B rows and L ids. A sharding divides it into pieces, one
+for each device. A host makes the rows that its devices need, each once, and passes
+every device its piece. The sharding alone therefore decides the rows that a host reads:
+hosts that share rows (a mesh with a model axis) read the same ones.
 
-Example: 4 rows over a mesh of 2 x 2 devices (data x model), and 2 hosts with a row of the mesh each. Host 1 needs rows
-2 and 3, of which both of its devices have a part of the ids. In the host's array these are rows 0 and 1.
+Example: 4 rows over a mesh of 2 x 2 devices (data x model), and 2 hosts with a row of
+the mesh each. Host 1 needs rows 2 and 3, of which both of its devices have a part of
+the ids. In the host's array these are rows 0 and 1.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ try:
 
     from tokenlake.runtime.loader.jax_columns import column_maker
 except ImportError as error:
-    raise MissingExtraError("batches of jax.Array need jax: pip install 'tokenlake[jax]'") from error
+    raise MissingExtraError(
+        "batches of jax.Array need jax: pip install 'tokenlake[jax]'"
+    ) from error
 
 _Index: TypeAlias = tuple[slice, ...]
 """Slices of a global array, one for each axis."""
@@ -40,7 +44,8 @@ class _HostRows(NamedTuple):
 
     Attributes:
         wanted: The rows, ascending, int64[m].
-        places: First row of each device's piece -> index of the row among the wanted ones.
+        places: First row of each device's piece -> index of the row among the wanted
+            ones.
     """
 
     wanted: Int64
@@ -52,15 +57,17 @@ class Placement:
     """Placement of global batches on the devices of a sharding.
 
     Args:
-        sharding: Sharding of arrays of shape (B, L): rows on the first axis, ids of a row on the second.
+        sharding: Sharding of arrays of shape (B, L): rows on the first axis, ids of a
+            row on the second.
         sizes: Possible numbers of rows, B.
         lengths: Possible lengths L, or a number that divides every L.
         layout: Layout of the arrays. The only axis of flat ones is divided as rows are.
 
     Attributes:
         parts: Number of parts of a batch's rows that the devices of this host have.
-        SHARING: Platforms whose devices share the memory of the host's arrays. Batches for other devices cross as
-            bytes, from which the devices compute the columns.
+        SHARING: Platforms whose devices share the memory of the host's arrays. Batches
+            for other devices cross as bytes, from which the devices compute the
+            columns.
 
     Raises:
         ConfigError: It is not a sharding, or cannot divide these shapes or this layout.
@@ -69,7 +76,11 @@ class Placement:
     SHARING: ClassVar[frozenset[str]] = frozenset({"cpu"})
 
     def __init__(
-        self, sharding: Any, sizes: Sequence[int], lengths: Sequence[int], layout: BatchLayout | None = None
+        self,
+        sharding: Any,
+        sizes: Sequence[int],
+        lengths: Sequence[int],
+        layout: BatchLayout | None = None,
     ) -> None:
         self._devices = _device_count(sharding)
         self._sharding = sharding
@@ -81,63 +92,86 @@ class Placement:
             self._check_layout(layout)
 
     def wanted(self, size: int) -> Int64:
-        """Return the rows of a batch of `size` rows that this host needs, ascending, int64[m]."""
+        """Return the rows of a batch of `size` rows that this host needs, ascending,
+        int64[m].
+        """
         return self._rows_of_size[size].wanted
 
     @property
     def computes_columns(self) -> bool:
         """Whether devices compute the columns of a batch from its bytes.
 
-        Only devices of one process do, each for whole rows and in its own memory: processes need not compute in step.
+        Only devices of one process do, each for whole rows and in its own memory:
+        processes need not compute in step.
         """
         sharding = self._sharding
-        if not isinstance(sharding, jax.sharding.NamedSharding | jax.sharding.SingleDeviceSharding):
+        if not isinstance(
+            sharding, jax.sharding.NamedSharding | jax.sharding.SingleDeviceSharding
+        ):
             return False
         is_for_whole_rows = _parts(sharding, 1, self._devices) == 1
         if not sharding.is_fully_addressable or not is_for_whole_rows:
             return False
         for device in sharding.device_set:
-            has_own_memory = sharding.memory_kind in (None, device.default_memory().kind)
+            has_own_memory = sharding.memory_kind in (
+                None,
+                device.default_memory().kind,
+            )
             if device.platform in self.SHARING or not has_own_memory:
                 return False
         return True
 
     def place_computed(
-        self, batch: Mapping[str, npt.NDArray[Any]], size: int, *, names: tuple[str, ...]
+        self,
+        batch: Mapping[str, npt.NDArray[Any]],
+        size: int,
+        *,
+        names: tuple[str, ...],
     ) -> dict[str, Any]:
-        """Return the columns of a batch as global arrays, which the devices compute; see :meth:`computes_columns`.
+        """Return the columns of a batch as global arrays, which the devices compute;
+        see :meth:`computes_columns`.
 
         Args:
-            batch: Bytes of the batch under the name :data:`~tokenlake.runtime.loader.transfer.TRANSFER`.
+            batch: Bytes of the batch under the name
+                :data:`~tokenlake.runtime.loader.transfer.TRANSFER`.
             size: Rows of the global batch.
             names: Names of the columns.
         """
         with jax.transfer_guard_host_to_device("allow"):
-            planes = self._global_array(batch[TRANSFER], size, self._sharding_of_arithmetic)
+            planes = self._global_array(
+                batch[TRANSFER], size, self._sharding_of_arithmetic
+            )
             columns = column_maker(names, self._sharding_of_arithmetic)(planes)
             if self._sharding_of_arithmetic is not self._sharding:
                 columns = jax.device_put(columns, self._sharding)  # only renames them
         return dict(zip(names, columns, strict=True))
 
-    def place(self, columns: Mapping[str, npt.NDArray[Any]], size: int) -> dict[str, Any]:
-        """Return the columns of a batch as global arrays, which may still be on their way to the devices.
+    def place(
+        self, columns: Mapping[str, npt.NDArray[Any]], size: int
+    ) -> dict[str, Any]:
+        """Return the columns of a batch as global arrays, which may still be on their
+        way to the devices.
 
-        Columns of shape (m, L) become global arrays of shape (size, L). Columns with one value per row, of shape (m,),
-        become (size,). Flat columns become (size * L,), and columns with one entry for each part of the rows
-        (parts, ...).
+        Columns of shape (m, L) become global arrays of shape (size, L). Columns with
+        one value per row, of shape (m,), become (size,). Flat columns become (size *
+        L,), and columns with one entry for each part of the rows (parts, ...).
 
-        Devices of a CPU may share the memory of the host's arrays; they hold a reference to it then.
+        Devices of a CPU may share the memory of the host's arrays; they hold a
+        reference to it then.
 
         Args:
             columns: Columns of the rows that this host needs, (m, L) or (m,).
             size: Rows of the global batch.
         """
-        # This transfer is intended, even where a guard against accidental transfers is set.
+        # This transfer is intended, even where a guard against accidental transfers is
+        # set.
         with jax.transfer_guard_host_to_device("allow"):
             placed: dict[str, Any] = {}
             for name, values in columns.items():
                 is_divided_as_rows = self._is_flat or values.ndim == 1
-                sharding = self._sharding_of_rows if is_divided_as_rows else self._sharding
+                sharding = (
+                    self._sharding_of_rows if is_divided_as_rows else self._sharding
+                )
                 placed[name] = self._global_array(values, size, sharding)
             return placed
 
@@ -154,7 +188,8 @@ class Placement:
         rows = self._rows_of_size[size]
         host_entries = len(values)
         host_rows = len(rows.wanted)
-        # Entries of all hosts on the first axis: `host_entries / host_rows` for each row.
+        # Entries of all hosts on the first axis: `host_entries / host_rows` for each
+        # row.
         entries = size * host_entries // host_rows if host_rows else size
 
         def piece(index: _Index | None) -> npt.NDArray[Any]:
@@ -165,21 +200,31 @@ class Placement:
             begin = rows.places[first_row] * host_entries // host_rows
             return values[(slice(begin, begin + stop - start), *index[1:])]
 
-        # One call takes a quarter of the time of a device_put per piece: with 8 devices, 0.3 ms less a batch.
-        return jax.make_array_from_callback((entries, *values.shape[1:]), sharding, piece, dtype=values.dtype)
+        # One call takes a quarter of the time of a device_put per piece: with 8
+        # devices, 0.3 ms less a batch.
+        return jax.make_array_from_callback(
+            (entries, *values.shape[1:]), sharding, piece, dtype=values.dtype
+        )
 
     @cached_property
     def _sharding_of_arithmetic(self) -> jax.sharding.Sharding:
-        """The sharding, over axes of which arithmetic may be written without naming shardings."""
+        """The sharding, over axes of which arithmetic may be written without naming
+        shardings.
+        """
         sharding = self._sharding
         if not isinstance(sharding, jax.sharding.NamedSharding):
             return sharding
-        if all(axis_type == jax.sharding.AxisType.Auto for axis_type in sharding.mesh.axis_types):
+        if all(
+            axis_type == jax.sharding.AxisType.Auto
+            for axis_type in sharding.mesh.axis_types
+        ):
             return sharding
         devices = sharding.mesh.devices
         assert devices is not None  # a mesh without devices was refused
         mesh = jax.sharding.Mesh(devices, sharding.mesh.axis_names)
-        return jax.sharding.NamedSharding(mesh, sharding.spec, memory_kind=sharding.memory_kind)
+        return jax.sharding.NamedSharding(
+            mesh, sharding.spec, memory_kind=sharding.memory_kind
+        )
 
     @cached_property
     def _sharding_of_rows(self) -> jax.sharding.Sharding:
@@ -190,10 +235,13 @@ class Placement:
         return self._sharding
 
     def _host_rows(self, size: int) -> _HostRows:
-        """Return the rows of a batch of `size` rows that the devices of this host need."""
+        """Return the rows of a batch of `size` rows that the devices of this host
+        need.
+        """
         self._check_shapes(size)
         shape = (size, self._lengths[0])
-        pieces: set[tuple[int, int]] = set()  # first row, and row after the last, of each device's piece
+        # First row, and row after the last, of each device's piece.
+        pieces: set[tuple[int, int]] = set()
         for index in self._sharding.addressable_devices_indices_map(shape).values():
             if index is not None:
                 start, stop, _ = index[0].indices(size)
@@ -201,7 +249,9 @@ class Placement:
         rows = [np.zeros(0, np.int64)]
         rows += [np.arange(start, stop, dtype=np.int64) for start, stop in pieces]
         wanted = np.unique(np.concatenate(rows))
-        return _HostRows(wanted, {start: int(np.searchsorted(wanted, start)) for start, _ in pieces})
+        return _HostRows(
+            wanted, {start: int(np.searchsorted(wanted, start)) for start, _ in pieces}
+        )
 
     def _check_layout(self, layout: BatchLayout) -> None:
         """Raise ConfigError where the sharding cannot divide a layout."""
@@ -225,7 +275,9 @@ class Placement:
             )
 
     def _check_shapes(self, size: int) -> None:
-        """Raise ConfigError where the sharding cannot divide batches of `size` rows, or rows of a length."""
+        """Raise ConfigError where the sharding cannot divide batches of `size` rows,
+        or rows of a length.
+        """
         row_parts = _parts(self._sharding, 0, self._devices)
         id_parts = _parts(self._sharding, 1, self._devices)
         if size % row_parts:
@@ -278,7 +330,8 @@ def _device_count(sharding: Any) -> int:
 def _parts(sharding: jax.sharding.Sharding, axis: int, devices: int) -> int:
     """Return the number of parts into which a sharding divides an axis.
 
-    It is the length of the shortest axis that can be divided. The parts of both axes multiply to the devices at most.
+    It is the length of the shortest axis that can be divided. The parts of both axes
+    multiply to the devices at most.
 
     Args:
         sharding: Sharding of batches.
@@ -295,5 +348,6 @@ def _parts(sharding: jax.sharding.Sharding, axis: int, devices: int) -> int:
     return devices
 
 
-# Functions that are registered last run first: threads must have left JAX before JAX shuts down.
+# Functions that are registered last run first: threads must have left JAX before JAX
+# shuts down.
 atexit.register(end_threads)

@@ -35,7 +35,8 @@ def column_maker(names: tuple[str, ...], sharding: jax.sharding.Sharding) -> Any
 
 
 def make_columns(planes: jax.Array, names: Sequence[str]) -> tuple[jax.Array, ...]:
-    """Return the columns of a batch in the order of their names: ids int32[rows, L], masks bool[rows, L].
+    """Return the columns of a batch in the order of their names: ids int32[rows, L],
+    masks bool[rows, L].
 
     Args:
         planes: Bytes of the batch, uint8[rows, planes, L].
@@ -52,7 +53,9 @@ def make_columns(planes: jax.Array, names: Sequence[str]) -> tuple[jax.Array, ..
     return tuple(columns[name] for name in names)
 
 
-def _columns_of_marks(ids: jax.Array, marks: jax.Array, names: frozenset[str]) -> dict[str, jax.Array]:
+def _columns_of_marks(
+    ids: jax.Array, marks: jax.Array, names: frozenset[str]
+) -> dict[str, jax.Array]:
     """Return the columns that need marks, those of some names at least."""
     columns: dict[str, jax.Array] = {}
     is_first = marks & FIRST_OF_SEGMENT != 0
@@ -70,5 +73,7 @@ def _columns_of_marks(ids: jax.Array, marks: jax.Array, names: frozenset[str]) -
     labels = jnp.where(loss_mask, ids, IGNORED)
     columns["loss_mask"] = loss_mask
     columns["labels"] = labels
-    columns["targets"] = jnp.pad(labels[:, 1:], ((0, 0), (0, 1)), constant_values=IGNORED)
+    columns["targets"] = jnp.pad(
+        labels[:, 1:], ((0, 0), (0, 1)), constant_values=IGNORED
+    )
     return columns

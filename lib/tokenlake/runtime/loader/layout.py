@@ -9,9 +9,9 @@ sequence, the first with two documents and the second with one::
     cu_seqlens    0 3 7 8 16                             begin of each run, and end of the last; padding is a run
     max_seqlen    8                                      ids of the longest run
 
-FlashAttention's varlen functions take these arrays as they are, without a copy. A compiler that needs fixed shapes
-needs `max_segments`: `cu_seqlens` then has ``max_segments + 1`` entries, and the runs that are missing are empty ones
-at the end.
+FlashAttention's varlen functions take these arrays as they are, without a copy. A
+compiler that needs fixed shapes needs `max_segments`: `cu_seqlens` then has
+``max_segments + 1`` entries, and the runs that are missing are empty ones at the end.
 
 For context parallelism each row is divided among n devices. The ids of a row are reordered, so that n equal,
 neighbouring parts hold the ids of one device each: a sharding of the second axis, or a slice, gives each device its
@@ -22,9 +22,9 @@ part. A causal mask makes the last ids of a row more expensive than the first::
     striped       0 4 | 1 5 | 2 6 | 3 7      id by id: 0, n, 2 n, ... on the first device
     per_document  as head_tail, for each document of the row by itself; for attention that stays inside documents
 
-Labels and targets are computed before the ids are reordered, and positions and segments are reordered with them. A loss
-is therefore the same as that of the original row, if an id attends to the ids of its segment whose position is not
-greater than its own.
+Labels and targets are computed before the ids are reordered, and positions and segments
+are reordered with them. A loss is therefore the same as that of the original row, if an
+id attends to the ids of its segment whose position is not greater than its own.
 """
 
 from __future__ import annotations
@@ -50,14 +50,15 @@ FLAT_COLUMNS: Final = ("cu_seqlens", "max_seqlen")
 @final
 @dataclass(frozen=True, kw_only=True)
 class BatchLayout:
-    """Layout of batches of packed rows, for :class:`tokenlake.DataLoader`: flat, or cut for context parallelism.
+    """Layout of batches of packed rows, for :class:`tokenlake.DataLoader`: flat, or cut
+    for context parallelism.
 
     Args:
-        flat: True for arrays of shape (rows * L,), with `cu_seqlens`, int32, and `max_seqlen`. With a sharding
-            these have one row for each part into which the rows of the batch are divided: (parts, max_segments + 1) and
-            (parts,).
-        max_segments: Number of runs for which `cu_seqlens` has room; None: as many as the batch has, which differs from
-            batch to batch.
+        flat: True for arrays of shape (rows * L,), with `cu_seqlens`, int32, and
+            `max_seqlen`. With a sharding these have one row for each part into which
+            the rows of the batch are divided: (parts, max_segments + 1) and (parts,).
+        max_segments: Number of runs for which `cu_seqlens` has room; None: as many as
+            the batch has, which differs from batch to batch.
         context_parallel: Number of devices among which each row is divided.
         split: Assignment of a row's ids to these devices.
 
@@ -103,7 +104,9 @@ class BatchLayout:
         return arguments_of(cls, "layout", value, {"flat": cls(flat=True)})
 
     def check_length(self, length: int) -> None:
-        """Raise ConfigError where rows of a number of ids cannot be divided as requested."""
+        """Raise ConfigError where rows of a number of ids cannot be divided as
+        requested.
+        """
         if self.context_parallel == 1:
             return
         chunks = self.context_parallel
@@ -120,12 +123,13 @@ class BatchLayout:
 
         Args:
             length: Ids of a row, L.
-            runs: Ids of each run, as in :class:`tokenlake.runtime.loader.columns.RowSegments`.
+            runs: Ids of each run, as in
+                :class:`tokenlake.runtime.loader.columns.RowSegments`.
             row_runs: Number of runs before each row, and of all rows, int64[B + 1].
 
         Returns:
-            Indices in the row, int64[L], if they are the same for all rows; else indices in all rows laid end to end,
-            int64[B, L].
+            Indices in the row, int64[L], if they are the same for all rows; else
+            indices in all rows laid end to end, int64[B, L].
         """
         if self.context_parallel == 1 or self.split == "contiguous":
             return None
@@ -134,7 +138,8 @@ class BatchLayout:
         return _order_of_row(self.context_parallel, length, self.split)
 
     def bounds(self, runs: Int64, row_runs: Int64, parts: int) -> tuple[Int32, Int32]:
-        """Return `cu_seqlens` and `max_seqlen` of each part of the rows, int32[parts, n + 1] and int32[parts].
+        """Return `cu_seqlens` and `max_seqlen` of each part of the rows, int32[parts, n
+        + 1] and int32[parts].
 
         Args:
             runs: Ids of each run, int64[s + B].
@@ -147,7 +152,9 @@ class BatchLayout:
         # The runs of each part, without empty padding.
         part_edges = np.linspace(0, len(row_runs) - 1, parts + 1).astype(np.int64)
         run_edges = row_runs[part_edges].tolist()
-        runs_of_part = [part_runs[part_runs > 0] for part_runs in np.split(runs, run_edges[1:-1])]
+        runs_of_part = [
+            part_runs[part_runs > 0] for part_runs in np.split(runs, run_edges[1:-1])
+        ]
         needed = max(len(part_runs) for part_runs in runs_of_part)
         if self.max_segments is not None and needed > self.max_segments:
             raise ConfigError(
@@ -166,7 +173,9 @@ class BatchLayout:
         return cu_seqlens, np.array(max_seqlen, np.int32)
 
 
-def moved(column: npt.NDArray[Any], order: Int64, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def moved(
+    column: npt.NDArray[Any], order: Int64, out: npt.NDArray[Any]
+) -> npt.NDArray[Any]:
     """Write a column [B, L] in an order that :meth:`BatchLayout.order` returned.
 
     Args:
@@ -174,7 +183,8 @@ def moved(column: npt.NDArray[Any], order: Int64, out: npt.NDArray[Any]) -> npt.
         order: Index from which each id is taken, int64[L] or int64[B, L].
         out: Array of the column's shape and type, which is returned.
     """
-    # With mode "clip", and with no other, numpy writes to `out` without a copy in between. All indices are in bounds.
+    # With mode "clip", and with no other, numpy writes to `out` without a copy in
+    # between. All indices are in bounds.
     if order.ndim == 1:
         return np.take(column, order, axis=1, out=out, mode="clip")
     return np.take(column.reshape(-1), order, out=out, mode="clip")
@@ -198,17 +208,18 @@ def _order_of_row(parts: int, length: int, split: Split) -> Int64:
 def _order_by_document(parts: int, length: int, runs: Int64, row_runs: Int64) -> Int64:
     """Return the order of rows for "per_document", int64[B, L].
 
-    1. Each run is cut into ``2 * parts`` chunks: the id at place p of a run of n ids is in chunk
-       ``2 * parts * p // n``.
-    2. Chunk c belongs to device ``min(c, 2 * parts - 1 - c)``: one chunk from the head and one from the tail.
-    3. The ids of a row are sorted by device. Where chunks differ in length, some devices have an id more than their
-       part holds; the next device takes it.
+    1. Each run is cut into ``2 * parts`` chunks: the id at place p of a run of n ids is
+       in chunk ``2 * parts * p // n``.
+    2. Chunk c belongs to device ``min(c, 2 * parts - 1 - c)``: one chunk from the head
+       and one from the tail.
+    3. The ids of a row are sorted by device. Where chunks differ in length, some
+       devices have an id more than their part holds; the next device takes it.
     """
     rows = len(row_runs) - 1
     starts = np.cumsum(runs) - runs
     place = np.arange(rows * length, dtype=np.int64) - np.repeat(starts, runs)
-    # Floating point is exact enough for chunks, and the same on all machines. Integer division takes several times as
-    # long.
+    # Floating point is exact enough for chunks, and the same on all machines. Integer
+    # division takes several times as long.
     chunk = (place * np.repeat(2 * parts / np.maximum(runs, 1), runs)).astype(np.int16)
     # numpy sorts 16-bit integers by radix, ten times faster than wider ones.
     device = np.minimum(chunk, 2 * parts - 1 - chunk).reshape(rows, length)

@@ -1,8 +1,11 @@
-"""Length curriculum: the length of the parts into which the rows of a batch are cut, as a function of the step.
+"""Length curriculum: the length of the parts into which the rows of a batch are cut, as
+a function of the step.
 
-With a batch size of 4 rows of 8 stored ids, and ``lengths={0: 2, 10: 4, 20: 8}``, batches have the shapes (16, 2),
-(8, 4) and (4, 8). All have the same number of ids: every row is cut into 4, 2 and 1 parts. Cutting does not move a row
-to another step. For any lengths, each id is therefore delivered equally often, and a state counts the same rows.
+With a batch size of 4 rows of 8 stored ids, and ``lengths={0: 2, 10: 4, 20: 8}``,
+batches have the shapes (16, 2), (8, 4) and (4, 8). All have the same number of ids:
+every row is cut into 4, 2 and 1 parts. Cutting does not move a row to another step. For
+any lengths, each id is therefore delivered equally often, and a state counts the same
+rows.
 """
 
 from __future__ import annotations
@@ -19,16 +22,19 @@ from tokenlake.runtime.loader.batch_sizes import Points, index_at, points_of
 @final
 @dataclass(frozen=True)
 class LengthCurriculum:
-    """Length of the ids that attend to each other at each step: rows are cut, and batches keep their ids.
+    """Length of the ids that attend to each other at each step: rows are cut, and
+    batches keep their ids.
 
-    A cut separates segments, as the border of two documents does: after it, positions begin at 0, the segment id is
-    another one, and the first id does not count toward the loss, because the id before it is in another row.
+    A cut separates segments, as the border of two documents does: after it, positions
+    begin at 0, the segment id is another one, and the first id does not count toward
+    the loss, because the id before it is in another row.
 
     Args:
         points: Points (first step, ids), from step 0 on, as for ``batch_size``.
-        keep_shape: True to keep the shape (rows, L) of batches, and to end segments at every multiple of the length.
-            This works with attention inside segments; nothing is compiled again, and lengths need not divide L. If
-            False, batches have L / length times as many rows of that length, which must divide L.
+        keep_shape: True to keep the shape (rows, L) of batches, and to end segments at
+            every multiple of the length. This works with attention inside segments;
+            nothing is compiled again, and lengths need not divide L. If False, batches
+            have L / length times as many rows of that length, which must divide L.
 
     Raises:
         ConfigError: An argument is not allowed.
@@ -53,7 +59,8 @@ class LengthCurriculum:
 
     @classmethod
     def of(cls, value: object) -> Self:
-        """Return a curriculum from a curriculum, its arguments, ``512``, or ``{0: 256, 1000: 512}``.
+        """Return a curriculum from a curriculum, its arguments, ``512``, or ``{0: 256,
+        1000: 512}``.
 
         Raises:
             ConfigError: It is none of these.
@@ -70,7 +77,9 @@ class LengthCurriculum:
         return cls(**arguments)
 
     @classmethod
-    def doubling(cls, first: int, last: int, *, until: int, keep_shape: bool = False) -> Self:
+    def doubling(
+        cls, first: int, last: int, *, until: int, keep_shape: bool = False
+    ) -> Self:
         """Return lengths that double in equal intervals.
 
         Args:
@@ -80,7 +89,8 @@ class LengthCurriculum:
             keep_shape: True to keep the shape of batches.
 
         Raises:
-            ConfigError: `last` is not `first` times a power of two, or there are fewer steps than doublings.
+            ConfigError: `last` is not `first` times a power of two, or there are fewer
+                steps than doublings.
         """
         _check_growth(first, last, until)
         doublings = (last // first).bit_length() - 1
@@ -90,12 +100,21 @@ class LengthCurriculum:
                 "times the first, and at least a step for each doubling"
             )
         points = {
-            doubling * until // max(doublings, 1): first << doubling for doubling in range(doublings + 1)
+            doubling * until // max(doublings, 1): first << doubling
+            for doubling in range(doublings + 1)
         }
         return cls(tuple(points.items()), keep_shape)
 
     @classmethod
-    def linear(cls, first: int, last: int, *, until: int, multiple: int, keep_shape: bool = True) -> Self:
+    def linear(
+        cls,
+        first: int,
+        last: int,
+        *,
+        until: int,
+        multiple: int,
+        keep_shape: bool = True,
+    ) -> Self:
         """Return lengths that grow linearly, by a constant number of ids at a time.
 
         Args:
@@ -117,7 +136,8 @@ class LengthCurriculum:
         growth = last - first
         points: dict[int, int] = {}
         for added in range(0, growth + 1, multiple):
-            step = -(-added * until // max(growth, 1))  # the first step at which the line reaches the length
+            # The first step at which the line reaches the length.
+            step = -(-added * until // max(growth, 1))
             points[step] = first + added
         return cls(tuple(points.items()), keep_shape)
 
@@ -131,7 +151,10 @@ class LengthCurriculum:
 
     def to_json(self) -> dict[str, Any]:
         """Return the arguments, JSON-able; :meth:`of` reads them."""
-        return {"points": [list(point) for point in self.points], "keep_shape": self.keep_shape}
+        return {
+            "points": [list(point) for point in self.points],
+            "keep_shape": self.keep_shape,
+        }
 
     def check(self, length: int, name: str) -> None:
         """Raise ConfigError where the rows of a dataset cannot be cut to these lengths.
@@ -154,13 +177,17 @@ class LengthCurriculum:
 
 
 def _nearest_divisor(number: int, wanted: int) -> int:
-    """Return the divisor of a number that is nearest to a wanted one; the smaller of two."""
+    """Return the divisor of a number that is nearest to a wanted one; the smaller of
+    two.
+    """
     divisors = [divisor for divisor in range(1, number + 1) if number % divisor == 0]
     return min(divisors, key=lambda divisor: (abs(divisor - wanted), divisor))
 
 
 def _check_growth(first: int, last: int, until: int) -> None:
-    """Raise ConfigError where lengths or steps are not whole numbers, or lengths do not grow."""
+    """Raise ConfigError where lengths or steps are not whole numbers, or lengths do
+    not grow.
+    """
     whole_number("lengths: until", until, 1)
     whole_number("lengths: first", first, 1)
     whole_number("lengths: last", last, first)

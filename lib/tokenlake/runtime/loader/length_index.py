@@ -1,6 +1,7 @@
 """Lengths of all rows of several datasets.
 
-They give the length of each batch, the bucket of each row, and the number of ids that truncation removes.
+They give the length of each batch, the bucket of each row, and the number of ids that
+truncation removes.
 
 Rows are numbered over all datasets in their order, and so are row groups. With datasets of 5 rows (row groups of 3 and
 2) and of 4 rows (one row group)::
@@ -8,7 +9,8 @@ Rows are numbered over all datasets in their order, and so are row groups. With 
     first_rows     0 3 5 9       number of the first row of each row group, and of all rows
     first_groups   0 2 3         number of the first row group of each dataset, and of all row groups
 
-Row 1 of row group 0 of the second dataset has number ``first_rows[first_groups[1] + 0] + 1 = 6``.
+Row 1 of row group 0 of the second dataset has number ``first_rows[first_groups[1] + 0]
++ 1 = 6``.
 """
 
 from __future__ import annotations
@@ -36,12 +38,14 @@ _ROWS_IN_MESSAGE: Final = 3
 @final
 @dataclass(frozen=True, slots=True)
 class TruncationCount:
-    """Rows that are longer than a batch can be, and the ids that are cut, counted once over all datasets.
+    """Rows that are longer than a batch can be, and the ids that are cut, counted once
+    over all datasets.
 
     Attributes:
         rows: Number of rows that are cut.
         ids: Number of ids that are cut; for a preference pair, from both answers.
-        without_loss: Number of rows that keep nothing of an answer, so that nothing is learned from it.
+        without_loss: Number of rows that keep nothing of an answer, so that nothing is
+            learned from it.
     """
 
     rows: int = 0
@@ -58,32 +62,45 @@ class LengthIndex:
         padding: Padding of the batches.
 
     Attributes:
-        first_rows: Number of the first row of each row group, and of all rows, int64[G + 1].
-        first_groups: Number of the first row group of each dataset, and of all row groups, int64[datasets + 1].
+        first_rows: Number of the first row of each row group, and of all rows, int64[G
+            + 1].
+        first_groups: Number of the first row group of each dataset, and of all row
+            groups, int64[datasets + 1].
         runs: Runs of ids that every row has.
         truncated: Number of rows and ids that are cut.
 
     Raises:
-        ConfigError: The datasets do not have the same runs, or rows are longer than a batch may be.
+        ConfigError: The datasets do not have the same runs, or rows are longer than a
+            batch may be.
         IntegrityError: A file is damaged.
     """
 
     def __init__(self, sources: Sequence[StoredRows], padding: BatchPadding) -> None:
         self._sources = sources
         self._padding = padding
-        self.first_rows: Final = offsets_of(np.concatenate([rows.group_rows for rows in sources]))
-        self.first_groups: Final = offsets_of([len(rows.group_rows) for rows in sources])
+        self.first_rows: Final = offsets_of(
+            np.concatenate([rows.group_rows for rows in sources])
+        )
+        self.first_groups: Final = offsets_of(
+            [len(rows.group_rows) for rows in sources]
+        )
         self.runs: Final = sources[0].ragged.runs
         _check_same_runs(sources)
         # Number of ids of each stored column in each row.
         self._columns: dict[str, npt.NDArray[Any]] = {}
         for name in sources[0].ragged.columns:
             lengths = [rows.ragged.lengths(name) for rows in sources]
-            self._columns[name] = lengths[0] if len(lengths) == 1 else np.concatenate(lengths)
-        self.truncated: Final = TruncationCount() if padding.longest is None else self._cut(padding.longest)
+            self._columns[name] = (
+                lengths[0] if len(lengths) == 1 else np.concatenate(lengths)
+            )
+        self.truncated: Final = (
+            TruncationCount() if padding.longest is None else self._cut(padding.longest)
+        )
 
     def longest_of(self, rows: StreamRows) -> int:
-        """Return the length that a batch of these rows needs; 0 if there are no rows."""
+        """Return the length that a batch of these rows needs; 0 if there are no
+        rows.
+        """
         number = self.first_rows[self.first_groups[rows.source] + rows.group] + rows.row
         return int(self.lengths(number).max(initial=0))
 
@@ -97,14 +114,18 @@ class LengthIndex:
         return sum(others, first)
 
     def lengths(self, rows: Int64 | slice) -> Int64:
-        """Return the length of the longest run of each row, after truncation, int64[n]."""
+        """Return the length of the longest run of each row, after truncation,
+        int64[n].
+        """
         lengths = self.whole(rows)
         if self._padding.longest is None:
             return lengths
         return np.minimum(lengths, self._padding.longest)
 
     def whole(self, rows: Int64 | slice) -> Int64:
-        """Return the length of the longest run of each row, before truncation, int64[n]."""
+        """Return the length of the longest run of each row, before truncation,
+        int64[n].
+        """
         return self._whole[rows].astype(np.int64)
 
     def chunks(self) -> Iterator[slice]:
@@ -144,7 +165,10 @@ class LengthIndex:
             ConfigError: There are such rows, and the padding does not allow truncation.
         """
         parts: list[Int64] = [np.zeros(0, np.int64)]
-        parts.extend(np.flatnonzero(self._whole[chunk] > longest) + chunk.start for chunk in self.chunks())
+        parts.extend(
+            np.flatnonzero(self._whole[chunk] > longest) + chunk.start
+            for chunk in self.chunks()
+        )
         long_rows = np.concatenate(parts)
         if not len(long_rows):
             return TruncationCount()
@@ -155,7 +179,8 @@ class LengthIndex:
         is_without_loss = np.zeros(len(long_rows), np.bool_)
         for run in answers:
             cut_ids += int(np.maximum(self.run(run, long_rows) - longest, 0).sum())
-            # On the right, the answer is cut first. Nothing of it is left if the prompt fills the batch.
+            # On the right, the answer is cut first. Nothing of it is left if the prompt
+            # fills the batch.
             if self._padding.truncate == "right" and run.prompt is not None:
                 is_without_loss |= self.column(run.prompt, long_rows) >= longest
         return TruncationCount(len(long_rows), cut_ids, int(is_without_loss.sum()))
@@ -168,7 +193,9 @@ class LengthIndex:
             source = int(np.searchsorted(first_rows, row, side="right")) - 1
             row_of_source = row - int(first_rows[source])
             length = int(self._whole[row])
-            examples.append(f"row {row_of_source} of {self._sources[source].name} ({length} ids)")
+            examples.append(
+                f"row {row_of_source} of {self._sources[source].name} ({length} ids)"
+            )
         listed = ", ".join(examples)
         if len(long_rows) > _ROWS_IN_MESSAGE:
             listed += f" and {len(long_rows) - _ROWS_IN_MESSAGE:,} more"
@@ -188,4 +215,6 @@ def _check_same_runs(sources: Sequence[StoredRows]) -> None:
     for rows in sources:
         kind = " for ".join(rows.manifest.preference or (rows.manifest.kind,))
         described.append(f"{rows.name} ({kind})")
-    raise ConfigError(f"a batch has rows of one kind and the same columns; got {', '.join(described)}")
+    raise ConfigError(
+        f"a batch has rows of one kind and the same columns; got {', '.join(described)}"
+    )

@@ -14,7 +14,13 @@ from tokenlake.errors import ConfigError
 from tokenlake.runtime.loader.dataset import Dataset
 from tokenlake.runtime.mixing.caps import Each, SourceCaps, shortened
 from tokenlake.runtime.mixing.lane_count import SourceSize, choose_lanes
-from tokenlake.runtime.mixing.mixture import MIXTURE_ORDER, STOPS, SourceMixture, Stop, check_order
+from tokenlake.runtime.mixing.mixture import (
+    MIXTURE_ORDER,
+    STOPS,
+    SourceMixture,
+    Stop,
+    check_order,
+)
 from tokenlake.runtime.mixing.order import EpochOrder
 from tokenlake.runtime.mixing.random import key_of
 from tokenlake.runtime.mixing.schedule import WeightScheduler, constant
@@ -28,33 +34,43 @@ _MOST_ROWS: Final = 1 << 50
 
 @final
 class Mixture:
-    """Packed datasets of one length and one tokenizer, and the weights by which they are combined.
+    """Packed datasets of one length and one tokenizer, and the weights by which they
+    are combined.
 
-    The order is the one in which the flow ``mix`` writes sequences: with the same seed, batch size, lanes and rows the
-    stream is the same, row by row.
+    The order is the one in which the flow ``mix`` writes sequences: with the same seed,
+    batch size, lanes and rows the stream is the same, row by row.
 
     Args:
         datasets: Name -> dataset. The order inside a source depends on its name.
-        weights: Name -> share of rows (also in percent, or as a ratio of whole numbers such as 30 and 70), or a
-            :class:`tokenlake.WeightScheduler`. A source of weight 0 may be left out. None: only with `epochs`.
-        stop: End of the stream: "restart" (an exhausted source begins its next epoch; the stream has no end, unless
-            `rows` is given), "first_exhausted" or "all_exhausted".
+        weights: Name -> share of rows (also in percent, or as a ratio of whole numbers
+            such as 30 and 70), or a :class:`tokenlake.WeightScheduler`. A source of
+            weight 0 may be left out. None: only with `epochs`.
+        stop: End of the stream: "restart" (an exhausted source begins its next epoch;
+            the stream has no end, unless `rows` is given), "first_exhausted" or
+            "all_exhausted".
         rows: Number of rows after which the stream ends; None: only `stop` decides.
-        block_size: Rows of a lane that are dealt together. The order of sources is shuffled within a batch at most.
+        block_size: Rows of a lane that are dealt together. The order of sources is
+            shuffled within a batch at most.
         step_rows: Rows per step of the schedule; None: the batch size.
-        weights_by: Unit of the weights: "rows", or "tokens" for shares of ids that are not padding.
-        order: Version of the order; 2 resumes runs that earlier releases began or wrote.
-        max_repetitions: Largest number of times that the rows of a source may come, for all sources or name -> number.
-            It is checked here, and the error lists what is missing. Only for a mixture that ends.
-        max_fraction: Largest share of a source that is used. A source is shortened to it, always to the same rows.
-        epochs: Name -> number of times that the rows of a source come. Weights and `rows` follow from it.
-        target_budget: Tokens of the run that an experiment represents. With `experiment_budget`, each source is
-            shortened to their ratio, so that rows are repeated as often as in that run.
+        weights_by: Unit of the weights: "rows", or "tokens" for shares of ids that are
+            not padding.
+        order: Version of the order; 2 resumes runs that earlier releases began or
+            wrote.
+        max_repetitions: Largest number of times that the rows of a source may come, for
+            all sources or name -> number. It is checked here, and the error lists what
+            is missing. Only for a mixture that ends.
+        max_fraction: Largest share of a source that is used. A source is shortened to
+            it, always to the same rows.
+        epochs: Name -> number of times that the rows of a source come. Weights and
+            `rows` follow from it.
+        target_budget: Tokens of the run that an experiment represents. With
+            `experiment_budget`, each source is shortened to their ratio, so that rows
+            are repeated as often as in that run.
         experiment_budget: Tokens of the experiment.
 
     Raises:
-        ConfigError: Names, weights, kinds, lengths or tokenizers do not fit each other; or a source comes more often
-            than it may.
+        ConfigError: Names, weights, kinds, lengths or tokenizers do not fit each other;
+            or a source comes more often than it may.
 
     Example:
         >>> import tokenlake as tl
@@ -84,10 +100,16 @@ class Mixture:
     ) -> None:
         # Check each argument by itself.
         if not isinstance(datasets, Mapping) or not datasets:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise expected("datasets", datasets, "a mapping of name to dataset (tl.open), with at least one")
+            raise expected(
+                "datasets",
+                datasets,
+                "a mapping of name to dataset (tl.open), with at least one",
+            )
         for name, dataset in datasets.items():
             if not isinstance(dataset, Dataset):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise expected(f"datasets: {name!r}", dataset, "a dataset, as tl.open returns it")
+                raise expected(
+                    f"datasets: {name!r}", dataset, "a dataset, as tl.open returns it"
+                )
         require_one_of("stop", stop, STOPS)
         block_size = whole_number("block_size", block_size, 1, _MOST_BLOCK)
         if rows is not None:
@@ -95,9 +117,12 @@ class Mixture:
         if step_rows is not None:
             step_rows = whole_number("step_rows", step_rows, 1, _MOST_ROWS)
         if epochs is not None and not isinstance(epochs, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise expected("epochs", epochs, "a mapping of name to how often its rows come")
+            raise expected(
+                "epochs", epochs, "a mapping of name to how often its rows come"
+            )
 
-        # Shorten the sources. With `epochs`, weights and rows follow from the rows that are left.
+        # Shorten the sources. With `epochs`, weights and rows follow from the rows that
+        # are left.
         self.caps: Final = SourceCaps(
             max_repetitions=max_repetitions,
             max_fraction=max_fraction,
@@ -109,7 +134,14 @@ class Mixture:
         source_rows = {name: len(dataset) for name, dataset in datasets.items()}
         self._kept_rows = self.caps.kept(source_rows)
         if epochs is not None:
-            _check_epochs_alone({"weights": weights, "rows": rows, "stop": stop, "weights_by": weights_by})
+            _check_epochs_alone(
+                {
+                    "weights": weights,
+                    "rows": rows,
+                    "stop": stop,
+                    "weights_by": weights_by,
+                }
+            )
             draws = self.caps.draws(source_rows | self._kept_rows)
             rows = sum(draws.values())
             weights = {name: drawn / max(1, rows) for name, drawn in draws.items()}
@@ -118,7 +150,9 @@ class Mixture:
         scheduler = _scheduler_of(weights, datasets)
         _check_sources(datasets, scheduler)
         if not isinstance(weights_by, str) or weights_by not in _WEIGHTS_BY:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigError(f"weights_by: got {weights_by!r}, must be one of {', '.join(_WEIGHTS_BY)}")
+            raise ConfigError(
+                f"weights_by: got {weights_by!r}, must be one of {', '.join(_WEIGHTS_BY)}"
+            )
         self.datasets = {name: datasets[name] for name in scheduler.names}
         self._is_by_tokens = weights_by == "tokens"
         self.scheduler = self._per_row(scheduler) if self._is_by_tokens else scheduler
@@ -153,7 +187,9 @@ class Mixture:
         return sizes
 
     def lanes(self, batch_size: int) -> int:
-        """Return the default number of lanes of the stream, which is that of the flow ``mix``."""
+        """Return the default number of lanes of the stream, which is that of the
+        flow ``mix``.
+        """
         # The weights at all points of the schedule.
         pieces = self.scheduler.pieces
         points = [piece.first for piece in pieces]
@@ -163,50 +199,66 @@ class Mixture:
         if self.scheduler.changes:
             step_rows = self.step_rows or batch_size
         return choose_lanes(
-            self.sizes, weights, batch_size=batch_size, step_rows=step_rows, rows=self._length
+            self.sizes,
+            weights,
+            batch_size=batch_size,
+            step_rows=step_rows,
+            rows=self._length,
         )
 
-    def stream(self, *, lanes: int, batch_size: int, seed: int, passes: int = 0) -> MixtureStream:
+    def stream(
+        self, *, lanes: int, batch_size: int, seed: int, passes: int = 0
+    ) -> MixtureStream:
         """Return the order of the mixture's rows.
 
         Args:
             lanes: Number of lanes.
             batch_size: Rows of a batch.
             seed: Random seed of the run.
-            passes: Number of passes before. A later pass deals the rows of each source in another order. The order of
-                the sources stays the same, and with it the length of the stream.
+            passes: Number of passes before. A later pass deals the rows of each source
+                in another order. The order of the sources stays the same, and with it
+                the length of the stream.
 
         Raises:
             ConfigError: No such order is possible.
         """
-        # The order itself has no end: the stream ends at a position, whose places in the lanes depend on the batch
-        # sizes. The order with an end is made only for its checks.
+        # The order itself has no end: the stream ends at a position, whose places in
+        # the lanes depend on the batch sizes. The order with an end is made only for
+        # its checks.
         order = self._order(lanes, batch_size, seed, self.rows)
         if self.rows is not None:
             order = self._order(lanes, batch_size, seed, None)
         seed_of_pass = seed if passes == 0 else key_of(seed, passes)
         orders: list[EpochOrder] = []
         for name, dataset in self.datasets.items():
-            group_rows = shortened(name, dataset.rows.group_rows, self._kept_rows.get(name), seed=seed)
-            orders.append(source_order(name, group_rows, lanes=lanes, seed=seed_of_pass))
+            group_rows = shortened(
+                name, dataset.rows.group_rows, self._kept_rows.get(name), seed=seed
+            )
+            orders.append(
+                source_order(name, group_rows, lanes=lanes, seed=seed_of_pass)
+            )
         return MixtureStream(order, orders, rows=self.rows)
 
     def reweighted(self, at: int, weights: Mapping[str, float]) -> Mixture:
         """Return the same mixture with other weights from a step of its schedule on.
 
         Args:
-            at: Step of the schedule, from `step_after` of the stream. The rows before it stay where they are.
+            at: Step of the schedule, from `step_after` of the stream. The rows before
+                it stay where they are.
             weights: Weight of every source, by rows or tokens as in the mixture.
 
         Raises:
-            ConfigError: The weights are not possible, or a source comes more often than it may.
+            ConfigError: The weights are not possible, or a source comes more often than
+                it may.
         """
         if self._is_by_tokens:
             weights = self._row_weights(weights)
         return self._with(self.scheduler.reweighted(at=at, weights=weights))
 
     def replayed(self, schedule: WeightScheduler) -> Mixture:
-        """Return the mixture with the weights of a schedule, if that extends its own; otherwise the mixture itself."""
+        """Return the mixture with the weights of a schedule, if that extends its
+        own; otherwise the mixture itself.
+        """
         added_names = [name for name in self.names if name not in schedule.names]
         if set(schedule.names) <= set(self.names):
             schedule = schedule.with_sources(added_names)
@@ -216,7 +268,9 @@ class Mixture:
         return self if before is None else self._with(schedule)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the arguments that decide the order, JSON-able: all but lanes, batch size, seed and datasets."""
+        """Return the arguments that decide the order, JSON-able: all but lanes,
+        batch size, seed and datasets.
+        """
         arguments: dict[str, Any] = {
             "stop": self.stop,
             "rows": self.rows,
@@ -229,7 +283,9 @@ class Mixture:
         return arguments
 
     def __repr__(self) -> str:
-        sources = ", ".join(f"{name}: {dataset.name}" for name, dataset in self.datasets.items())
+        sources = ", ".join(
+            f"{name}: {dataset.name}" for name, dataset in self.datasets.items()
+        )
         return f"Mixture({one_line(sources)})"
 
     def _repr_html_(self) -> str:
@@ -240,14 +296,23 @@ class Mixture:
             weights = (f"{first[name]:.6g}", f"{last[name]:.6g}")
             rows.append((name, dataset.name, f"{len(dataset):,}", *weights))
         facts = {"stop": self.stop, "rows": self.rows, "order": self.order}
-        return named_facts("Mixture", facts, ("source", "dataset", "rows", "weight", "last weight"), rows)
+        return named_facts(
+            "Mixture",
+            facts,
+            ("source", "dataset", "rows", "weight", "last weight"),
+            rows,
+        )
 
     @cached_property
     def _length(self) -> int | None:
-        """Number of rows of the stream, which hardly depends on the lanes; None: it has no end."""
+        """Number of rows of the stream, which hardly depends on the lanes; None: it
+        has no end.
+        """
         return self._order(1, 1, 0, self.rows).rows
 
-    def _order(self, lanes: int, batch_size: int, seed: int, rows: int | None) -> SourceMixture:
+    def _order(
+        self, lanes: int, batch_size: int, seed: int, rows: int | None
+    ) -> SourceMixture:
         return SourceMixture(
             self._used_rows,
             self.scheduler,
@@ -279,7 +344,10 @@ class Mixture:
     @property
     def _used_rows(self) -> dict[str, int]:
         """Number of rows that are used, of each source."""
-        return {name: self._kept_rows.get(name, len(dataset)) for name, dataset in self.datasets.items()}
+        return {
+            name: self._kept_rows.get(name, len(dataset))
+            for name, dataset in self.datasets.items()
+        }
 
     def _check_repetitions(self) -> None:
         """Raise ConfigError where a source comes more often than it may."""
@@ -303,7 +371,9 @@ class Mixture:
 
     def _row_weights(self, weights: Mapping[str, float]) -> dict[str, float]:
         """Return weights by rows for weights by tokens."""
-        return row_weights(weights, {name: float(mean) for name, mean in self._mean_tokens.items()})
+        return row_weights(
+            weights, {name: float(mean) for name, mean in self._mean_tokens.items()}
+        )
 
     def _per_row(self, scheduler: WeightScheduler) -> WeightScheduler:
         """Return the schedule by rows for a schedule by tokens.
@@ -325,7 +395,9 @@ class Mixture:
 
 
 def _check_epochs_alone(arguments: Mapping[str, Any]) -> None:
-    """Raise ConfigError where other arguments than `epochs` set the weights or the end, too."""
+    """Raise ConfigError where other arguments than `epochs` set the weights or the
+    end, too.
+    """
     defaults = (None, "restart", "rows")
     names = [name for name, value in arguments.items() if value not in defaults]
     if names:
@@ -336,7 +408,8 @@ def _check_epochs_alone(arguments: Mapping[str, Any]) -> None:
 
 
 def _scheduler_of(
-    weights: Mapping[str, float] | WeightScheduler | None, datasets: Mapping[str, Dataset]
+    weights: Mapping[str, float] | WeightScheduler | None,
+    datasets: Mapping[str, Dataset],
 ) -> WeightScheduler:
     """Return the schedule of weights, sources in the order of the datasets.
 
@@ -344,11 +417,17 @@ def _scheduler_of(
         ConfigError: The weights are neither a mapping nor a schedule.
     """
     if weights is None:
-        raise ConfigError("weights: got None; expected name -> share of rows, or epochs of each source")
+        raise ConfigError(
+            "weights: got None; expected name -> share of rows, or epochs of each source"
+        )
     if isinstance(weights, WeightScheduler):
         return weights
     if not isinstance(weights, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise expected("weights", weights, "a mapping of name to share of rows, or a WeightScheduler")
+        raise expected(
+            "weights",
+            weights,
+            "a mapping of name to share of rows, or a WeightScheduler",
+        )
     ordered = {name: weights[name] for name in datasets if name in weights}
     # Keep the weights of unknown names: the check of the sources lists them.
     ordered |= {name: weight for name, weight in weights.items() if name not in ordered}
@@ -356,7 +435,9 @@ def _scheduler_of(
 
 
 def _check_sources(datasets: Mapping[str, Dataset], scheduler: WeightScheduler) -> None:
-    """Raise ConfigError where weights and datasets have different names, or datasets different tokenizers."""
+    """Raise ConfigError where weights and datasets have different names, or datasets
+    different tokenizers.
+    """
     unknown = [name for name in scheduler.names if name not in datasets]
     idle = [name for name in datasets if name not in scheduler.names]
     if unknown or idle:
@@ -370,7 +451,9 @@ def _check_sources(datasets: Mapping[str, Dataset], scheduler: WeightScheduler) 
             source = f"{name} ({description['name']})"
             tokenizers.setdefault(str(description["probe"]), []).append(source)
     if len(tokenizers) > 1:
-        listed = " | ".join(", ".join(dict.fromkeys(sources)) for sources in tokenizers.values())
+        listed = " | ".join(
+            ", ".join(dict.fromkeys(sources)) for sources in tokenizers.values()
+        )
         raise ConfigError(
             f"sources of different tokenizers cannot be mixed: {listed}; expected one tokenizer"
         )

@@ -17,10 +17,14 @@ from tokenlake.runtime.loader.padding import BatchPadding
 from tokenlake.runtime.mixing.order_form import ALL_ROWS, OrderForm
 
 CACHE_BYTES: Final = 512 << 20
-"""Default memory for decoded row groups, the same for every kind of loader: the default order depends on it."""
+"""Default memory for decoded row groups, the same for every kind of loader: the
+default order depends on it.
+"""
 
 WORKER_CACHE_BYTES: Final = 256 << 20
-"""Memory of each process for rows that are taken by their numbers, if there may be several worker processes."""
+"""Memory of each process for rows that are taken by their numbers, if there may be
+several worker processes.
+"""
 
 _MOST: Final = 1 << 31
 _COUNTS: Final[dict[str, tuple[int, int]]] = {
@@ -37,8 +41,12 @@ _COUNTS: Final[dict[str, tuple[int, int]]] = {
 _OPTIONAL_COUNTS: Final = ("workers", "epochs", "lanes", "window", "interleave")
 """Options of these that may be None."""
 
-_OPENED: Final = "data is opened before it is loaded: tl.open(path, split=..., storage_options=...)"
-_HOST: Final = "give host=(index, number of hosts), or sharding where batches are arrays of JAX"
+_OPENED: Final = (
+    "data is opened before it is loaded: tl.open(path, split=..., storage_options=...)"
+)
+_HOST: Final = (
+    "give host=(index, number of hosts), or sharding where batches are arrays of JAX"
+)
 _THREADS: Final = (
     "threads of this process read ahead: workers=THREADS, prefetch=BATCHES. For worker processes use tl.torch_dataset "
     "with the DataLoader of PyTorch, or tl.grain_dataset with mp_prefetch"
@@ -126,7 +134,9 @@ def _host_of(host: Any) -> tuple[int, int]:
     try:
         index, hosts = (whole_number("host", number, 0) for number in host)
     except (TypeError, ValueError, ConfigError):
-        raise ConfigError(f"host: got {host!r}, must be (index, number of hosts)") from None
+        raise ConfigError(
+            f"host: got {host!r}, must be (index, number of hosts)"
+        ) from None
     return index, hosts
 
 
@@ -155,7 +165,8 @@ class LoaderKeywords(TypedDict, total=False):
 @final
 @dataclass(frozen=True, kw_only=True)
 class LoaderOptions:
-    """Options that decide the batches of a run and how they are prepared; :class:`tokenlake.DataLoader` explains each.
+    """Options that decide the batches of a run and how they are prepared;
+    :class:`tokenlake.DataLoader` explains each.
 
     Raises:
         ConfigError: An option is not allowed.
@@ -214,7 +225,12 @@ class LoaderOptions:
             BatchBalance.of(self.balance)
 
     @classmethod
-    def of(cls, caller: str, batch_size: int | Mapping[int, int], options: Mapping[str, Any]) -> Self:
+    def of(
+        cls,
+        caller: str,
+        batch_size: int | Mapping[int, int],
+        options: Mapping[str, Any],
+    ) -> Self:
         """Return the options that were given as keyword arguments.
 
         Args:
@@ -223,7 +239,8 @@ class LoaderOptions:
             options: All other options.
 
         Raises:
-            ConfigError: An option does not exist, with a hint how to do the same; or an option is not allowed.
+            ConfigError: An option does not exist, with a hint how to do the same; or an
+                option is not allowed.
         """
         names = [field.name for field in fields(cls)]
         for name in options:
@@ -233,7 +250,9 @@ class LoaderOptions:
             if hint is None:
                 near = did_you_mean(name, names)
                 hint = near.removeprefix("; ") or f"it takes {', '.join(names)}"
-            raise ConfigError(f"{caller} has no option {name!r}: {hint}", field_path=name)
+            raise ConfigError(
+                f"{caller} has no option {name!r}: {hint}", field_path=name
+            )
         return cls(batch_size=batch_size, **options)
 
     @property
@@ -247,10 +266,12 @@ class LoaderOptions:
 
     @cached_property
     def ranks(self) -> int | None:
-        """Number of parts of about equal cost into which the rows of a batch are dealt; None: no balance.
+        """Number of parts of about equal cost into which the rows of a batch are dealt;
+        None: no balance.
 
         Raises:
-            ConfigError: The number is not given, or is not a multiple of the number of hosts.
+            ConfigError: The number is not given, or is not a multiple of the number of
+                hosts.
         """
         if self.balance is None:
             return None
@@ -279,7 +300,9 @@ class LoaderOptions:
 
     @cached_property
     def curriculum(self) -> LengthCurriculum | None:
-        """Length of the ids that attend to each other at each step; None: rows stay whole."""
+        """Length of the ids that attend to each other at each step; None: rows stay
+        whole.
+        """
         if self.lengths is None:
             return None
         return LengthCurriculum.of(self.lengths)

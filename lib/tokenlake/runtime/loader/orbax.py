@@ -10,11 +10,12 @@
         step, args=ocp.args.Composite(model=ocp.args.StandardRestore(params), data=tl.LoaderRestore(loader))
     )
 
-The state is taken when :class:`LoaderSave` is created, however long the checkpoint takes to be written. All processes
-must have the same state, which is checked; one of them writes it, as JSON.
+The state is taken when :class:`LoaderSave` is created, however long the checkpoint
+takes to be written. All processes must have the same state, which is checked; one of
+them writes it, as JSON.
 
-``ocp.args.JsonSave(loader.get_state())`` writes the same file without this check, and ``ocp.args.JsonRestore()`` reads
-it.
+``ocp.args.JsonSave(loader.get_state())`` writes the same file without this check, and
+``ocp.args.JsonRestore()`` reads it.
 """
 
 from __future__ import annotations
@@ -34,20 +35,28 @@ try:
     import jax
     import orbax.checkpoint as ocp
 except ImportError as error:
-    raise MissingExtraError("checkpoints need orbax-checkpoint: pip install 'tokenlake[orbax]'") from error
+    raise MissingExtraError(
+        "checkpoints need orbax-checkpoint: pip install 'tokenlake[orbax]'"
+    ) from error
 
 State: TypeAlias = dict[str, Any]
 
 
 @final
 class LoaderHandler(ocp.AsyncCheckpointHandler):
-    """Writes and reads the state of a loader; Orbax finds it by :class:`LoaderSave` and :class:`LoaderRestore`.
+    """Writes and reads the state of a loader; Orbax finds it by :class:`LoaderSave` and
+    :class:`LoaderRestore`.
 
     Args:
-        multiprocessing_options: Processes that take part, and the one that writes; None: all, and the first.
+        multiprocessing_options: Processes that take part, and the one that writes;
+            None: all, and the first.
     """
 
-    def __init__(self, *, multiprocessing_options: ocp.options.MultiprocessingOptions | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        multiprocessing_options: ocp.options.MultiprocessingOptions | None = None,
+    ) -> None:
         options = multiprocessing_options or ocp.options.MultiprocessingOptions()
         self._processes = sorted(options.active_processes or range(jax.process_count()))
         self._json = ocp.JsonCheckpointHandler(multiprocessing_options=options)
@@ -59,7 +68,9 @@ class LoaderHandler(ocp.AsyncCheckpointHandler):
             ConfigError: The processes have different states.
         """
         _check_same_state(args.state, self._processes)
-        return await self._json.async_save(directory, args=ocp.args.JsonSave(args.state))
+        return await self._json.async_save(
+            directory, args=ocp.args.JsonSave(args.state)
+        )
 
     def save(self, directory: Any, *, args: LoaderSave) -> None:
         """Write the state of the arguments.
@@ -70,12 +81,16 @@ class LoaderHandler(ocp.AsyncCheckpointHandler):
         _check_same_state(args.state, self._processes)
         self._json.save(directory, args=ocp.args.JsonSave(args.state))
 
-    def restore(self, directory: Any, *, args: LoaderRestore | None = None) -> BatchLoader | State:
-        """Return the loader of the arguments, set to the saved state; without a loader, the state.
+    def restore(
+        self, directory: Any, *, args: LoaderRestore | None = None
+    ) -> BatchLoader | State:
+        """Return the loader of the arguments, set to the saved state; without a loader,
+        the state.
 
         Raises:
             NotFoundError: The folder holds no state.
-            ConfigError: The state is of other data or of another order, with a list of the differences.
+            ConfigError: The state is of other data or of another order, with a list of
+                the differences.
         """
         try:
             state = dict(self._json.restore(directory))
@@ -126,10 +141,12 @@ class LoaderSave(ocp.args.CheckpointArgs):
 @ocp.args.register_with_handler(LoaderHandler, for_restore=True)
 @dataclass
 class LoaderRestore(ocp.args.CheckpointArgs):
-    """Argument that restores a loader of the same data and order, on any number of hosts.
+    """Argument that restores a loader of the same data and order, on any number of
+    hosts.
 
     Attributes:
-        loader: Loader that is set to the saved state; None: the state is returned, and nothing else happens.
+        loader: Loader that is set to the saved state; None: the state is returned, and
+            nothing else happens.
 
     Example:
         >>> from pathlib import Path
@@ -151,7 +168,8 @@ class LoaderRestore(ocp.args.CheckpointArgs):
 def _check_same_state(state: State, processes: Sequence[int]) -> None:
     """Raise ConfigError unless all processes have the same state.
 
-    Each process contributes the hash of its state, and its step for the message. JAX gathers the bytes of all.
+    Each process contributes the hash of its state, and its step for the message. JAX
+    gathers the bytes of all.
     """
     if len(processes) == 1:
         return
@@ -169,10 +187,14 @@ def _check_same_state(state: State, processes: Sequence[int]) -> None:
     array = jax.make_array_from_callback(shape, by_process, lambda _: own_row)
     gathered: Any = jax.jit(lambda rows: rows, out_shardings=everywhere)(array)
     bytes_of_process = {
-        process: row.tobytes() for process, row in zip(processes, np.asarray(gathered), strict=True)
+        process: row.tobytes()
+        for process, row in zip(processes, np.asarray(gathered), strict=True)
     }
     if len(set(bytes_of_process.values())) > 1:
-        steps = {process: int.from_bytes(row[-8:], "big") for process, row in bytes_of_process.items()}
+        steps = {
+            process: int.from_bytes(row[-8:], "big")
+            for process, row in bytes_of_process.items()
+        }
         raise ConfigError(
             f"the processes have different states of the loader, at these steps: {steps}; expected the same one: "
             "make loaders with the same arguments, and save after the same batch"

@@ -1,4 +1,5 @@
-"""Padding of rows of many lengths: the length of each batch, the end that is padded, and the end that is cut.
+"""Padding of rows of many lengths: the length of each batch, the end that is padded,
+and the end that is cut.
 
 ::
 
@@ -8,12 +9,14 @@
     BatchPadding(buckets=(256, 512, 1024))    rows of similar length together, each batch to its bucket's length
     BatchPadding(buckets=8, multiple=64)      the eight lengths with the least padding
 
-All batches of buckets have about the same number of ids: with ``batch_size=64`` and a longest bucket of 1,024, batches
-of bucket 256 have 256 rows. Each bucket has one shape, so that a compiler of fixed shapes compiles once for each.
+All batches of buckets have about the same number of ids: with ``batch_size=64`` and a
+longest bucket of 1,024, batches of bucket 256 have 256 rows. Each bucket has one shape,
+so that a compiler of fixed shapes compiles once for each.
 
-**The lengths of all rows** are read at the start of a run. They determine padding and buckets, and rows that are too
-long are found before the first step. They take two bytes for each row and column if no row has more than 65,535 ids,
-else four: 0.2 GB for 10^8 documents, 0.8 GB for as many DPO pairs.
+**The lengths of all rows** are read at the start of a run. They determine padding and
+buckets, and rows that are too long are found before the first step. They take two bytes
+for each row and column if no row has more than 65,535 ids, else four: 0.2 GB for 10^8
+documents, 0.8 GB for as many DPO pairs.
 
 **Choice of bucket lengths** (:func:`least_padding`), by dynamic programming. Let ``cost(k, j)`` be the least number of
 ids, padding included, of the rows up to length j in at most k buckets, of which the longest has length j::
@@ -21,7 +24,8 @@ ids, padding included, of the rows up to length j in at most k buckets, of which
     cost(1, j)  =  j * rows(0, j)                                      rows(i, j): rows longer than i, up to j
     cost(k, j)  =  min over i < j of  cost(k - 1, i) + j * rows(i, j)      or cost(k - 1, j), if that is no greater
 
-With rows of 1, 1 and 4 ids, one bucket of 4 costs 12 ids. Two buckets of 1 and 4 cost ``cost(1, 1) + 4 * 1 = 6``.
+With rows of 1, 1 and 4 ids, one bucket of 4 costs 12 ids. Two buckets of 1 and 4 cost
+``cost(1, 1) + 4 * 1 = 6``.
 """
 
 from __future__ import annotations
@@ -49,20 +53,25 @@ _LONGEST: Final = 1 << 31
 @final
 @dataclass(frozen=True, kw_only=True)
 class BatchPadding:
-    """Padding of batches of documents or preferences, for :class:`tokenlake.DataLoader`.
+    """Padding of batches of documents or preferences, for
+    :class:`tokenlake.DataLoader`.
 
     Args:
         length: Length of every batch; None: that of the longest row of the batch.
-        buckets: Lengths of buckets, ascending, or their number, for which the lengths with the least padding in an
-            epoch are chosen. Batches of the longest bucket have `batch_size` rows, batches of the others have
-            proportionally more, rounded down to a multiple of the loader's `lanes`.
-        equal_rows: True for `batch_size` rows in batches of all buckets, for frameworks that take single rows and make
-            batches of one size (``tl.hf_dataset``).
+        buckets: Lengths of buckets, ascending, or their number, for which the lengths
+            with the least padding in an epoch are chosen. Batches of the longest bucket
+            have `batch_size` rows, batches of the others have proportionally more,
+            rounded down to a multiple of the loader's `lanes`.
+        equal_rows: True for `batch_size` rows in batches of all buckets, for frameworks
+            that take single rows and make batches of one size (``tl.hf_dataset``).
         multiple: Number that divides the lengths of batches.
-        max_length: Length of the longest batch, as `length` and the last of given `buckets` also are; None: no limit.
-        side: End of a row at which padding is added; "left" is for generation from prompts.
-        truncate: End of a row that is cut if it is longer than a batch can be, "left" or "right"; None: such rows are
-            an error. ``DataLoader.truncated`` counts the ids that are cut.
+        max_length: Length of the longest batch, as `length` and the last of given
+            `buckets` also are; None: no limit.
+        side: End of a row at which padding is added; "left" is for generation from
+            prompts.
+        truncate: End of a row that is cut if it is longer than a batch can be, "left"
+            or "right"; None: such rows are an error. ``DataLoader.truncated`` counts
+            the ids that are cut.
 
     Raises:
         ConfigError: An argument is not allowed, or two contradict each other.
@@ -92,7 +101,8 @@ class BatchPadding:
         is_side = isinstance(self.truncate, str) and self.truncate in _SIDES
         if self.truncate is not None and not is_side:
             raise expected("padding.truncate", self.truncate, "left, right or None")
-        if not isinstance(self.equal_rows, bool) or (self.equal_rows and self.buckets is None):  # pyright: ignore[reportUnnecessaryIsInstance]
+        is_flag = isinstance(self.equal_rows, bool)  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not is_flag or (self.equal_rows and self.buckets is None):
             raise ConfigError(
                 f"padding.equal_rows: got {self.equal_rows!r}, must be True or False, and needs buckets; give both"
             )
@@ -102,7 +112,11 @@ class BatchPadding:
 
     def _check_together(self) -> None:
         """Raise ConfigError where arguments contradict each other."""
-        lengths = {"length": self.length, "buckets": self.buckets, "max_length": self.max_length}
+        lengths = {
+            "length": self.length,
+            "buckets": self.buckets,
+            "max_length": self.max_length,
+        }
         names = [name for name, value in lengths.items() if value is not None]
         # A number of buckets goes together with a max_length.
         is_fixed = self.length is not None or self.bounds is not None
@@ -112,7 +126,9 @@ class BatchPadding:
             )
         for name, value in (("length", self.length), ("max_length", self.max_length)):
             if value is not None and value % self.multiple:
-                raise expected(f"padding.{name}", value, f"a multiple of {self.multiple}")
+                raise expected(
+                    f"padding.{name}", value, f"a multiple of {self.multiple}"
+                )
         if self.truncate is not None and self.longest is None:
             raise ConfigError(
                 f"padding.truncate: got {self.truncate!r}, but batches are as long as their longest row, so nothing "
@@ -121,7 +137,9 @@ class BatchPadding:
 
     @property
     def bounds(self) -> tuple[int, ...] | None:
-        """Lengths of the buckets if they are given; None: no buckets, or only their number."""
+        """Lengths of the buckets if they are given; None: no buckets, or only their
+        number.
+        """
         if self.buckets is None or isinstance(self.buckets, int):
             return None
         return tuple(self.buckets)
@@ -138,7 +156,11 @@ class BatchPadding:
     def to_json(self) -> dict[str, Any]:
         """Return the arguments that differ from their defaults, JSON-able."""
         defaults = type(self)()
-        arguments = {name: value for name, value in asdict(self).items() if value != getattr(defaults, name)}
+        arguments = {
+            name: value
+            for name, value in asdict(self).items()
+            if value != getattr(defaults, name)
+        }
         if self.bounds is not None:
             arguments["buckets"] = list(self.bounds)
         return arguments
@@ -153,7 +175,9 @@ class BatchPadding:
         return arguments_of(cls, "padding", value, {})
 
     def rounded(self, length: int) -> int:
-        """Return the length of a batch whose longest row has `length` ids; at least 1."""
+        """Return the length of a batch whose longest row has `length` ids; at least
+        1.
+        """
         if self.length is not None:
             return self.length
         rounded = -(-max(length, 1) // self.multiple) * self.multiple
@@ -165,7 +189,8 @@ class BatchPadding:
         """Return the lengths of the buckets, ascending.
 
         Args:
-            lengths: Number of rows of each length, after truncation, int64[longest + 1].
+            lengths: Number of rows of each length, after truncation, int64[longest +
+                1].
         """
         if self.bounds is not None:
             return self.bounds
@@ -173,7 +198,9 @@ class BatchPadding:
         return least_padding(lengths, self.buckets, self.multiple, self.max_length)
 
     def _check_buckets(self, buckets: int | Sequence[int]) -> None:
-        """Raise ConfigError where buckets are neither a number nor ascending lengths."""
+        """Raise ConfigError where buckets are neither a number nor ascending
+        lengths.
+        """
         if isinstance(buckets, int) and not isinstance(buckets, bool):
             whole_number("padding.buckets", buckets, 1)
             return
@@ -192,31 +219,42 @@ class BatchPadding:
             )
 
 
-def least_padding(rows: Int64, number: int, multiple: int, most: int | None = None) -> tuple[int, ...]:
-    """Return the lengths of buckets with the least padding, ascending; see the top of this module.
+def least_padding(
+    rows: Int64, number: int, multiple: int, most: int | None = None
+) -> tuple[int, ...]:
+    """Return the lengths of buckets with the least padding, ascending; see the top of
+    this module.
 
     Args:
         rows: Number of rows of each length, int64[longest + 1].
         number: Number of buckets, at most.
-        multiple: Number that divides each length. If there are more than 2,048 multiples of it, coarser ones are
-            compared.
+        multiple: Number that divides each length. If there are more than 2,048
+            multiples of it, coarser ones are compared.
         most: Longest length allowed, at least that of the longest row; None: no limit.
     """
-    # 1. Lengths to choose from, and the number of rows up to each of them, or none of them.
+    # 1. Lengths to choose from, and the number of rows up to each of them, or none of
+    #    them.
     step = multiple * -(-len(rows) // (multiple * _MOST_CANDIDATES))
     count = -(-max(len(rows) - 1, 1) // step)
     candidates = np.minimum(np.arange(1, count + 1) * step, most or len(rows) * step)
     rows_below = np.concatenate([[0], np.cumsum(rows)])  # rows shorter than each length
-    rows_up_to = rows_below[np.minimum(np.concatenate([[0], candidates]) + 1, len(rows))]
+    rows_up_to = rows_below[
+        np.minimum(np.concatenate([[0], candidates]) + 1, len(rows))
+    ]
     rows_up_to[0] = 0
 
-    # 2. The least cost for one bucket, two, ..., and the length that precedes the longest one; -1: no bucket is added.
-    # Padding is the cost minus the ids of the rows, which are the same for all choices.
+    # 2. The least cost for one bucket, two, ..., and the length that precedes the
+    #    longest one; -1: no bucket is added. Padding is the cost minus the ids of the
+    #    rows, which are the same for all choices.
     cost = rows_up_to[1:] * candidates
     predecessors: list[Int64] = []
     for _ in range(min(number, count) - 1):
-        # Cost where candidates[j] is the longest length and candidates[i] the one before it, int64[i, j].
-        costs = cost[:, None] + (rows_up_to[None, 1:] - rows_up_to[1:, None]) * candidates[None, :]
+        # Cost where candidates[j] is the longest length and candidates[i] the one
+        # before it, int64[i, j].
+        costs = (
+            cost[:, None]
+            + (rows_up_to[None, 1:] - rows_up_to[1:, None]) * candidates[None, :]
+        )
         costs[np.tril_indices(count)] = np.iinfo(np.int64).max  # only i < j
         best = np.argmin(costs, axis=0)
         best_cost = costs[best, np.arange(count)]

@@ -1,15 +1,20 @@
-"""Batches of a pass, as a function of the position. With buckets, every batch is of one of them.
+"""Batches of a pass, as a function of the position. With buckets, every batch is of one
+of them.
 
-1. A pass is divided into *stretches* of steps with the same batch sizes (:class:`BucketStretch`).
-2. At the start of a stretch, the rows that each bucket still has make a number of batches of its size. These batches
-   are dealt like the rows of a mixture: spread evenly over the stretch, and shuffled 16 at a time.
-3. The n-th batch of a bucket in a stretch has the rows ``before + n * size`` to ``before + (n + 1) * size - 1`` of the
-   bucket's stream, where ``before`` is the number of rows of the bucket before the stretch.
+1. A pass is divided into *stretches* of steps with the same batch sizes
+   (:class:`BucketStretch`).
+2. At the start of a stretch, the rows that each bucket still has make a number of
+   batches of its size. These batches are dealt like the rows of a mixture: spread
+   evenly over the stretch, and shuffled 16 at a time.
+3. The n-th batch of a bucket in a stretch has the rows ``before + n * size`` to
+   ``before + (n + 1) * size - 1`` of the bucket's stream, where ``before`` is the
+   number of rows of the bucket before the stretch.
 
 Without buckets all rows are one bucket, whose batches come one after the other.
 
-Example: 40 rows of up to 8 ids in batches of 8, and 12 rows of up to 16 ids in batches of 4. The stretch has 5 and 3
-batches, dealt for example as 0 1 0 0 1 0 1 0. Step 4 is the second batch of bucket 1: rows 4 to 7 of its stream.
+Example: 40 rows of up to 8 ids in batches of 8, and 12 rows of up to 16 ids in batches
+of 4. The stretch has 5 and 3 batches, dealt for example as 0 1 0 0 1 0 1 0. Step 4 is
+the second batch of bucket 1: rows 4 to 7 of its stream.
 """
 
 from __future__ import annotations
@@ -47,7 +52,8 @@ class BucketStretch:
         first: First step.
         sizes: Rows of a full batch of each bucket.
         rows_before: Rows of each bucket that the pass delivers before the stretch.
-        rows_left: Rows of each bucket that are left where the stretch begins; None: the pass never ends.
+        rows_left: Rows of each bucket that are left where the stretch begins; None: the
+            pass never ends.
         batches: Number of batches that these make; None: the pass never ends.
         seed: Random seed of the order of the batches.
         buckets: All buckets.
@@ -63,20 +69,26 @@ class BucketStretch:
 
     @property
     def end(self) -> int | None:
-        """Step after the last batch, if the sizes did not change before; None: the pass never ends."""
+        """Step after the last batch, if the sizes did not change before; None: the
+        pass never ends.
+        """
         if self.batches is None:
             return None
         return self.first + sum(self.batches)
 
     @cached_property
     def deal(self) -> SourceMixture:
-        """Order of the buckets' batches: a mixture whose sources are the buckets, and whose rows are batches.
+        """Order of the buckets' batches: a mixture whose sources are the buckets, and
+        whose rows are batches.
 
-        The weight of a bucket is its number of batches, so that these are spread evenly over the stretch.
+        The weight of a bucket is its number of batches, so that these are spread evenly
+        over the stretch.
         """
         batches: dict[str, int | None] = {}
         shares: dict[str, float] = {}
-        for number, (bucket, size) in enumerate(zip(self.buckets, self.sizes, strict=True)):
+        for number, (bucket, size) in enumerate(
+            zip(self.buckets, self.sizes, strict=True)
+        ):
             name = str(bucket.length)
             if self.batches is None:
                 batches[name] = None
@@ -95,7 +107,9 @@ class BucketStretch:
         )
 
     def delivered(self, step: int) -> tuple[int, ...]:
-        """Return the rows of each bucket that the pass delivers before a step of the stretch, or before its end."""
+        """Return the rows of each bucket that the pass delivers before a step of the
+        stretch, or before its end.
+        """
         if step == self.first:  # a stretch without batches has no deal
             return self.rows_before
         batches_dealt = [step - self.first]
@@ -105,7 +119,8 @@ class BucketStretch:
         for bucket, size in enumerate(self.sizes):
             rows = batches_dealt[bucket] * size
             if self.rows_left is not None:
-                rows = min(rows, self.rows_left[bucket])  # the last batch may not be full
+                # The last batch may not be full.
+                rows = min(rows, self.rows_left[bucket])
             delivered.append(self.rows_before[bucket] + rows)
         return tuple(delivered)
 
@@ -113,7 +128,8 @@ class BucketStretch:
     def block(self) -> Callable[[int], Draws]:
         """Function of the number of a block of the deal that returns its batches.
 
-        The source of a batch is its bucket, and its index the number among the bucket's batches of the stretch.
+        The source of a batch is its bucket, and its index the number among the bucket's
+        batches of the stretch.
         """
 
         @lru_cache(8)
@@ -129,13 +145,17 @@ class BucketStretch:
 
 @final
 class PassSteps:
-    """Batches of each pass. Without buckets, all rows are one bucket, in the order of their stream.
+    """Batches of each pass. Without buckets, all rows are one bucket, in the order of
+    their stream.
 
     Args:
-        stored: Rows of the buckets in each row group; None: there is one bucket, of all rows.
+        stored: Rows of the buckets in each row group; None: there is one bucket, of all
+            rows.
         buckets: Buckets, with their batch sizes at step 0.
-        changes: Points (first step, rows of a batch of each bucket), ascending from step 0.
-        first_groups: Number of the first row group of each dataset, and of all row groups, int64[datasets + 1].
+        changes: Points (first step, rows of a batch of each bucket), ascending from
+            step 0.
+        first_groups: Number of the first row group of each dataset, and of all row
+            groups, int64[datasets + 1].
         seed: Random seed of the order of the batches.
         drop_last: Whether the last batch of each bucket is left out if it is not full.
 
@@ -163,7 +183,9 @@ class PassSteps:
         self._first_groups = first_groups
         self._seed = seed
         self._drop_last = drop_last
-        self._streams = lru_cache(2)(lambda passes: [bucket.stream(passes) for bucket in self.buckets])
+        self._streams = lru_cache(2)(
+            lambda passes: [bucket.stream(passes) for bucket in self.buckets]
+        )
         # Rows of each bucket in a pass; None: it never ends.
         lengths = [stream.length for stream in self._streams(0)]
         self._totals: tuple[int, ...] | None = None
@@ -176,7 +198,8 @@ class PassSteps:
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
         """Shapes (rows, length) of full batches, each once."""
-        shapes: dict[tuple[int, int], None] = {}  # in the order in which they first occur
+        # In the order in which they first occur.
+        shapes: dict[tuple[int, int], None] = {}
         for _, sizes in self._changes:
             for size, bucket in zip(sizes, self.buckets, strict=True):
                 shapes[size, bucket.length] = None
@@ -205,7 +228,10 @@ class PassSteps:
             block, place = divmod(position.step - stretch.first, BATCHES_TOGETHER)
             batches = stretch.block(block)
             bucket = int(batches.source[place])
-            start = stretch.rows_before[bucket] + int(batches.index[place]) * stretch.sizes[bucket]
+            start = (
+                stretch.rows_before[bucket]
+                + int(batches.index[place]) * stretch.sizes[bucket]
+            )
             bucket_rows = None if self._totals is None else self._totals[bucket]
         # 2. Its rows: fewer than a full batch only at the end of the bucket.
         change = bisect_right(self._changes, position.step, key=itemgetter(0)) - 1
@@ -213,30 +239,50 @@ class PassSteps:
         rows = size if bucket_rows is None else min(size, bucket_rows - start)
         if rows <= 0 or (rows < size and self._drop_last):
             return None
-        return BatchStep(position.step, position.passes, start, size, rows, bucket, position.rows + rows)
+        return BatchStep(
+            position.step,
+            position.passes,
+            start,
+            size,
+            rows,
+            bucket,
+            position.rows + rows,
+        )
 
     def batches(self, first: int) -> int | None:
-        """Return the number of batches of the pass that begins at step `first`; None: it never ends."""
-        return self._count(walk(self._count, self._changes[-1][0], step=first)[1], first)
+        """Return the number of batches of the pass that begins at step `first`;
+        None: it never ends.
+        """
+        return self._count(
+            walk(self._count, self._changes[-1][0], step=first)[1], first
+        )
 
     def position(self, step: int) -> Position:
-        """Return the position before a step; the end of a pass is the beginning of the next."""
+        """Return the position before a step; the end of a pass is the beginning of
+        the next.
+        """
         passes = walk(self._count, self._changes[-1][0], step=step)[1]
         return Position(step, passes, sum(self._stretch(passes, step).delivered(step)))
 
     def end(self, passes: int) -> Position:
-        """Return the position at the end of a pass that ends, before the next one begins."""
+        """Return the position at the end of a pass that ends, before the next one
+        begins.
+        """
         last = self._stretches(passes, self.begin(passes))[-1]
         step = last.first if last.end is None else last.end
         return Position(step, passes, sum(last.delivered(step)))
 
-    def rows_of(self, passes: int, wanted: RowsOfBatch, *, pad_last: bool) -> int | None:
-        """Return the number of rows of a pass that a host has; None: the pass never ends.
+    def rows_of(
+        self, passes: int, wanted: RowsOfBatch, *, pad_last: bool
+    ) -> int | None:
+        """Return the number of rows of a pass that a host has; None: the pass never
+        ends.
 
         Args:
             passes: Number of the pass.
             wanted: Function that returns the host's rows of a batch.
-            pad_last: Whether the last batch of each bucket is filled with rows of padding, which are counted.
+            pad_last: Whether the last batch of each bucket is filled with rows of
+                padding, which are counted.
         """
         if self._totals is None:
             return None
@@ -246,22 +292,32 @@ class PassSteps:
         delivered.append(stretches[-1].delivered(stretches[-1].end or 0))
         total = 0
         for stretch, ends in zip(stretches, delivered, strict=True):
-            for size, begin, end in zip(stretch.sizes, stretch.rows_before, ends, strict=True):
+            for size, begin, end in zip(
+                stretch.sizes, stretch.rows_before, ends, strict=True
+            ):
                 full_batches, rest = divmod(end - begin, size)
                 total += full_batches * len(wanted(size))
                 if rest:
-                    total += int(np.searchsorted(wanted(size), size if pad_last else rest))
+                    total += int(
+                        np.searchsorted(wanted(size), size if pad_last else rest)
+                    )
         return total
 
-    def locate(self, steps: Sequence[BatchStep], rows: Sequence[Int64]) -> list[StreamRows]:
-        """Return the places at which rows of batches are stored; the inverse of :meth:`places`.
+    def locate(
+        self, steps: Sequence[BatchStep], rows: Sequence[Int64]
+    ) -> list[StreamRows]:
+        """Return the places at which rows of batches are stored; the inverse of
+        :meth:`places`.
 
         Args:
             steps: Batches of one pass.
             rows: Rows to locate of each of them, ascending, int64[m] each.
         """
-        located: list[StreamRows] = [StreamRows(*np.empty((4, 0), np.int64))] * len(steps)
-        # Locate all batches of a bucket in one call, which costs little more than for one batch.
+        located: list[StreamRows] = [StreamRows(*np.empty((4, 0), np.int64))] * len(
+            steps
+        )
+        # Locate all batches of a bucket in one call, which costs little more than for
+        # one batch.
         batches_of_bucket: dict[int, list[int]] = {}
         for number, step in enumerate(steps):
             batches_of_bucket.setdefault(step.bucket, []).append(number)
@@ -271,12 +327,17 @@ class PassSteps:
             size = np.array([steps[number].size for number in numbers], np.int64)
             row_in_batch = np.concatenate([rows[number] for number in numbers])
             stream = self._streams(steps[0].passes)[bucket]
-            stored = stream.at(np.repeat(start, counts), np.repeat(size, counts), row_in_batch)
-            # The stream numbers sources and rows within the bucket. Convert them to datasets and stored rows.
+            stored = stream.at(
+                np.repeat(start, counts), np.repeat(size, counts), row_in_batch
+            )
+            # The stream numbers sources and rows within the bucket. Convert them to
+            # datasets and stored rows.
             dataset = self.buckets[bucket].sources[stored.source]
             row = stored.row
             if self._stored is not None:
-                row = self._stored.rows(bucket, self._first_groups[dataset] + stored.group, row)
+                row = self._stored.rows(
+                    bucket, self._first_groups[dataset] + stored.group, row
+                )
             stored = stored._replace(source=dataset, row=row)
             ends = offsets_of(counts).tolist()
             for number, first, last in zip(numbers, ends[:-1], ends[1:], strict=True):
@@ -299,12 +360,15 @@ class PassSteps:
         if not len(stream_sources) or end < stretch.first:
             return range(0)
         last = end if stretch.end is None else min(end, stretch.end)
-        return self._streams(passes)[bucket].epochs(int(stream_sources[0]), stretch.delivered(last)[bucket])
+        return self._streams(passes)[bucket].epochs(
+            int(stream_sources[0]), stretch.delivered(last)[bucket]
+        )
 
     def places(
         self, passes: int, source: int, epoch: int, group: Int64, row: Int64
     ) -> list[tuple[BatchStep, int] | None]:
-        """Return (batch, row of the batch) at which each stored row comes in an epoch of its dataset.
+        """Return (batch, row of the batch) at which each stored row comes in an epoch
+        of its dataset.
 
         The inverse of :meth:`locate`. None: the row does not come in this pass.
 
@@ -321,25 +385,32 @@ class PassSteps:
             stream_sources = np.flatnonzero(self.buckets[bucket].sources == source)
             if not len(stream_sources):
                 continue
-            # 1. The lane and the place in the lane of each row. Rows that never come have place -1.
+            # 1. The lane and the place in the lane of each row. Rows that never come
+            #    have place -1.
             stream = self._streams(passes)[bucket]
             index = np.flatnonzero(buckets == bucket)
-            lane, place = stream.place_of(int(stream_sources[0]), epoch, group[index], row_in_bucket[index])
+            lane, place = stream.place_of(
+                int(stream_sources[0]), epoch, group[index], row_in_bucket[index]
+            )
             comes = place >= 0
             index = index[comes]
             lane = lane[comes]
             place = place[comes]
-            # 2. The batch of each. A batch has the same places of all lanes, so that the position of any lane will do.
+            # 2. The batch of each. A batch has the same places of all lanes, so that
+            #    the position of any lane will do.
             batches: list[BatchStep | None] = []
             start = np.zeros(len(index), np.int64)
             size = np.full(len(index), stream.layout.lanes, np.int64)
-            for number, position in enumerate(stream.layout.beside(lane, place).tolist()):
+            for number, position in enumerate(
+                stream.layout.beside(lane, place).tolist()
+            ):
                 batch = self._of_row(passes, bucket, position)
                 batches.append(batch)
                 if batch is not None:
                     start[number] = batch.start
                     size[number] = batch.size
-            # 3. The row in the batch. Rows after the end of a mixture, and in a last batch that is dropped, never come.
+            # 3. The row in the batch. Rows after the end of a mixture, and in a last
+            #    batch that is dropped, never come.
             row_in_batch = stream.layout.row_in(start, size, lane, place).tolist()
             for number, batch in enumerate(batches):
                 if batch is not None and row_in_batch[number] < batch.rows:
@@ -347,14 +418,18 @@ class PassSteps:
         return places
 
     def _numbered(self, source: int, group: Int64, row: Int64) -> tuple[Int64, Int64]:
-        """Return the bucket of each row of a dataset, and its number in the bucket and row group, int64[n] each."""
+        """Return the bucket of each row of a dataset, and its number in the bucket
+        and row group, int64[n] each.
+        """
         if self._stored is None:
             return np.zeros_like(group), row
         first_group = int(self._first_groups[source])
         buckets = np.empty_like(group)
         numbers = np.empty_like(row)
         for index in range(len(group)):
-            bucket, number = self._stored.bucket_of(first_group + int(group[index]), int(row[index]))
+            bucket, number = self._stored.bucket_of(
+                first_group + int(group[index]), int(row[index])
+            )
             buckets[index] = bucket
             numbers[index] = number
         return buckets, numbers
@@ -367,9 +442,14 @@ class PassSteps:
             bucket: Index of the bucket.
             row: Position of the row in the bucket's stream.
         """
-        # 1. The last stretch that begins before the row, and the number of the bucket's batch in it.
+        # 1. The last stretch that begins before the row, and the number of the bucket's
+        #    batch in it.
         stretches = self._stretches(passes, self.begin(passes))
-        stretch = next(stretch for stretch in reversed(stretches) if stretch.rows_before[bucket] <= row)
+        stretch = next(
+            stretch
+            for stretch in reversed(stretches)
+            if stretch.rows_before[bucket] <= row
+        )
         batch = (row - stretch.rows_before[bucket]) // stretch.sizes[bucket]
         if stretch.batches is not None and batch >= stretch.batches[bucket]:
             return None
@@ -383,7 +463,9 @@ class PassSteps:
         return self.next(Position(step, passes, sum(stretch.delivered(step))))
 
     def _stretch(self, passes: int, step: int) -> BucketStretch:
-        """Return the stretch of a pass that contains a step; for later steps, the last one."""
+        """Return the stretch of a pass that contains a step; for later steps, the
+        last one.
+        """
         stretches = self._stretches(passes, self.begin(passes))
         for stretch in reversed(stretches):
             if stretch.first <= step:
@@ -393,7 +475,8 @@ class PassSteps:
     def _stretches_of(self, passes: int, first: int) -> list[BucketStretch]:
         """Return the stretches of a pass that begins at a step.
 
-        The rows that a stretch leaves go to the next one, until none are left or sizes do not change any more.
+        The rows that a stretch leaves go to the next one, until none are left or sizes
+        do not change any more.
         """
         stretches: list[BucketStretch] = []
         rows_before = (0,) * len(self.buckets)
@@ -402,7 +485,8 @@ class PassSteps:
             next_change = None if is_last_change else self._changes[number + 1][0]
             if next_change is not None and next_change <= first:
                 continue  # the sizes changed again before the pass began
-            # The key of the first stretch has no number, so that passes whose sizes never change keep their order.
+            # The key of the first stretch has no number, so that passes whose sizes
+            # never change keep their order.
             key = key_of(self._seed, _DEAL_KEY, passes)
             if stretches:
                 key = key_of(self._seed, _DEAL_KEY, passes, len(stretches))
@@ -425,7 +509,8 @@ class PassSteps:
     def _remaining(
         self, rows_before: tuple[int, ...], sizes: tuple[int, ...]
     ) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
-        """Return the rows of each bucket that are left, and the batches that they make; None: the pass never ends.
+        """Return the rows of each bucket that are left, and the batches that they make;
+        None: the pass never ends.
 
         Args:
             rows_before: Rows of each bucket that were delivered.
@@ -435,7 +520,9 @@ class PassSteps:
             return None, None
         rows_left: list[int] = []
         batches: list[int] = []
-        for total, delivered, size in zip(self._totals, rows_before, sizes, strict=True):
+        for total, delivered, size in zip(
+            self._totals, rows_before, sizes, strict=True
+        ):
             rows = total - delivered
             full_batches, rest = divmod(rows, size)
             has_last_batch = rest > 0 and not self._drop_last
@@ -449,12 +536,14 @@ class PassSteps:
             return False
         if self.bucketed:
             return stretch.end <= next_change
-        # Without buckets a pass may end exactly at the change, with rows left that `drop_last` leaves out: a smaller
-        # batch of the next size may hold them.
+        # Without buckets a pass may end exactly at the change, with rows left that
+        # `drop_last` leaves out: a smaller batch of the next size may hold them.
         return stretch.end < next_change
 
     def _count(self, passes: int, first: int) -> int | None:
-        """Return the number of batches of a pass that begins at a step; None: it never ends."""
+        """Return the number of batches of a pass that begins at a step; None: it
+        never ends.
+        """
         end = self._stretches(passes, first)[-1].end
         if end is None:
             return None

@@ -13,8 +13,9 @@ T = TypeVar("T")
 class PerProcess(Generic[T]):
     """A value that each process makes for itself at its first use, also after a fork.
 
-    It is pickled without the value. Open files and threads must not be shared with a forked process: two processes with
-    one open file move each other's position, and a lock that a thread holds during the fork is never released.
+    It is pickled without the value. Open files and threads must not be shared with a
+    forked process: two processes with one open file move each other's position, and a
+    lock that a thread holds during the fork is never released.
 
     Args:
         make: Function that returns a new value.

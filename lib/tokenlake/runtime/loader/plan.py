@@ -1,15 +1,19 @@
-"""Plan of a run: the rows of each step, as a function of the step. No file is opened to compute them.
+"""Plan of a run: the rows of each step, as a function of the step. No file is opened to
+compute them.
 
-A *pass* is what one ``for`` loop over a loader delivers: some epochs of a dataset, laid end to end, or a mixture. The
-next pass has the next epochs. In the next pass of a mixture that ends, the rows of each source are dealt again, with
-another seed.
+A *pass* is what one ``for`` loop over a loader delivers: some epochs of a dataset, laid
+end to end, or a mixture. The next pass has the next epochs. In the next pass of a
+mixture that ends, the rows of each source are dealt again, with another seed.
 
-The rows of a step are located in two steps, both functions of the seed and the position:
+The rows of a step are located in two steps, both functions of the seed and the
+position:
 
-1. *Batch to positions* (:mod:`tokenlake.runtime.loader.pass_steps`): the bucket of the step's batch, and the positions
-   of its rows in the stream of that bucket. Without buckets there is one stream, of all rows.
-2. *Position to stored row* (:mod:`tokenlake.runtime.mixing.streams`): source, epoch, row group and row. There are three
-   kinds of streams: rows in stored order, shuffled rows of one dataset, and rows of a mixture.
+1. *Batch to positions* (:mod:`tokenlake.runtime.loader.pass_steps`): the bucket of the
+   step's batch, and the positions of its rows in the stream of that bucket. Without
+   buckets there is one stream, of all rows.
+2. *Position to stored row* (:mod:`tokenlake.runtime.mixing.streams`): source, epoch,
+   row group and row. There are three kinds of streams: rows in stored order, shuffled
+   rows of one dataset, and rows of a mixture.
 
 Locating many rows in one call costs little more than locating one.
 """
@@ -40,18 +44,27 @@ from tokenlake.runtime.loader.steps import BatchStep, Position, RowsOfBatch
 from tokenlake.runtime.mixing.lane_count import MOST_LANES, most_lanes
 from tokenlake.runtime.mixing.order import ORDER_VERSION, StoredOrder
 from tokenlake.runtime.mixing.order_form import OrderForm, RowOrder, default_form
-from tokenlake.runtime.mixing.streams import EpochStream, MixtureStream, RowStream, StreamRows
+from tokenlake.runtime.mixing.streams import (
+    EpochStream,
+    MixtureStream,
+    RowStream,
+    StreamRows,
+)
 from tokenlake.runtime.reading.version import StoredRows
 
 _LANES_BYTES: Final = 512 << 20
 """Memory for the row groups of all lanes, if a run has one host."""
 
 MOST_COUNTED: Final = 1 << 50
-"""Largest number of rows, or passes, that a run can count. Numbers computed from them stay below 2^63."""
+"""Largest number of rows, or passes, that a run can count. Numbers computed from
+them stay below 2^63.
+"""
 
 _LANES_OF_BUCKET: Final = 8
-"""Rows of a bucket's batch for each lane, at least. The rows of a batch are rounded down to a multiple of the lanes, so
-that the batches of two buckets differ by less than an eighth in ids."""
+"""Rows of a bucket's batch for each lane, at least. The rows of a batch are rounded
+down to a multiple of the lanes, so that the batches of two buckets differ by less than
+an eighth in ids.
+"""
 
 
 @final
@@ -61,7 +74,8 @@ class BatchPlan:
     Args:
         data: Dataset or mixture to read.
         options: Options of the run.
-        form: Form of the order of a dataset, of a run that is resumed; None: that of the options.
+        form: Form of the order of a dataset, of a run that is resumed; None: that of
+            the options.
 
     Attributes:
         data: Dataset or mixture.
@@ -73,10 +87,12 @@ class BatchPlan:
         named: Names of the datasets, for messages.
         padding: Padding of the batches; None: rows are packed.
         index: Lengths of the rows; None: rows are packed.
-        ranks: Number of ranks that the rows of each batch are dealt to; None: rows keep their places.
+        ranks: Number of ranks that the rows of each batch are dealt to; None: rows keep
+            their places.
         curriculum: Lengths into which rows are cut; None: rows stay whole.
         lanes: Number of lanes of the order.
-        form: Form of the shuffled order of a dataset; None for the stored order, and for a mixture.
+        form: Form of the shuffled order of a dataset; None for the stored order, and
+            for a mixture.
         stream: Function of the number of a pass that returns the order of its rows.
         steps: Batches of each pass.
 
@@ -86,16 +102,23 @@ class BatchPlan:
     """
 
     def __init__(
-        self, data: Dataset | Mixture, options: LoaderOptions, form: OrderForm | None = None
+        self,
+        data: Dataset | Mixture,
+        options: LoaderOptions,
+        form: OrderForm | None = None,
     ) -> None:
         if not isinstance(data, Dataset | Mixture):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigError(f"data: got a {type(data).__name__}, must be a Dataset (tl.open) or a Mixture")
+            raise ConfigError(
+                f"data: got a {type(data).__name__}, must be a Dataset (tl.open) or a Mixture"
+            )
         self.data = data
         self.options = options
         self.sizes = options.sizes
         self.epochs = options.epochs
         self.seed = options.seed.__index__()
-        self.datasets = {data.split: data} if isinstance(data, Dataset) else data.datasets
+        self.datasets = (
+            {data.split: data} if isinstance(data, Dataset) else data.datasets
+        )
         self.named = ", ".join(dataset.name for dataset in self.datasets.values())
 
         # Check that the options fit the data.
@@ -105,7 +128,9 @@ class BatchPlan:
         self._check_packed_options()
         if isinstance(data, Mixture):
             self._check_mixture_options(data)
-        elif not options.shuffle and (options.lanes or options.order_form not in (None, OrderForm())):
+        elif not options.shuffle and (
+            options.lanes or options.order_form not in (None, OrderForm())
+        ):
             raise ConfigError(
                 "lanes, window and interleave are of a shuffled order; leave them out with shuffle=False"
             )
@@ -121,7 +146,9 @@ class BatchPlan:
         # The batches of a pass.
         if isinstance(data, Dataset) and not len(data):
             raise ConfigError("there are no rows to read")
-        self.index = None if self.padding is None else LengthIndex(self.sources, self.padding)
+        self.index = (
+            None if self.padding is None else LengthIndex(self.sources, self.padding)
+        )
         self.form = self._form(form)
         self.steps = self._steps()
         if self.steps.batches(0) == 0:
@@ -134,14 +161,17 @@ class BatchPlan:
 
     @property
     def sources(self) -> list[StoredRows]:
-        """Rows of each source, in the order by which :class:`StreamRows` numbers them."""
+        """Rows of each source, in the order by which :class:`StreamRows` numbers
+        them.
+        """
         return [dataset.rows for dataset in self.datasets.values()]
 
     @property
     def window_steps(self) -> int:
         """Number of steps that a shuffle window lasts, about.
 
-        It is the mean number of rows in a window, of the source where it is largest, per row of a lane in a batch.
+        It is the mean number of rows in a window, of the source where it is largest,
+        per row of a lane in a batch.
         """
         stream = self.stream(0)
         orders = stream.orders if isinstance(stream, MixtureStream) else [self._order]
@@ -152,7 +182,9 @@ class BatchPlan:
 
     @property
     def bucket_shapes(self) -> tuple[tuple[int, int], ...]:
-        """Shapes (rows, length) of the full batches of buckets; empty without buckets."""
+        """Shapes (rows, length) of the full batches of buckets; empty without
+        buckets.
+        """
         return self.steps.shapes if self.steps.bucketed else ()
 
     @property
@@ -167,7 +199,9 @@ class BatchPlan:
 
     @property
     def batch_shapes(self) -> tuple[tuple[int, int], ...] | None:
-        """Shapes (rows, length) of full batches; None if the length is that of the longest row."""
+        """Shapes (rows, length) of full batches; None if the length is that of the
+        longest row.
+        """
         if self.bucket_shapes:
             return self.bucket_shapes
         if self.curriculum is not None:
@@ -177,7 +211,9 @@ class BatchPlan:
             return None
         return tuple((rows, length) for rows in self.batch_sizes)
 
-    def _curriculum_shapes(self, curriculum: LengthCurriculum) -> tuple[tuple[int, int], ...]:
+    def _curriculum_shapes(
+        self, curriculum: LengthCurriculum
+    ) -> tuple[tuple[int, int], ...]:
         """Return the shapes of full batches if rows are cut."""
         # Rows of a batch and parts of a row, at all steps at which one of them changes.
         changes = {step for step, _ in self.sizes.points}
@@ -190,10 +226,16 @@ class BatchPlan:
 
     @property
     def rows_alike(self) -> bool:
-        """Whether the full batches of a step have the requested number of rows, in every bucket."""
+        """Whether the full batches of a step have the requested number of rows, in
+        every bucket.
+        """
         if self.curriculum is not None and not self.curriculum.keep_shape:
             return False
-        return self.padding is None or self.padding.buckets is None or self.padding.equal_rows
+        return (
+            self.padding is None
+            or self.padding.buckets is None
+            or self.padding.equal_rows
+        )
 
     @property
     def common_rows(self) -> int:
@@ -202,21 +244,27 @@ class BatchPlan:
 
     @property
     def _constant_length(self) -> int | None:
-        """Length of all batches; None: it is that of the longest row, or of the bucket."""
+        """Length of all batches; None: it is that of the longest row, or of the
+        bucket.
+        """
         return self.stored_length if self.padding is None else self.padding.length
 
     def batch(self, step: int) -> BatchStep:
         """Return the batch of a step, in whichever pass it is."""
         batch = self.steps.next(self.steps.position(step))
-        if batch is None:  # position() returns the end of a pass as the beginning of the next one
+        # position() returns the end of a pass as the beginning of the next one.
+        if batch is None:
             raise ConfigError(f"there is no step {step}")
         return batch
 
-    def rows(self, batches: Sequence[BatchStep], wanted: RowsOfBatch) -> list[StreamRows]:
-        """Return the places of rows of batches, in the order of the stream; rows of padding are left out.
+    def rows(
+        self, batches: Sequence[BatchStep], wanted: RowsOfBatch
+    ) -> list[StreamRows]:
+        """Return the places of rows of batches, in the order of the stream; rows of
+        padding are left out.
 
-        If ranks are balanced, :meth:`dealt` returns the place in the batch of each row. Many batches at once cost
-        little more than one.
+        If ranks are balanced, :meth:`dealt` returns the place in the batch of each row.
+        Many batches at once cost little more than one.
 
         Args:
             batches: Batches of one pass.
@@ -229,7 +277,9 @@ class BatchPlan:
         return self.steps.locate(batches, present)
 
     def within(self, step: int) -> int | None:
-        """Return the number of ids at each multiple of which segments of a step's rows end; None: no cuts."""
+        """Return the number of ids at each multiple of which segments of a step's
+        rows end; None: no cuts.
+        """
         if self.curriculum is None:
             return None
         length = self.curriculum.at(step)
@@ -242,7 +292,8 @@ class BatchPlan:
         return self.stored_length // self.curriculum.at(step)
 
     def dealt(self, batch: BatchStep, costs: Int64) -> Int64:
-        """Return the row at each place of a batch that is delivered, numbered as :meth:`rows` returns them, int64[n].
+        """Return the row at each place of a batch that is delivered, numbered as
+        :meth:`rows` returns them, int64[n].
 
         A last batch that is not full keeps its order.
 
@@ -254,12 +305,15 @@ class BatchPlan:
             return np.arange(batch.rows, dtype=np.int64)
         return dealt(costs, self.ranks)
 
-    def lengths(self, batches: Sequence[BatchStep], rows: Sequence[StreamRows] | None = None) -> list[int]:
+    def lengths(
+        self, batches: Sequence[BatchStep], rows: Sequence[StreamRows] | None = None
+    ) -> list[int]:
         """Return the length of each of some batches, which is the same on all hosts.
 
         Args:
             batches: Batches of one pass.
-            rows: Places of all of their rows; None: they are located here, if they are needed.
+            rows: Places of all of their rows; None: they are located here, if they are
+                needed.
         """
         if self.steps.bucketed:
             return [self.steps.length(batch) for batch in batches]
@@ -268,10 +322,14 @@ class BatchPlan:
         assert self.index is not None and self.padding is not None
         if rows is None:
             rows = self.rows(batches, lambda size: np.arange(size, dtype=np.int64))
-        return [self.padding.rounded(self.index.longest_of(batch_rows)) for batch_rows in rows]
+        return [
+            self.padding.rounded(self.index.longest_of(batch_rows))
+            for batch_rows in rows
+        ]
 
     def position(self, step: int) -> Position:
-        """Return the position before a step; the end of a pass is the beginning of the next.
+        """Return the position before a step; the end of a pass is the beginning of the
+        next.
 
         Raises:
             ConfigError: `step` is not a whole number, or is too large to count rows.
@@ -280,10 +338,14 @@ class BatchPlan:
         return self.steps.position(whole_number("step", step, 0, MOST_COUNTED // rows))
 
     def begin(self, passes: int) -> Position:
-        """Return the position at which a pass begins; ConfigError if the pass before never ends."""
+        """Return the position at which a pass begins; ConfigError if the pass before
+        never ends.
+        """
         passes = whole_number("epoch", passes, 0, MOST_COUNTED)
         if passes and self.steps.rows is None:
-            raise ConfigError(f"epoch: got {passes}, but epoch 0 of this run never ends; expected 0")
+            raise ConfigError(
+                f"epoch: got {passes}, but epoch 0 of this run never ends; expected 0"
+            )
         return Position(self.steps.begin(passes), passes, 0)
 
     def batches_in(self, passes: int) -> int | None:
@@ -292,11 +354,16 @@ class BatchPlan:
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """Everything that decides the batches, JSON-able: equal identities have the same batches."""
+        """Everything that decides the batches, JSON-able: equal identities have the
+        same batches.
+        """
         mixture = self.data if isinstance(self.data, Mixture) else None
         sources: dict[str, dict[str, str]] = {}
         for name, dataset in self.datasets.items():
-            sources[name] = {"dataset": dataset.name, "manifest": dataset.manifest.sha256}
+            sources[name] = {
+                "dataset": dataset.name,
+                "manifest": dataset.manifest.sha256,
+            }
         identity: dict[str, Any] = {
             "batch_size": self.sizes.to_json(),
             "seed": self.seed,
@@ -326,9 +393,13 @@ class BatchPlan:
         """Return the order of a pass (:attr:`stream` caches it)."""
         batch_size = self.sizes.first
         if isinstance(self.data, Mixture):
-            return self.data.stream(lanes=self.lanes, batch_size=batch_size, seed=self.seed, passes=passes)
+            return self.data.stream(
+                lanes=self.lanes, batch_size=batch_size, seed=self.seed, passes=passes
+            )
         first_epoch = passes * (self.epochs or 0)
-        return EpochStream(self._order, epochs=self.epochs, first=first_epoch, batch_size=batch_size)
+        return EpochStream(
+            self._order, epochs=self.epochs, first=first_epoch, batch_size=batch_size
+        )
 
     @cached_property
     def _order(self) -> RowOrder:
@@ -348,7 +419,8 @@ class BatchPlan:
         return self.form.order(group_rows, lanes=lanes, seed=self.seed)
 
     def _form(self, resumed: OrderForm | None) -> OrderForm | None:
-        """Return the form of the order: as resumed, as requested, or chosen from the memory.
+        """Return the form of the order: as resumed, as requested, or chosen from the
+        memory.
 
         Args:
             resumed: Form of a run that is resumed; None if there is none.
@@ -369,7 +441,11 @@ class BatchPlan:
                 )
             return form
         buckets = 1
-        if self.padding is not None and self.padding.buckets is not None and self.index is not None:
+        if (
+            self.padding is not None
+            and self.padding.buckets is not None
+            and self.index is not None
+        ):
             buckets = len(self.padding.chosen(self.index.histogram))
         return default_form(
             rows=rows.rows,
@@ -381,7 +457,9 @@ class BatchPlan:
         )
 
     def _choose_lanes(self) -> int:
-        """Return the number of lanes of a run that does not give one: a divisor of every batch size."""
+        """Return the number of lanes of a run that does not give one: a divisor of
+        every batch size.
+        """
         is_bucketed = self.padding is not None and self.padding.buckets is not None
         most_of_buckets = max(1, self.sizes.first // _LANES_OF_BUCKET)
         if isinstance(self.data, Mixture):
@@ -389,18 +467,23 @@ class BatchPlan:
             return divisor_of(lanes, most_of_buckets) if is_bucketed else lanes
         if not self.options.shuffle:
             return 1
-        # Use more than MOST_LANES if there are many row groups, and those of all lanes fit into memory.
+        # Use more than MOST_LANES if there are many row groups, and those of all lanes
+        # fit into memory.
         (rows,) = self.sources
         groups = len(rows.group_rows)
         group_bytes = max(1, 4 * rows.ids // max(1, groups))
-        fitting = min(most_lanes(self.sizes.common), _LANES_BYTES // group_bytes, groups)
+        fitting = min(
+            most_lanes(self.sizes.common), _LANES_BYTES // group_bytes, groups
+        )
         most = min(max(MOST_LANES, fitting), len(self.data))
         if is_bucketed:
             most = min(most, most_of_buckets)
         return divisor_of(self.sizes.common, most)
 
     def _lanes_for(self, lanes: int, rows: int) -> int:
-        """Return a number of lanes for some rows: a smaller one if the run has no end and a lane would be empty."""
+        """Return a number of lanes for some rows: a smaller one if the run has no
+        end and a lane would be empty.
+        """
         if self.epochs is not None or rows >= lanes:
             return lanes
         return divisor_of(lanes, rows)
@@ -418,52 +501,80 @@ class BatchPlan:
         sources = np.arange(len(self.datasets))
         all_rows = Bucket(0, self.sizes.first, 1.0, self.stream, sources)
         changes = [(step, (size,)) for step, size in self.sizes.points]
-        return PassSteps(None, [all_rows], changes, sources, seed=self.seed, drop_last=self.options.drop_last)
+        return PassSteps(
+            None,
+            [all_rows],
+            changes,
+            sources,
+            seed=self.seed,
+            drop_last=self.options.drop_last,
+        )
 
     def _steps_of_buckets(self, padding: BatchPadding, index: LengthIndex) -> PassSteps:
         """Return the batches of buckets.
 
-        1. The lengths of the buckets are given, or chosen from the histogram of lengths. Buckets without rows are left
-           out.
-        2. A batch of a bucket has as many rows as keep the ids of a batch of the longest bucket, rounded down to a
-           multiple of the lanes: ``floor(size * longest / length / lanes) * lanes``. With 8 rows of 1,024 ids and 4
-           lanes, a bucket of 400 ids has batches of 20 rows. With `equal_rows` all buckets have `size` rows.
+        1. The lengths of the buckets are given, or chosen from the histogram of
+           lengths. Buckets without rows are left out.
+        2. A batch of a bucket has as many rows as keep the ids of a batch of the
+           longest bucket, rounded down to a multiple of the lanes: ``floor(size *
+           longest / length / lanes) * lanes``. With 8 rows of 1,024 ids and 4 lanes, a
+           bucket of 400 ids has batches of 20 rows. With `equal_rows` all buckets have
+           `size` rows.
         3. Each bucket has its own stream, with its own lanes.
         """
         # 1. The rows of each bucket.
         bounds = padding.chosen(index.histogram)
         rows = BucketRows(index, bounds)
-        # 2. The rows of each bucket's batches, at each step at which the batch size changes.
+        # 2. The rows of each bucket's batches, at each step at which the batch size
+        #    changes.
         changes: list[tuple[int, tuple[int, ...]]] = []
         for step, size in self.sizes.points:
             if padding.equal_rows:
                 changes.append((step, (size,) * len(rows.bounds)))
                 continue
-            sizes = [size * bounds[-1] // length // self.lanes * self.lanes for length in rows.bounds]
+            sizes = [
+                size * bounds[-1] // length // self.lanes * self.lanes
+                for length in rows.bounds
+            ]
             changes.append((step, tuple(sizes)))
         # 3. The stream of each bucket.
         if isinstance(self.data, Mixture):
             parts = mixture_parts(
-                self.data, rows.group_rows, index.first_groups, lanes=self.lanes, seed=self.seed
+                self.data,
+                rows.group_rows,
+                index.first_groups,
+                lanes=self.lanes,
+                seed=self.seed,
             )
         else:
             parts = [self._bucket_part(group_rows) for group_rows in rows.group_rows]
         _, first_sizes = changes[0]
         buckets: list[Bucket] = []
-        for length, size, (weight, sources, stream) in zip(rows.bounds, first_sizes, parts, strict=True):
+        for length, size, (weight, sources, stream) in zip(
+            rows.bounds, first_sizes, parts, strict=True
+        ):
             buckets.append(Bucket(length, size, weight, partial(stream, size), sources))
         return PassSteps(
-            rows, buckets, changes, index.first_groups, seed=self.seed, drop_last=self.options.drop_last
+            rows,
+            buckets,
+            changes,
+            index.first_groups,
+            seed=self.seed,
+            drop_last=self.options.drop_last,
         )
 
     def _bucket_part(self, group_rows: Int64) -> Part:
-        """Return a bucket of a single dataset: the number of its rows, its source, and its stream."""
+        """Return a bucket of a single dataset: the number of its rows, its source,
+        and its stream.
+        """
         rows = int(group_rows.sum())
         order = self._order_of(group_rows, self._lanes_for(self.lanes, rows))
 
         def stream(size: int, passes: int) -> EpochStream:
             first_epoch = passes * (self.epochs or 0)
-            return EpochStream(order, epochs=self.epochs, first=first_epoch, batch_size=size)
+            return EpochStream(
+                order, epochs=self.epochs, first=first_epoch, batch_size=size
+            )
 
         return rows, np.zeros(1, np.int64), stream
 
@@ -481,7 +592,9 @@ class BatchPlan:
         return None
 
     def _check_packed_options(self) -> None:
-        """Raise ConfigError where options that need packed rows do not fit the data, or the batch sizes."""
+        """Raise ConfigError where options that need packed rows do not fit the data,
+        or the batch sizes.
+        """
         instead_of = {
             "balance": "padding with buckets batches rows of similar length together",
             "lengths": "padding with a max_length and `truncate` makes them shorter",
@@ -508,7 +621,10 @@ class BatchPlan:
                 "shuffle=False: a mixture has no stored order; mix with the flow `mix` and read the version that it "
                 "wrote"
             )
-        if self.epochs not in (1, None) or self.options.order_form not in (None, OrderForm()):
+        if self.epochs not in (1, None) or self.options.order_form not in (
+            None,
+            OrderForm(),
+        ):
             raise ConfigError(
                 "epochs, window and interleave are of single datasets; give the mixture `stop` or `rows`"
             )

@@ -28,7 +28,8 @@ class Provenance:
         offsets: Number of segments before each row, and of all rows, int64[rows + 1].
         length: Ids of each segment, int64[s].
         file: Id of the input file, int64[s].
-        position: Row index of the document in the file, or byte offset in files of lines, int64[s].
+        position: Row index of the document in the file, or byte offset in files of
+            lines, int64[s].
         start: First id in the document, int64[s].
     """
 
@@ -55,8 +56,13 @@ class Provenance:
                 f"{' and '.join(PIECES)} of a row group have different numbers of segments. "
                 "Run `tokenlake verify --deep` to list all damage"
             )
-        fields = [whole_numbers(documents.flatten().field(name)) for name in ("file", "position", "start")]
-        return cls(offsets_of(whole_numbers(counts)), whole_numbers(lengths.flatten()), *fields)
+        fields = [
+            whole_numbers(documents.flatten().field(name))
+            for name in ("file", "position", "start")
+        ]
+        return cls(
+            offsets_of(whole_numbers(counts)), whole_numbers(lengths.flatten()), *fields
+        )
 
     @classmethod
     def of_documents(cls, batch: pa.RecordBatch, lengths: Int64) -> Provenance:
@@ -66,8 +72,16 @@ class Provenance:
             batch: Columns :data:`PLACE` of the row group.
             lengths: Ids of each row, int64[rows].
         """
-        file, position = (whole_numbers(cast("Any", batch.column(name))) for name in PLACE)
-        return cls(np.arange(len(lengths) + 1), lengths, file, position, np.zeros(len(lengths), np.int64))
+        file, position = (
+            whole_numbers(cast("Any", batch.column(name))) for name in PLACE
+        )
+        return cls(
+            np.arange(len(lengths) + 1),
+            lengths,
+            file,
+            position,
+            np.zeros(len(lengths), np.int64),
+        )
 
     def row_of(self, index: Int64) -> Int64:
         """Return the row of each of some segments, int64[n]."""

@@ -9,14 +9,16 @@ Rows of 3 and 5 ids in a batch of length 6, padded on the right::
     loss_mask       . x x . . .     . x x x x .      x: this id counts toward the loss
     lengths         3               5
 
-``labels`` and ``targets`` are those of :mod:`tokenlake.runtime.loader.columns`. The first id of a row is never a
-target, because nothing predicts it.
+``labels`` and ``targets`` are those of :mod:`tokenlake.runtime.loader.columns`. The
+first id of a row is never a target, because nothing predicts it.
 
-A *run* is a sequence of ids that every row has. A document is one run. A row of a preference dataset has one run for
-each answer, which begins with the prompt (``chosen_input_ids``, ``rejected_attention_mask``, ``completion_labels``),
-and one for the prompt alone (``prompt_input_ids``). The prompt does not count toward the loss. EasyDeL's trainers read
-these names, and so do TRL's where they take prompt and answer together. All arrays of a batch have one shape, so that
-chosen and rejected answers can be stacked, as DPO trainers do.
+A *run* is a sequence of ids that every row has. A document is one run. A row of a
+preference dataset has one run for each answer, which begins with the prompt
+(``chosen_input_ids``, ``rejected_attention_mask``, ``completion_labels``), and one for
+the prompt alone (``prompt_input_ids``). The prompt does not count toward the loss.
+EasyDeL's trainers read these names, and so do TRL's where they take prompt and answer
+together. All arrays of a batch have one shape, so that chosen and rejected answers can
+be stacked, as DPO trainers do.
 
 The ids of a run may be stored in two columns, prompt and answer. :class:`_Cells` computes which ids of each column are
 kept, and where they go. A prompt of 3 ids and an answer of 4, in a batch of length 6, padded on the right::
@@ -54,11 +56,18 @@ RUN_COLUMNS: Final = (
 )
 """Columns that each run of a row can have; the name of the run precedes them."""
 
-_DEFAULTS_OF_DOCUMENTS: Final = ("input_ids", "attention_mask", "positions", "loss_mask")
+_DEFAULTS_OF_DOCUMENTS: Final = (
+    "input_ids",
+    "attention_mask",
+    "positions",
+    "loss_mask",
+)
 _DEFAULTS_OF_ANSWERS: Final = ("input_ids", "attention_mask", "labels")
 
 
-def ragged_columns(source: StoredRows, requested: Sequence[str] | None) -> tuple[str, ...]:
+def ragged_columns(
+    source: StoredRows, requested: Sequence[str] | None
+) -> tuple[str, ...]:
     """Return the requested columns of a dataset that is not packed.
 
     Args:
@@ -66,7 +75,8 @@ def ragged_columns(source: StoredRows, requested: Sequence[str] | None) -> tuple
         requested: Names of columns; None: the default ones.
 
     Raises:
-        ConfigError: No column is requested, one is requested twice, or one does not exist.
+        ConfigError: No column is requested, one is requested twice, or one does not
+            exist.
     """
     return check_columns(requested, *all_ragged_columns(source))
 
@@ -133,20 +143,29 @@ class RaggedAssembler:
         self._columns_of_run: dict[TokenRun, frozenset[str]] = {}
         wants_loss = False
         for run in index.runs:
-            names = frozenset(name for name in RUN_COLUMNS if column_name(run, name) in columns)
+            names = frozenset(
+                name for name in RUN_COLUMNS if column_name(run, name) in columns
+            )
             if names:
                 self._columns_of_run[run] = names
                 wants_loss = wants_loss or bool(FROM_LOSS & names)
-        self.needs_loss_mask = wants_loss and any(rows.has_loss_mask for rows in sources)
+        self.needs_loss_mask = wants_loss and any(
+            rows.has_loss_mask for rows in sources
+        )
 
     def batch(
-        self, shape: BatchShape, group: Int64, row: Int64, decoded: Callable[[int], RaggedGroup]
+        self,
+        shape: BatchShape,
+        group: Int64,
+        row: Int64,
+        decoded: Callable[[int], RaggedGroup],
     ) -> Batch:
         """Return a batch.
 
         Args:
             shape: Shape of the batch. Rows after the given ones are padding.
-            group: Number of each row's row group, int64[n], at most as many as fill the batch.
+            group: Number of each row's row group, int64[n], at most as many as fill the
+                batch.
             row: Row in its row group, int64[n].
             decoded: Function that returns the row group of a number.
         """
@@ -155,12 +174,16 @@ class RaggedAssembler:
         row_numbers = self._index.first_rows[group] + row
         batch: Batch = {}
         for run, names in self._columns_of_run.items():
-            columns = self._run_columns(run, names, row_numbers, shape, group_of_row, rows)
+            columns = self._run_columns(
+                run, names, row_numbers, shape, group_of_row, rows
+            )
             for name in names:
                 batch[column_name(run, name)] = columns[name]
         if LABEL in self.names:
             label = np.zeros(shape.rows, np.bool_)
-            for place, (row_group, row_in_group) in enumerate(zip(group_of_row, rows, strict=True)):
+            for place, (row_group, row_in_group) in enumerate(
+                zip(group_of_row, rows, strict=True)
+            ):
                 if row_group.label is not None:
                     label[place] = row_group.label[row_in_group]
             batch[LABEL] = label
@@ -189,7 +212,9 @@ class RaggedAssembler:
         prompt = None
         if run.prompt is not None:
             prompt = self._index.column(run.prompt, row_numbers)
-        cells = _Cells(shape, pieces, prompt, pads_left=self._pads_left, cuts_left=self._cuts_left)
+        cells = _Cells(
+            shape, pieces, prompt, pads_left=self._pads_left, cuts_left=self._cuts_left
+        )
         columns: Batch = {}
         # Ids, and which places hold them. Others are computed from these.
         if names & {"input_ids", "labels", "targets"}:
@@ -209,28 +234,43 @@ class RaggedAssembler:
         if names & FROM_LOSS:
             columns["loss_mask"] = loss_mask = cells.loss_mask()
             if self.needs_loss_mask and not run.name:
-                np.logical_and(loss_mask, _stored_loss_mask(cells, group_of_row, rows), out=loss_mask)
+                np.logical_and(
+                    loss_mask,
+                    _stored_loss_mask(cells, group_of_row, rows),
+                    out=loss_mask,
+                )
         if "labels" in names:
             out = reused_array(shape, np.int32)
             columns["labels"] = labels(columns["input_ids"], columns["loss_mask"], out)
         if "targets" in names:
             out = reused_array(shape, np.int32)
-            columns["targets"] = targets(columns["input_ids"], columns["loss_mask"], out)
+            columns["targets"] = targets(
+                columns["input_ids"], columns["loss_mask"], out
+            )
         return columns
 
 
 def _copy_ids(
-    run: TokenRun, cells: _Cells, out: Int32, group_of_row: Sequence[RaggedGroup], rows: Sequence[int]
+    run: TokenRun,
+    cells: _Cells,
+    out: Int32,
+    group_of_row: Sequence[RaggedGroup],
+    rows: Sequence[int],
 ) -> None:
     """Copy the ids of a run's rows to their places in a batch, int32[B, L]."""
-    # Copying between slices of memory views is the fastest way to copy many small pieces in Python.
+    # Copying between slices of memory views is the fastest way to copy many small
+    # pieces in Python.
     target = out.reshape(-1).view(np.uint8).data
     for piece, column in enumerate(run.columns):
         starts = cells.starts[piece]
         places = cells.places[piece]
         sizes = cells.sizes[piece]
-        # Convert numbers of ids, of 4 bytes, to byte offsets in the row group and in the batch.
-        row_begins = [group.begins[column][row] for group, row in zip(group_of_row, rows, strict=True)]
+        # Convert numbers of ids, of 4 bytes, to byte offsets in the row group and in
+        # the batch.
+        row_begins = [
+            group.begins[column][row]
+            for group, row in zip(group_of_row, rows, strict=True)
+        ]
         begins = 4 * (starts + row_begins)
         ends = begins + 4 * sizes
         target_ends = 4 * (places + sizes)
@@ -245,8 +285,12 @@ def _copy_ids(
             target[target_begin:target_end] = group.views[column][begin:end]
 
 
-def _stored_loss_mask(cells: _Cells, group_of_row: Sequence[RaggedGroup], rows: Sequence[int]) -> Bools:
-    """Return the stored loss masks of a batch of documents; True for all ids of a dataset that has none."""
+def _stored_loss_mask(
+    cells: _Cells, group_of_row: Sequence[RaggedGroup], rows: Sequence[int]
+) -> Bools:
+    """Return the stored loss masks of a batch of documents; True for all ids of a
+    dataset that has none.
+    """
     loss_mask = reused_array(cells.shape, np.bool_)
     loss_mask.fill(False)
     target = loss_mask.reshape(-1).view(np.uint8).data
@@ -255,7 +299,12 @@ def _stored_loss_mask(cells: _Cells, group_of_row: Sequence[RaggedGroup], rows: 
     (places,) = cells.places
     (sizes,) = cells.sizes
     for group, row, start, place, size in zip(
-        group_of_row, rows, starts.tolist(), places.tolist(), sizes.tolist(), strict=True
+        group_of_row,
+        rows,
+        starts.tolist(),
+        places.tolist(),
+        sizes.tolist(),
+        strict=True,
     ):
         if group.learned is None:
             target[place : place + size] = b"\1" * size
@@ -272,15 +321,18 @@ class _Cells:
     Args:
         shape: Shape of the batch.
         pieces: Number of ids of each column that the run consists of, int64[n] each.
-        prompt: Number of ids of the prompt, which comes first, int64[n]; None: no prompt.
+        prompt: Number of ids of the prompt, which comes first, int64[n]; None: no
+            prompt.
         pads_left: Whether padding is on the left, else on the right.
-        cuts_left: Whether rows that are too long are cut on the left, else on the right.
+        cuts_left: Whether rows that are too long are cut on the left, else on the
+            right.
 
     Attributes:
         shape: Shape of the batch.
         starts: First id that is kept of each column, int64[n] each.
         sizes: Number of ids that are kept of each column, int64[n] each.
-        places: Place of the first one in the batch, counted over all rows, int64[n] each.
+        places: Place of the first one in the batch, counted over all rows, int64[n]
+            each.
         begin: Place in its row of each row's first id, int64[B].
         length: Number of ids of each row, int64[B].
         prompt: Number of ids of each row that belong to the prompt, int64[B].
@@ -306,7 +358,8 @@ class _Cells:
         first_place = np.arange(len(whole)) * shape.length
         if pads_left:
             first_place += shape.length - kept
-        # 3. The part of each column: the overlap of low to high with the ids of the column in the run.
+        # 3. The part of each column: the overlap of low to high with the ids of the
+        #    column in the run.
         self.starts: list[Int64] = []
         self.sizes: list[Int64] = []
         self.places: list[Int64] = []
@@ -335,7 +388,9 @@ class _Cells:
         return self._places_from(self.begin)
 
     def loss_mask(self) -> Bools:
-        """Return which ids count toward the loss: not those of the prompt, and not the first of a row, bool[B, L]."""
+        """Return which ids count toward the loss: not those of the prompt, and not
+        the first of a row, bool[B, L].
+        """
         return self._places_from(self.begin + np.maximum(self.prompt, 1))
 
     def positions(self, mask: Bools) -> Int32:
@@ -347,11 +402,14 @@ class _Cells:
         positions: Int32 = reused_array(self.shape, np.int32)
         if not self.begin.any():
             return np.multiply(self._place_in_row, mask, out=positions)
-        np.subtract(self._place_in_row, self.begin[:, None].astype(np.int32), out=positions)
+        np.subtract(
+            self._place_in_row, self.begin[:, None].astype(np.int32), out=positions
+        )
         return np.multiply(positions, mask, out=positions)
 
     def _places_from(self, first: Int64) -> Bools:
-        """Return which places lie between a place and the end of their row's ids, bool[B, L].
+        """Return which places lie between a place and the end of their row's ids,
+        bool[B, L].
 
         Args:
             first: First place of each row, int64[B].
@@ -362,5 +420,9 @@ class _Cells:
         if first.max(initial=0) == 1:
             is_between[first == 1, 0] = False  # faster than a comparison of all places
         elif first.any():
-            np.logical_and(is_between, self._place_in_row >= first[:, None].astype(np.int32), out=is_between)
+            np.logical_and(
+                is_between,
+                self._place_in_row >= first[:, None].astype(np.int32),
+                out=is_between,
+            )
         return is_between

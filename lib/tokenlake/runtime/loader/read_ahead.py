@@ -1,15 +1,17 @@
 """Decoded row groups of a run, read ahead in the order of need.
 
-The order of rows is known in advance, and with it the steps that need each row group. Threads decode row groups ahead
-of the trainer as follows:
+The order of rows is known in advance, and with it the steps that need each row group.
+Threads decode row groups ahead of the trainer as follows:
 
 1. The next row group to decode is the one that is needed first and is not in memory.
-2. If memory is full, the row group that is needed last is dropped (Belady 1966), unless it is needed before the new
-   one.
-3. No row group is decoded more than `reach` steps ahead of the last step that was taken.
+2. If memory is full, the row group that is needed last is dropped (Belady 1966), unless
+   it is needed before the new one.
+3. No row group is decoded more than `reach` steps ahead of the last step that was
+   taken.
 
-Example, with memory for two row groups and the steps ``A | B | A | C``: after step 0, A and B are in memory. C has to
-wait: A is needed at step 2, before C. After step 2 neither A nor B is needed again, and C is decoded.
+Example, with memory for two row groups and the steps ``A | B | A | C``: after step 0, A
+and B are in memory. C has to wait: A is needed at step 2, before C. After step 2
+neither A nor B is needed again, and C is decoded.
 """
 
 from __future__ import annotations
@@ -42,14 +44,16 @@ Decode: TypeAlias = Callable[[StoredRows, int], DecodedGroup]
 class DecodedAhead:
     """Decoded row groups of several sources, read ahead by threads.
 
-    Row groups are numbered over all sources in their order. One lock protects everything. The threads refer to this
-    object, so that the owner must call :meth:`close` or :meth:`release`.
+    Row groups are numbered over all sources in their order. One lock protects
+    everything. The threads refer to this object, so that the owner must call
+    :meth:`close` or :meth:`release`.
 
     Args:
         sources: Rows of the sources.
         decode: Function that decodes a row group.
         times: Number of times that each row comes; None: unknown.
-        max_bytes: Memory for decoded row groups. The row groups of one batch are decoded even if they need more.
+        max_bytes: Memory for decoded row groups. The row groups of one batch are
+            decoded even if they need more.
         reach: Number of steps to read ahead.
         threads: Number of threads; 0: row groups are decoded when they are taken.
     """
@@ -72,16 +76,20 @@ class DecodedAhead:
         # Rows of each row group for which no step is planned yet; None: unknown.
         self._unplanned: Int64 | None = None
         if times is not None:
-            self._unplanned = times * np.concatenate([rows.group_rows for rows in sources])
+            self._unplanned = times * np.concatenate(
+                [rows.group_rows for rows in sources]
+            )
         self._step = -1  # the last step that was taken
-        self._is_full = False  # whether there was no room for the next row group since that step
+        # Whether there was no room for the next row group since that step.
+        self._is_full = False
         self._is_closed = False
         self._largest = 0  # bytes of the largest row group that was decoded
         self._changed = threading.Condition()
         self._uses: defaultdict[int, deque[int]] = defaultdict(
             deque
         )  # row group -> planned steps that need it
-        self._queue: deque[tuple[int, int]] = deque()  # (step that needs it first, row group)
+        # (step that needs it first, row group).
+        self._queue: deque[tuple[int, int]] = deque()
         self._cache: GroupCache[int, DecodedGroup] = GroupCache(
             max_bytes, self._decode, first_out=self._last_needed, lock=self._changed
         )
@@ -134,10 +142,15 @@ class DecodedAhead:
                 self._step = step - 1  # a run may begin at any step
                 self._wake_threads()
             cached = self._groups.kept
-            groups = {number: cached[number][0].value for number in numbers if number in cached}
+            groups = {
+                number: cached[number][0].value
+                for number in numbers
+                if number in cached
+            }
             self._cache.hit(len(groups))
         missing = [number for number in numbers if number not in groups]
-        # Begin with those that no thread is decoding: meanwhile the threads finish the others.
+        # Begin with those that no thread is decoding: meanwhile the threads finish the
+        # others.
         missing.sort(key=lambda number: number in self._groups.under_way)
         for number in missing:
             groups[number] = self._cache.read(number)
@@ -180,7 +193,8 @@ class DecodedAhead:
             with contextlib.suppress(Exception):
                 self._cache.read(number)
             with self._changed:
-                self._changed.notify_all()  # others may have waited for this row group's room
+                # Others may have waited for this row group's room.
+                self._changed.notify_all()
 
     # -- called under the lock
 
@@ -188,9 +202,14 @@ class DecodedAhead:
         """Return the row group to decode next; None if there is none, or no room."""
         while self._queue and not self._is_closed:
             step, number = self._queue[0]
-            # A step that was taken already decoded its row groups itself. Later steps that need them do so as well.
+            # A step that was taken already decoded its row groups itself. Later steps
+            # that need them do so as well.
             is_late = step <= self._step
-            if is_late or number in self._groups.kept or number in self._groups.under_way:
+            if (
+                is_late
+                or number in self._groups.kept
+                or number in self._groups.under_way
+            ):
                 self._queue.popleft()
                 continue
             if not self._make_room(step):
@@ -200,14 +219,20 @@ class DecodedAhead:
         return None
 
     def _make_room(self, step: int) -> bool:
-        """Return whether a row group that a step needs may be decoded now. Drops row groups that are needed later."""
+        """Return whether a row group that a step needs may be decoded now. Drops row
+        groups that are needed later.
+        """
         if self._is_full or step > self._step + self._reach:
             return False
         coming_bytes = (len(self._groups.under_way) + 1) * self._largest
-        while self._groups.kept and self._groups.held + coming_bytes > self._groups.max_bytes:
+        while (
+            self._groups.kept
+            and self._groups.held + coming_bytes > self._groups.max_bytes
+        ):
             last = self._last_needed(self._groups.kept)
             if self._next_use(last) <= step:
-                # Do not look again before the next step: comparing all row groups in memory takes time.
+                # Do not look again before the next step: comparing all row groups in
+                # memory takes time.
                 self._is_full = True
                 return False
             self._groups.invalidate(last)
@@ -220,7 +245,8 @@ class DecodedAhead:
             self._changed.notify_all()
 
     def _drop_idle(self, numbers: Collection[int]) -> None:
-        """Drop row groups that no planned step needs, beyond the memory that is kept for such.
+        """Drop row groups that no planned step needs, beyond the memory that is kept
+        for such.
 
         Args:
             numbers: Row groups of the step that was taken last.
@@ -229,15 +255,21 @@ class DecodedAhead:
         idle_bytes = 0
         candidates = [*numbers]
         if self._idle_bytes == groups.max_bytes:
-            # Everything fits into memory: drop a row group only once all of its rows were planned.
+            # Everything fits into memory: drop a row group only once all of its rows
+            # were planned.
             idle_bytes = self._idle_bytes
             unplanned = [1] * len(candidates)
             if self._unplanned is not None:
                 unplanned = self._unplanned[candidates].tolist()
-            candidates = [number for number, rows in zip(candidates, unplanned, strict=True) if rows <= 0]
+            candidates = [
+                number
+                for number, rows in zip(candidates, unplanned, strict=True)
+                if rows <= 0
+            ]
         elif self._idle_bytes:
             candidates = [*groups.kept]
-        # A step has hundreds of row groups, and steps are planned in their order: look at the last use only.
+        # A step has hundreds of row groups, and steps are planned in their order: look
+        # at the last use only.
         idle: list[int] = []
         for number in candidates:
             uses = self._uses.get(number)
@@ -253,7 +285,9 @@ class DecodedAhead:
     def _decode(self, number: int) -> DecodedGroup:
         """Decode a row group. Called without the lock."""
         source = int(np.searchsorted(self._first_groups, number, side="right")) - 1
-        group = self._decode_one(self._sources[source], number - int(self._first_groups[source]))
+        group = self._decode_one(
+            self._sources[source], number - int(self._first_groups[source])
+        )
         self._largest = max(self._largest, group.nbytes)
         return group
 
@@ -275,9 +309,9 @@ class DecodedAhead:
 def _idle_bytes(sources: Sequence[StoredRows], max_bytes: int) -> int:
     """Return the memory to keep for row groups that no planned step needs.
 
-    All of it if all sources fit into the memory for open row groups: later epochs decode nothing. A quarter if several
-    sources are mixed, because a row group of a rarely drawn source may be needed again after all planned steps.
-    Otherwise none.
+    All of it if all sources fit into the memory for open row groups: later epochs
+    decode nothing. A quarter if several sources are mixed, because a row group of a
+    rarely drawn source may be needed again after all planned steps. Otherwise none.
     """
     if sum(rows.decoded_bytes for rows in sources) <= open_bytes(max_bytes):
         return max_bytes

@@ -28,7 +28,8 @@ _Take = Callable[[Int64], list[dict[str, Any]]]
 
 @final
 class SharedRows:
-    """Rows of a dataset by their number. It can be pickled and forked: each process opens its own files.
+    """Rows of a dataset by their number. It can be pickled and forked: each process
+    opens its own files.
 
     Args:
         data: Dataset of any kind.
@@ -44,7 +45,9 @@ class SharedRows:
         ConfigError: It is not a dataset, or does not have a column.
     """
 
-    def __init__(self, data: Dataset, columns: Sequence[str] | None, instead: str) -> None:
+    def __init__(
+        self, data: Dataset, columns: Sequence[str] | None, instead: str
+    ) -> None:
         if not isinstance(data, Dataset):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(
                 f"data: got a {type(data).__name__}, must be a Dataset (tl.open); "
@@ -59,7 +62,9 @@ class SharedRows:
         self.name = data.name
         self.manifest = data.manifest.sha256
         self._length = len(data)
-        self._take: PerProcess[_Take] = PerProcess(partial(open_rows, data, self.columns))
+        self._take: PerProcess[_Take] = PerProcess(
+            partial(open_rows, data, self.columns)
+        )
 
     def __len__(self) -> int:
         return self._length
@@ -67,8 +72,9 @@ class SharedRows:
     def take(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         """Return rows, each a dict of arrays of shape (L,).
 
-        A row group is decoded once for all of its rows. If rows have many lengths, L is the length of the longest run
-        of a row, and columns with one value per row have shape ().
+        A row group is decoded once for all of its rows. If rows have many lengths, L is
+        the length of the longest run of a row, and columns with one value per row have
+        shape ().
 
         Args:
             rows: Numbers of rows. Negative ones count from the end.
@@ -94,16 +100,23 @@ def _packed_rows(data: Dataset, columns: Sequence[str]) -> _Take:
 
     def take(rows: Int64) -> list[dict[str, Any]]:
         batch = dataset.take(rows, columns)
-        return [{name: values[index] for name, values in batch.items()} for index in range(len(rows))]
+        return [
+            {name: values[index] for name, values in batch.items()}
+            for index in range(len(rows))
+        ]
 
     return take
 
 
 def _ragged_rows(data: Dataset, columns: Sequence[str]) -> _Take:
-    """Return a function that takes rows of many lengths: each is a batch of one row, of the row's length."""
+    """Return a function that takes rows of many lengths: each is a batch of one row,
+    of the row's length.
+    """
     stored = copy.copy(data).rows
     index = LengthIndex([stored], BatchPadding())
-    assembler = RaggedAssembler([stored], index, columns, padding="right", truncate=None)
+    assembler = RaggedAssembler(
+        [stored], index, columns, padding="right", truncate=None
+    )
     decode = partial(stored.decoded, loss_mask=assembler.needs_loss_mask)
     cache: GroupCache[int, DecodedGroup] = GroupCache(WORKER_CACHE_BYTES, decode)
 
@@ -113,9 +126,16 @@ def _ragged_rows(data: Dataset, columns: Sequence[str]) -> _Take:
         for number, length in enumerate(index.lengths(rows).tolist()):
             row = slice(number, number + 1)
             shape = BatchShape(1, length)
-            batch = assembler.batch(shape, group[row], row_in_group[row], cast("Any", cache.read))
+            batch = assembler.batch(
+                shape, group[row], row_in_group[row], cast("Any", cache.read)
+            )
             # The first axis of a batch is its rows. This batch has one.
-            examples.append({name: values.reshape(values.shape[1:]) for name, values in batch.items()})
+            examples.append(
+                {
+                    name: values.reshape(values.shape[1:])
+                    for name, values in batch.items()
+                }
+            )
         return examples
 
     return take

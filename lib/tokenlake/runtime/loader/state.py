@@ -1,16 +1,19 @@
-"""State of a loader: a few integers, small enough for any checkpoint, and compared strictly when they are loaded.
+"""State of a loader: a few integers, small enough for any checkpoint, and compared
+strictly when they are loaded.
 
-The state counts the batches that were delivered, never those that were prepared. It holds no buffer and no random
-state, because the order is a function of the position. It is the same on every host and for any number of hosts, so
-that a run may be resumed with more or fewer of them. A state alone identifies the data and the order
+The state counts the batches that were delivered, never those that were prepared. It
+holds no buffer and no random state, because the order is a function of the position. It
+is the same on every host and for any number of hosts, so that a run may be resumed with
+more or fewer of them. A state alone identifies the data and the order
 (:func:`restored`).
 
-A state consists of ``step``, ``epoch`` and ``rows`` (the position in the stream) and of the plan's identity: data,
-batch sizes, seed and other options. It is loaded in three steps (:func:`position_of`):
+A state consists of ``step``, ``epoch`` and ``rows`` (the position in the stream) and of
+the plan's identity: data, batch sizes, seed and other options. It is loaded in three
+steps (:func:`position_of`):
 
-1. The identity must equal that of the plan. Batch sizes, lengths and weights may differ after the state's position,
-   since earlier rows stay the same; a mixture may have further sources, of weight 0 up to there. All differences are
-   listed in one error.
+1. The identity must equal that of the plan. Batch sizes, lengths and weights may differ
+   after the state's position, since earlier rows stay the same; a mixture may have
+   further sources, of weight 0 up to there. All differences are listed in one error.
 2. The position must be one that a run with these options reaches.
 3. The loader continues at this position.
 """
@@ -41,7 +44,9 @@ TURN: Final = "turn"
 """Key of a worker's turn, (worker, number of workers), in its state."""
 
 GIVEN: Final = "given"
-"""Key of the number of rows of the current batch that a worker has delivered, if items are rows."""
+"""Key of the number of rows of the current batch that a worker has delivered, if
+items are rows.
+"""
 
 _COUNTS: Final = ("step", "epoch", "rows")
 _OPTIONAL: Final = (TURN, GIVEN, "balance", "lengths")
@@ -65,7 +70,9 @@ _KEYS: Final = frozenset(
     }
 )
 _NOT_COMPARED: Final = (*_COUNTS, "batch_size", "mixture", "balance", "lengths")
-"""Keys that may differ, or are compared separately. The rows of a batch do not depend on the balance of ranks."""
+"""Keys that may differ, or are compared separately. The rows of a batch do not
+depend on the balance of ranks.
+"""
 
 _MOST_SHOWN: Final = 200
 """Characters of a value in a message."""
@@ -73,7 +80,9 @@ _MOST_SHOWN: Final = 200
 
 @runtime_checkable
 class BatchLoader(Protocol):
-    """Loader of batches, epoch after epoch, with a state: :class:`tokenlake.DataLoader` and ``AsyncDataLoader``."""
+    """Loader of batches, epoch after epoch, with a state:
+    :class:`tokenlake.DataLoader` and ``AsyncDataLoader``.
+    """
 
     @property
     def epoch(self) -> int:
@@ -89,7 +98,9 @@ class BatchLoader(Protocol):
         ...
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state after the last batch that was delivered, for :meth:`set_state`."""
+        """Return the state after the last batch that was delivered, for
+        :meth:`set_state`.
+        """
         ...
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -104,17 +115,27 @@ class BatchLoader(Protocol):
 def state_of(plan: BatchPlan, position: Position) -> dict[str, Any]:
     """Return the state of a loader at a position, JSON-able."""
     epoch = position.passes * (plan.epochs or 1)
-    return {"format": FORMAT, "step": position.step, "epoch": epoch, "rows": position.rows, **plan.identity}
+    return {
+        "format": FORMAT,
+        "step": position.step,
+        "epoch": epoch,
+        "rows": position.rows,
+        **plan.identity,
+    }
 
 
 def plain_state(state: Any) -> dict[str, Any]:
-    """Return a state as plain JSON values: integers of NumPy become integers, tuples become lists.
+    """Return a state as plain JSON values: integers of NumPy become integers, tuples
+    become lists.
 
     Raises:
-        ConfigError: It is not a state: not a mapping, in another format, or with unknown keys.
+        ConfigError: It is not a state: not a mapping, in another format, or with
+            unknown keys.
     """
     plain = plain_integers(state)
-    if not isinstance(plain, dict) or not _is_equal(cast("dict[str, Any]", plain).get("format"), FORMAT):
+    if not isinstance(plain, dict) or not _is_equal(
+        cast("dict[str, Any]", plain).get("format"), FORMAT
+    ):
         raise ConfigError(
             f"{NO_STATE}: {_short(state)}; expected the result of get_state() (format {FORMAT})"
         )
@@ -154,26 +175,30 @@ def turn_of(state: Mapping[str, Any]) -> tuple[int, int] | None:
     turn = state[TURN]
     if isinstance(turn, list) and len(cast("list[Any]", turn)) == 2:
         first, workers = (
-            whole_number(f"{NO_STATE}: {TURN}", number, 0) for number in cast("list[Any]", turn)
+            whole_number(f"{NO_STATE}: {TURN}", number, 0)
+            for number in cast("list[Any]", turn)
         )
         if first < workers:
             return first, workers
-    raise ConfigError(f"{NO_STATE}: {TURN}: got {_short(turn)}, must be [worker, number of workers]")
+    raise ConfigError(
+        f"{NO_STATE}: {TURN}: got {_short(turn)}, must be [worker, number of workers]"
+    )
 
 
 def position_of(plan: BatchPlan, state: Mapping[str, Any]) -> Position:
     """Return the position of a state in a plan.
 
-    Batch sizes may differ from the state's step on, and the schedule of weights may be extended after it: the rows that
-    were delivered stay the same.
+    Batch sizes may differ from the state's step on, and the schedule of weights may be
+    extended after it: the rows that were delivered stay the same.
 
     Args:
         plan: Plan of the loader that continues.
         state: State of a loader.
 
     Raises:
-        ConfigError: It is not a state; or it is of other data or another order, with a list of all differences; or its
-            step, epoch and rows are not those of one position of the run.
+        ConfigError: It is not a state; or it is of other data or another order, with a
+            list of all differences; or its step, epoch and rows are not those of one
+            position of the run.
     """
     state = plain_state(state)
     step, epoch, rows = (_count_of(state, name) for name in _COUNTS)
@@ -187,9 +212,16 @@ def position_of(plan: BatchPlan, state: Mapping[str, Any]) -> Position:
         elif name == "sources":
             problems.extend(_source_problems(plan, state.get(name), ours[name]))
         elif name not in _NOT_COMPARED and not _is_equal(state.get(name), ours[name]):
-            problems.append(f"{name} is {_short(state.get(name))} there and {_short(ours[name])} here")
-    missing_here = [name for name in state if name not in ours and name not in _OPTIONAL]
-    problems += [f"{name} is {_short(state[name])} there, and missing here" for name in missing_here]
+            problems.append(
+                f"{name} is {_short(state.get(name))} there and {_short(ours[name])} here"
+            )
+    missing_here = [
+        name for name in state if name not in ours and name not in _OPTIONAL
+    ]
+    problems += [
+        f"{name} is {_short(state[name])} there, and missing here"
+        for name in missing_here
+    ]
     theirs = _sizes_of(state)
     if theirs.before(step) != plan.sizes.before(step):
         problems.append(
@@ -199,20 +231,29 @@ def position_of(plan: BatchPlan, state: Mapping[str, Any]) -> Position:
     problems.extend(_length_problems(plan, state.get("lengths"), step))
     problems.extend(_mixture_problems(plan, state, passes, rows))
     if rest or (plan.steps.rows is not None and rows > plan.steps.rows):
-        problems.append(f"a pass here has {plan.epochs} epochs and {plan.steps.rows} rows")
+        problems.append(
+            f"a pass here has {plan.epochs} epochs and {plan.steps.rows} rows"
+        )
     if problems:
-        raise ConfigError("the state belongs to another run: " + "; ".join(problems), differs=problems)
+        raise ConfigError(
+            "the state belongs to another run: " + "; ".join(problems), differs=problems
+        )
     # 2. Check that a run reaches the position.
     position = Position(step, passes, rows)
-    # With other weights or another end of the mixture, later passes may have another length than in the state.
-    is_same_stream = plan.identity["mixture"] is None or _is_equal(state["mixture"], plan.identity["mixture"])
+    # With other weights or another end of the mixture, later passes may have another
+    # length than in the state.
+    is_same_stream = plan.identity["mixture"] is None or _is_equal(
+        state["mixture"], plan.identity["mixture"]
+    )
     if passes == 0 or is_same_stream:
         _check_place(plan, position)
     return position
 
 
 def _check_place(plan: BatchPlan, position: Position) -> None:
-    """Raise ConfigError unless a run reaches a position: the step determines the passes and rows delivered."""
+    """Raise ConfigError unless a run reaches a position: the step determines the
+    passes and rows delivered.
+    """
     possible = [plan.position(position.step)]
     # The end of a pass is also the beginning of the next.
     if possible[0].rows == 0 and possible[0].passes > 0:
@@ -220,7 +261,9 @@ def _check_place(plan: BatchPlan, position: Position) -> None:
     if position in possible:
         return
     epochs = plan.epochs or 1
-    expected = " or ".join(f"epoch {place.passes * epochs} and {place.rows:,} rows" for place in possible)
+    expected = " or ".join(
+        f"epoch {place.passes * epochs} and {place.rows:,} rows" for place in possible
+    )
     raise ConfigError(
         f"the state contradicts itself: after {position.step:,} steps of batch sizes {plan.sizes.to_json()} a run is "
         f"at {expected}, but the state has epoch {position.passes * epochs} and {position.rows:,} rows. It was "
@@ -231,7 +274,9 @@ def _check_place(plan: BatchPlan, position: Position) -> None:
 def _count_of(state: Mapping[str, Any], name: str) -> int:
     """Return a count of a state; ConfigError if it is missing or not a whole number."""
     if name not in state:
-        raise ConfigError(f"{NO_STATE}: {name!r} is missing; expected the result of get_state()")
+        raise ConfigError(
+            f"{NO_STATE}: {name!r} is missing; expected the result of get_state()"
+        )
     return whole_number(f"{NO_STATE}: {name}", state[name], 0, MOST_COUNTED)
 
 
@@ -247,11 +292,15 @@ def _sizes_of(state: Mapping[str, Any]) -> BatchSizes:
 
 
 def _is_equal(theirs: Any, ours: Any) -> bool:
-    """Return whether JSON values are equal, types included: True is not 1, and 1.0 is not an integer."""
+    """Return whether JSON values are equal, types included: True is not 1, and 1.0
+    is not an integer.
+    """
     if isinstance(ours, Mapping):
         if not isinstance(theirs, Mapping) or theirs.keys() != ours.keys():
             return False
-        return all(_is_equal(theirs[key], ours[key]) for key in cast("Mapping[str, Any]", ours))
+        return all(
+            _is_equal(theirs[key], ours[key]) for key in cast("Mapping[str, Any]", ours)
+        )
     if isinstance(ours, list | tuple):
         if not isinstance(theirs, list | tuple) or len(theirs) != len(ours):
             return False
@@ -272,7 +321,9 @@ def _length_problems(plan: BatchPlan, stored_lengths: Any, step: int) -> list[st
         step: Step of the state.
     """
     whole_rows = LengthCurriculum(((0, plan.stored_length or 1),))
-    theirs = whole_rows if stored_lengths is None else LengthCurriculum.of(stored_lengths)
+    theirs = (
+        whole_rows if stored_lengths is None else LengthCurriculum.of(stored_lengths)
+    )
     ours = plan.curriculum or whole_rows
     if theirs.before(step) == ours.before(step):
         # The shape of batches matters only if rows have been cut.
@@ -288,9 +339,10 @@ def _length_problems(plan: BatchPlan, stored_lengths: Any, step: int) -> list[st
 def _added_sources(plan: BatchPlan, theirs: Any) -> list[str]:
     """Return the names of the sources that a mixture has after all sources of a state.
 
-    Sources can be added to a run in progress if they have weight 0 up to the state's step: the rows before it are then
-    the same. There are two exceptions. The lengths of buckets depend on the rows of all sources. And a mixture that
-    ends with its sources ends lane by lane, so that later weights decide rows of earlier steps.
+    Sources can be added to a run in progress if they have weight 0 up to the state's
+    step: the rows before it are then the same. There are two exceptions. The lengths of
+    buckets depend on the rows of all sources. And a mixture that ends with its sources
+    ends lane by lane, so that later weights decide rows of earlier steps.
 
     Args:
         plan: Plan of the loader that continues.
@@ -307,8 +359,11 @@ def _added_sources(plan: BatchPlan, theirs: Any) -> list[str]:
     return list(names[len(stored_names) :])
 
 
-def _source_problems(plan: BatchPlan, theirs: Any, ours: Mapping[str, Any]) -> list[str]:
-    """Return the difference of the sources, if any, apart from those that a mixture added.
+def _source_problems(
+    plan: BatchPlan, theirs: Any, ours: Mapping[str, Any]
+) -> list[str]:
+    """Return the difference of the sources, if any, apart from those that a mixture
+    added.
 
     Args:
         plan: Plan of the loader that continues.
@@ -316,23 +371,30 @@ def _source_problems(plan: BatchPlan, theirs: Any, ours: Mapping[str, Any]) -> l
         ours: Sources of the plan, by name.
     """
     added_names = _added_sources(plan, theirs)
-    compared = {name: source for name, source in ours.items() if name not in added_names}
+    compared = {
+        name: source for name, source in ours.items() if name not in added_names
+    }
     if _is_equal(theirs, compared):
         return []
     hint = ""
-    if isinstance(plan.data, Mixture) and isinstance(theirs, Mapping) and len(theirs) < len(ours):
+    if (
+        isinstance(plan.data, Mixture)
+        and isinstance(theirs, Mapping)
+        and len(theirs) < len(ours)
+    ):
         hint = "; new sources of a mixture come after those of the state"
         if plan.bucket_shapes:
             hint = "; a mixture with buckets takes no new sources during a run"
         elif plan.data.stop != "restart":
-            hint = (
-                f"; a mixture with stop {plan.data.stop!r} takes no new sources during a run; 'restart' does"
-            )
+            hint = f"; a mixture with stop {plan.data.stop!r} takes no new sources during a run; 'restart' does"
     return [f"sources is {_short(theirs)} there and {_short(ours)} here{hint}"]
 
 
-def _mixture_problems(plan: BatchPlan, state: Mapping[str, Any], passes: int, rows: int) -> list[str]:
-    """Return the differences of the mixtures, if any. Our schedule may extend theirs after the rows delivered.
+def _mixture_problems(
+    plan: BatchPlan, state: Mapping[str, Any], passes: int, rows: int
+) -> list[str]:
+    """Return the differences of the mixtures, if any. Our schedule may extend theirs
+    after the rows delivered.
 
     Args:
         plan: Plan of the loader that continues.
@@ -347,16 +409,23 @@ def _mixture_problems(plan: BatchPlan, state: Mapping[str, Any], passes: int, ro
         return ["one of them reads a mixture, the other a single dataset"]
     ours = plan.data.to_json()
     added_names = _added_sources(plan, state.get("sources"))
-    kept_rows = {name: count for name, count in ours.pop("kept", {}).items() if name not in added_names}
+    kept_rows = {
+        name: count
+        for name, count in ours.pop("kept", {}).items()
+        if name not in added_names
+    }
     if kept_rows:
         ours["kept"] = kept_rows
-    # A step of the schedule has the rows of the first batch by default. The number has to be stated before batch sizes
-    # and weights can both change.
+    # A step of the schedule has the rows of the first batch by default. The number has
+    # to be stated before batch sizes and weights can both change.
     if theirs.get("step_rows") is None and ours["step_rows"] == plan.sizes.first:
         ours["step_rows"] = None
-    # A stream may end elsewhere, since the rows before stay the same. With buckets, each bucket would end elsewhere.
+    # A stream may end elsewhere, since the rows before stay the same. With buckets,
+    # each bucket would end elsewhere.
     not_compared = ("schedule",) if plan.bucket_shapes else ("schedule", "rows")
-    compared = [name for name in dict.fromkeys((*ours, *theirs)) if name not in not_compared]
+    compared = [
+        name for name in dict.fromkeys((*ours, *theirs)) if name not in not_compared
+    ]
     problems = [
         f"mixture.{name} is {theirs.get(name)!r} there and {ours.get(name)!r} here"
         for name in compared
@@ -364,8 +433,11 @@ def _mixture_problems(plan: BatchPlan, state: Mapping[str, Any], passes: int, ro
     ]
     if problems or _is_equal(theirs.get("schedule"), ours["schedule"]):
         return problems
-    # Go back from our schedule, extension by extension, to theirs, in which added sources have weight 0.
-    their_schedule = WeightScheduler.from_json(theirs.get("schedule") or {}).with_sources(added_names)
+    # Go back from our schedule, extension by extension, to theirs, in which added
+    # sources have weight 0.
+    their_schedule = WeightScheduler.from_json(
+        theirs.get("schedule") or {}
+    ).with_sources(added_names)
     schedule: WeightScheduler | None = plan.data.scheduler
     extended_at: int | None = None
     while schedule is not None and schedule != their_schedule:
@@ -428,39 +500,57 @@ def restored(state: Any, open_dataset: Opener) -> tuple[BatchPlan, Position]:
         open_dataset: Function that opens a split of a version.
 
     Raises:
-        ConfigError: It is not a state; or a dataset has changed, with a list of the differences.
+        ConfigError: It is not a state; or a dataset has changed, with a list of the
+            differences.
         NotFoundError: A version does not exist any more.
     """
     state = plain_state(state)
     require_whole_run(state)
     # 1. Read the state.
     names = ["seed", "shuffle", "epochs", "drop_last", "lanes", "window"]
-    names += [name for name in ("padding", "balance", "lengths", "interleave") if name in state]
+    names += [
+        name
+        for name in ("padding", "balance", "lengths", "interleave")
+        if name in state
+    ]
     mixture_arguments: dict[str, Any] = {}
     schedule: Any = None
     kept_rows: dict[str, Any] = {}
     try:
-        sources = {name: source["dataset"].rpartition("/") for name, source in state["sources"].items()}
+        sources = {
+            name: source["dataset"].rpartition("/")
+            for name, source in state["sources"].items()
+        }
         options = {name: state[name] for name in names}
         sizes = dict(state["batch_size"])
         mixture = state["mixture"]
         if mixture is not None:
-            mixture_arguments = {name: mixture[name] for name in ("stop", "rows", "block_size", "step_rows")}
+            mixture_arguments = {
+                name: mixture[name]
+                for name in ("stop", "rows", "block_size", "step_rows")
+            }
             schedule = mixture["schedule"]
             kept_rows = dict(mixture.get("kept", {}))
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise ConfigError(f"{NO_STATE} ({error!r}); expected the result of get_state() as JSON") from error
+        raise ConfigError(
+            f"{NO_STATE} ({error!r}); expected the result of get_state() as JSON"
+        ) from error
     # 2. Open the datasets.
     datasets: dict[str, Dataset] = {}
     for version, _, split in sources.values():
         if not version:
-            raise ConfigError(f"{NO_STATE}: {split!r} does not name a split of a version")
+            raise ConfigError(
+                f"{NO_STATE}: {split!r} does not name a split of a version"
+            )
     for name, (version, _, split) in sources.items():
         datasets[name] = open_dataset(version, split)
-    # 3. Combine them as they were. The state has weights by rows, even if they were given by tokens.
+    # 3. Combine them as they were. The state has weights by rows, even if they were
+    #    given by tokens.
     if mixture is None:
         if len(datasets) != 1:
-            raise ConfigError(f"{NO_STATE}: it has no mixture and {len(datasets)} sources; expected one")
+            raise ConfigError(
+                f"{NO_STATE}: it has no mixture and {len(datasets)} sources; expected one"
+            )
         data: Dataset | Mixture = next(iter(datasets.values()))
     else:
         data = Mixture(
@@ -479,7 +569,9 @@ def restored(state: Any, open_dataset: Opener) -> tuple[BatchPlan, Position]:
     return plan, position_of(plan, state)
 
 
-def _fractions(kept_rows: Mapping[str, Any], datasets: Mapping[str, Dataset]) -> dict[str, Fraction]:
+def _fractions(
+    kept_rows: Mapping[str, Any], datasets: Mapping[str, Dataset]
+) -> dict[str, Fraction]:
     """Return the share of each shortened source that a mixture uses.
 
     Args:
@@ -494,5 +586,7 @@ def _fractions(kept_rows: Mapping[str, Any], datasets: Mapping[str, Dataset]) ->
         if name not in datasets:
             raise ConfigError(f"{NO_STATE}: mixture.kept: {name!r} is not a source")
         most = len(datasets[name])
-        fractions[name] = Fraction(whole_number(f"{NO_STATE}: mixture.kept.{name}", rows, 1, most), most)
+        fractions[name] = Fraction(
+            whole_number(f"{NO_STATE}: mixture.kept.{name}", rows, 1, most), most
+        )
     return fractions

@@ -1,7 +1,8 @@
 """Steps of a run, and positions between them.
 
-A *step* is a batch that was delivered, counted from 0 over all passes. The size of a batch is a function of its step.
-The position in the data is counted in rows, so that a change of the batch size at some step skips no row.
+A *step* is a batch that was delivered, counted from 0 over all passes. The size of a
+batch is a function of its step. The position in the data is counted in rows, so that a
+change of the batch size at some step skips no row.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from tokenlake.base.checks import whole_number
 from tokenlake.errors import ConfigError
 
 RowsOfBatch = Callable[[int], Int64]
-"""Number of rows of a full batch -> those of its rows that a host needs, ascending, int64[m]."""
+"""Number of rows of a full batch -> those of its rows that a host needs, ascending,
+int64[m].
+"""
 
 
 @final
@@ -47,7 +50,8 @@ class BatchStep:
         passes: Number of its pass, from 0.
         start: Rows of the pass before the batch; with buckets, of its bucket alone.
         size: Rows of a full batch of this step.
-        rows: Rows of the batch: fewer than `size` only at the end of a pass, or of a bucket.
+        rows: Rows of the batch: fewer than `size` only at the end of a pass, or of a
+            bucket.
         bucket: Index of its bucket; 0 without buckets.
         delivered: Rows of the pass that are delivered after the batch.
     """
@@ -73,14 +77,17 @@ def walk(
     passes: int | None = None,
     step: int | None = None,
 ) -> tuple[int, int]:
-    """Return (first step, number) of a pass: that of a number, or that which contains a step.
+    """Return (first step, number) of a pass: that of a number, or that which contains a
+    step.
 
-    Passes are visited one by one while batch sizes change. After that all passes have the same number of batches, and
-    the rest is one division. With 5 batches in pass 0, 3 in each later one and no change after step 5, step 12 is in
-    pass ``1 + (12 - 5) // 3 = 3``, which begins at step 11.
+    Passes are visited one by one while batch sizes change. After that all passes have
+    the same number of batches, and the rest is one division. With 5 batches in pass 0,
+    3 in each later one and no change after step 5, step 12 is in pass ``1 + (12 - 5) //
+    3 = 3``, which begins at step 11.
 
     Args:
-        batches: Function of the number and first step of a pass that returns its number of batches; None: no end.
+        batches: Function of the number and first step of a pass that returns its number
+            of batches; None: no end.
         settled: Step from which on batch sizes do not change.
         passes: Number of the pass to find; None: `step` is given.
         step: Step to find; None: `passes` is given.
@@ -91,7 +98,9 @@ def walk(
         count = batches(number, first)
         if not count:  # the pass never ends, or is empty
             break
-        passes_left = (passes or 0) - number if step is None else (step - first) // count
+        passes_left = (
+            (passes or 0) - number if step is None else (step - first) // count
+        )
         if passes_left <= 0:
             break
         skipped = passes_left if first >= settled else 1
@@ -101,14 +110,16 @@ def walk(
 
 
 def rows_of_host(host: tuple[int, int] | None, common: int) -> RowsOfBatch:
-    """Return a function that returns the rows of a batch for one of several hosts: the index-th of equal parts.
+    """Return a function that returns the rows of a batch for one of several hosts: the
+    index-th of equal parts.
 
     Args:
         host: Pair (index, number of hosts); None: there is one host.
         common: Greatest common divisor of the rows of all batches.
 
     Raises:
-        ConfigError: It is not such a pair, or batches cannot be divided into as many parts.
+        ConfigError: It is not such a pair, or batches cannot be divided into as many
+            parts.
     """
     pair: Any = (0, 1) if host is None else host
     try:
@@ -123,6 +134,8 @@ def rows_of_host(host: tuple[int, int] | None, common: int) -> RowsOfBatch:
     @lru_cache(8)
     def rows(size: int) -> Int64:
         rows_per_host = size // hosts
-        return np.arange(rows_per_host * index, rows_per_host * (index + 1), dtype=np.int64)
+        return np.arange(
+            rows_per_host * index, rows_per_host * (index + 1), dtype=np.int64
+        )
 
     return rows

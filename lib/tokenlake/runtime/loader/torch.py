@@ -1,4 +1,6 @@
-"""Datasets of PyTorch over stored versions: batches in the loader's order, or rows by their number."""
+"""Datasets of PyTorch over stored versions: batches in the loader's order, or rows
+by their number.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,14 @@ from tokenlake.runtime.loader.mixture import Mixture
 from tokenlake.runtime.loader.options import LoaderKeywords, LoaderOptions
 from tokenlake.runtime.loader.per_process import PerProcess
 from tokenlake.runtime.loader.shared_rows import SharedRows
-from tokenlake.runtime.loader.state import GIVEN, NO_STATE, TURN, plain_state, position_of, state_of
+from tokenlake.runtime.loader.state import (
+    GIVEN,
+    NO_STATE,
+    TURN,
+    plain_state,
+    position_of,
+    state_of,
+)
 from tokenlake.runtime.loader.steps import Position
 
 try:
@@ -29,7 +38,9 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
-    raise MissingExtraError("a dataset of PyTorch needs torch: pip install 'tokenlake[torch]'") from error
+    raise MissingExtraError(
+        "a dataset of PyTorch needs torch: pip install 'tokenlake[torch]'"
+    ) from error
 
 Integers = Literal["mixed", "int32", "int64"]
 Item = dict[str, torch.Tensor]
@@ -46,39 +57,48 @@ def torch_dataset(
     integers: Integers = "mixed",
     **options: Unpack[LoaderKeywords],
 ) -> TorchBatches:
-    """Return a ``torch.utils.data.IterableDataset`` of batches in the order of :class:`tokenlake.DataLoader`.
+    """Return a ``torch.utils.data.IterableDataset`` of batches in the order of
+    :class:`tokenlake.DataLoader`.
 
-    With ``batch_size=None``, PyTorch takes items as batches. With N worker processes, worker w makes the steps
-    w, w + N, ... and PyTorch takes from them in turn, so that the order is the same for every N. Nearly every batch
-    needs rows of all lanes, so that each worker decodes nearly every row group: one worker, or none (threads of this
-    process read ahead then, too), is the cheapest; more help if your own ``map`` is slow.
+    With ``batch_size=None``, PyTorch takes items as batches. With N worker processes,
+    worker w makes the steps w, w + N, ... and PyTorch takes from them in turn, so that
+    the order is the same for every N. Nearly every batch needs rows of all lanes, so
+    that each worker decodes nearly every row group: one worker, or none (threads of
+    this process read ahead then, too), is the cheapest; more help if your own ``map``
+    is slow.
 
-    A loop is one pass: `epochs` epochs one after the other. ``dataset.set_epoch(n)`` before the loop sets the pass, as
-    with PyTorch's DistributedSampler, also with ``persistent_workers``. Without it, every loop is pass 0.
+    A loop is one pass: `epochs` epochs one after the other. ``dataset.set_epoch(n)``
+    before the loop sets the pass, as with PyTorch's DistributedSampler, also with
+    ``persistent_workers``. Without it, every loop is pass 0.
 
-    A ``torchdata.stateful_dataloader.StatefulDataLoader`` saves and resumes exactly, with the same number of workers.
-    For another number, or with the plain DataLoader: ``dataset.set_state(dataset.state_after(step))``, where `step`
-    counts the batches of the run. This is the state of :class:`tokenlake.DataLoader`, and the two are interchangeable.
+    A ``torchdata.stateful_dataloader.StatefulDataLoader`` saves and resumes exactly,
+    with the same number of workers. For another number, or with the plain DataLoader:
+    ``dataset.set_state(dataset.state_after(step))``, where `step` counts the batches of
+    the run. This is the state of :class:`tokenlake.DataLoader`, and the two are
+    interchangeable.
 
     Args:
         data: Dataset or mixture, as for :class:`tokenlake.DataLoader`.
         batch_size: Rows of the global batch, as for :class:`tokenlake.DataLoader`.
-        rows: True for items that are single rows, arrays of shape (L,), in the same order. Give PyTorch's loader the
-            same `batch_size`: with another, workers change the order.
-        integers: Type of integer columns. "mixed": ``labels`` and ``targets`` are int64, which PyTorch's losses
-            require, and all others int32, as stored and without a copy (embeddings, comparisons and additions take
-            them). "int64": for operations that index by ids (``gather``, ``one_hot``). "int32": no column is copied.
-            Masks are bool.
-        options: All other options of :class:`tokenlake.DataLoader` except `sharding`. `prefetch` (1 by default),
-            `workers` and `cache_bytes` apply to each worker process. `host` is (rank, number of
-            processes): this process gets the rank-th of equal parts of every batch. None: those of
-            ``torch.distributed`` if it is initialised, otherwise (0, 1). Frameworks that divide batches among processes
-            themselves need (0, 1).
+        rows: True for items that are single rows, arrays of shape (L,), in the same
+            order. Give PyTorch's loader the same `batch_size`: with another, workers
+            change the order.
+        integers: Type of integer columns. "mixed": ``labels`` and ``targets`` are
+            int64, which PyTorch's losses require, and all others int32, as stored and
+            without a copy (embeddings, comparisons and additions take them). "int64":
+            for operations that index by ids (``gather``, ``one_hot``). "int32": no
+            column is copied. Masks are bool.
+        options: All other options of :class:`tokenlake.DataLoader` except `sharding`.
+            `prefetch` (1 by default), `workers` and `cache_bytes` apply to each worker
+            process. `host` is (rank, number of processes): this process gets the
+            rank-th of equal parts of every batch. None: those of ``torch.distributed``
+            if it is initialised, otherwise (0, 1). Frameworks that divide batches among
+            processes themselves need (0, 1).
 
     Raises:
         MissingExtraError: PyTorch is not installed.
-        ConfigError: An argument is not allowed; or this is one of several processes (``WORLD_SIZE``) and its rank is
-            not known.
+        ConfigError: An argument is not allowed; or this is one of several processes
+            (``WORLD_SIZE``) and its rank is not known.
 
     Example:
         >>> import tokenlake as tl
@@ -93,7 +113,9 @@ def torch_dataset(
         keywords["host"] = process_place()
     loader_options = LoaderOptions.of("torch_dataset", batch_size, keywords)
     if rows and loader_options.batch_layout.flat:
-        raise ConfigError("rows: got True, but a flat batch has no rows; leave out rows or layout")
+        raise ConfigError(
+            "rows: got True, but a flat batch has no rows; leave out rows or layout"
+        )
     reader = shared_reader(data, loader_options)
     if rows and not reader.get().plan.rows_alike:
         raise ConfigError(
@@ -106,14 +128,17 @@ def torch_dataset(
 def torch_rows(
     data: Dataset, *, columns: Sequence[str] | None = None, integers: Integers = "mixed"
 ) -> TorchRows:
-    """Return a map-style ``torch.utils.data.Dataset``: row number -> dict of tensors of shape (L,).
+    """Return a map-style ``torch.utils.data.Dataset``: row number -> dict of tensors of
+    shape (L,).
 
-    It is for your own samplers. Reading rows in random order decodes a row group for nearly every row; the order of
-    :func:`torch_dataset` decodes each row group once.
+    It is for your own samplers. Reading rows in random order decodes a row group for
+    nearly every row; the order of :func:`torch_dataset` decodes each row group once.
 
     Args:
-        data: Dataset of any kind. Rows of many lengths each have their own L, as stored.
-        columns: Names of the columns, as for :class:`tokenlake.DataLoader`; None: the default ones.
+        data: Dataset of any kind. Rows of many lengths each have their own L, as
+            stored.
+        columns: Names of the columns, as for :class:`tokenlake.DataLoader`; None: the
+            default ones.
         integers: Type of integer columns, as for :func:`torch_dataset`.
 
     Raises:
@@ -143,7 +168,9 @@ class TorchBatches(IterableDataset[Item]):
         rows: Whether items are rows.
     """
 
-    def __init__(self, reader: PerProcess[HostReader], *, integers: str, rows: bool) -> None:
+    def __init__(
+        self, reader: PerProcess[HostReader], *, integers: str, rows: bool
+    ) -> None:
         super().__init__()
         require_one_of("integers", integers, get_args(Integers))
         self.reader = reader
@@ -159,26 +186,32 @@ class TorchBatches(IterableDataset[Item]):
         return int(self._epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the pass that the next loop delivers, 0 by default; ConfigError if the pass before it never ends."""
+        """Set the pass that the next loop delivers, 0 by default; ConfigError if the
+        pass before it never ends.
+        """
         self.reader.get().plan.begin(epoch)
         self._epoch.fill_(epoch)
 
     def state_after(self, step: int) -> dict[str, Any]:
-        """Return the state of the run after `step` batches, counted over all passes: small, JSON-able.
+        """Return the state of the run after `step` batches, counted over all passes:
+        small, JSON-able.
 
-        It equals ``DataLoader.get_state()`` of the same run, with any number of workers and hosts.
+        It equals ``DataLoader.get_state()`` of the same run, with any number of workers
+        and hosts.
         """
         plan = self.reader.get().plan
         return state_of(plan, plan.position(step))
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state of :meth:`state_after` or of a ``DataLoader``, with any number of workers.
+        """Continue from a state of :meth:`state_after` or of a ``DataLoader``, with any
+        number of workers.
 
-        Loops over that state's pass (:attr:`epoch` is set to it) begin there, all others at the beginning of theirs.
-        Call it before workers are started.
+        Loops over that state's pass (:attr:`epoch` is set to it) begin there, all
+        others at the beginning of theirs. Call it before workers are started.
 
         Raises:
-            ConfigError: The state is of other data or of another order, or that of a single worker.
+            ConfigError: The state is of other data or of another order, or that of a
+                single worker.
         """
         state = plain_state(state)
         if TURN in state:
@@ -189,11 +222,15 @@ class TorchBatches(IterableDataset[Item]):
         reader = self.reader.get().replaying(state)
         self._start = position_of(reader.plan, state)
         if reader is not self.reader.get():
-            self.reader = shared_reader(reader.plan.data, reader.plan.options, reader.plan.form)
+            self.reader = shared_reader(
+                reader.plan.data, reader.plan.options, reader.plan.form
+            )
         self._epoch.fill_(self._start.passes)
 
     def __iter__(self) -> TorchIterator:
-        """Return an iterator over the pass that was set; in a worker process, over the worker's share of it."""
+        """Return an iterator over the pass that was set; in a worker process, over
+        the worker's share of it.
+        """
         start = self._start
         if start is None or start.passes != self.epoch:
             start = self.reader.get().plan.begin(self.epoch)
@@ -201,11 +238,15 @@ class TorchBatches(IterableDataset[Item]):
         worker = get_worker_info()
         if worker is not None:
             # PyTorch takes the first batch from worker 0, whatever the step.
-            turn = Turn((start.step + worker.id) % worker.num_workers, worker.num_workers)
+            turn = Turn(
+                (start.step + worker.id) % worker.num_workers, worker.num_workers
+            )
         return TorchIterator(self, start, turn)
 
     def __len__(self) -> int:
-        """Return the number of items of a pass, of all workers together; TypeError if the pass has no end."""
+        """Return the number of items of a pass, of all workers together; TypeError
+        if the pass has no end.
+        """
         reader = self.reader.get()
         plan = reader.plan
         count = plan.batches_in(self.epoch)
@@ -213,7 +254,9 @@ class TorchBatches(IterableDataset[Item]):
             pad_last = bool(plan.options.pad_last)
             count = plan.steps.rows_of(self.epoch, reader.wanted, pad_last=pad_last)
         if count is None:
-            raise TypeError("an endless run has no length; give epochs, or `rows` of the mixture")
+            raise TypeError(
+                "an endless run has no length; give epochs, or `rows` of the mixture"
+            )
         return count
 
     def __bool__(self) -> bool:
@@ -222,7 +265,8 @@ class TorchBatches(IterableDataset[Item]):
 
 @final
 class TorchIterator(Iterator[Item]):
-    """Iterator of one worker to the end of a pass. torchdata's StatefulDataLoader saves its state.
+    """Iterator of one worker to the end of a pass. torchdata's StatefulDataLoader saves
+    its state.
 
     Args:
         dataset: Dataset that is iterated.
@@ -235,8 +279,8 @@ class TorchIterator(Iterator[Item]):
         self._reader = dataset.reader.get()
         self._turn = turn
         self._batches = HostBatches(self._reader, position, turn)
-        # If items are rows: the batch of which some rows are still to come, the number of its rows that were
-        # delivered, and the state before it.
+        # If items are rows: the batch of which some rows are still to come, the number
+        # of its rows that were delivered, and the state before it.
         self._current_batch: Item | None = None
         self._rows_delivered = 0
         self._state_before = self._batches.state()
@@ -250,18 +294,23 @@ class TorchIterator(Iterator[Item]):
     def state_dict(self) -> dict[str, Any]:
         """Return the state of this worker: small, JSON-able."""
         # A batch of which not all rows were delivered is made again.
-        state = self._batches.state() if self._current_batch is None else self._state_before
+        state = (
+            self._batches.state() if self._current_batch is None else self._state_before
+        )
         return {**state, GIVEN: self._rows_delivered}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from the state of a worker of the same run, with as many workers.
 
         Raises:
-            ConfigError: The state is of other data, of another order or of another number of workers.
+            ConfigError: The state is of other data, of another order or of another
+                number of workers.
         """
         batches = HostBatches.resumed(self._reader, state, self._turn, without=ALL)
         most_rows = max(self._reader.plan.batch_sizes)
-        rows_delivered = whole_number(f"{NO_STATE}: {GIVEN}", state.get(GIVEN, 0), 0, most_rows)
+        rows_delivered = whole_number(
+            f"{NO_STATE}: {GIVEN}", state.get(GIVEN, 0), 0, most_rows
+        )
         self.close()
         self._batches = batches
         self._rows_delivered = rows_delivered
@@ -279,7 +328,10 @@ class TorchIterator(Iterator[Item]):
                 self._current_batch = batch
             else:  # the last batch of a pass may have no rows of this host
                 self._rows_delivered = 0
-        row = {name: values[self._rows_delivered] for name, values in self._current_batch.items()}
+        row = {
+            name: values[self._rows_delivered]
+            for name, values in self._current_batch.items()
+        }
         self._rows_delivered += 1
         if self._rows_delivered == len(next(iter(self._current_batch.values()))):
             self._rows_delivered = 0
@@ -292,9 +344,13 @@ class TorchIterator(Iterator[Item]):
 
 @final
 class TorchRows(MapDataset[Item]):
-    """Rows by their number; see :func:`torch_rows`. It can be pickled: each process opens its own files."""
+    """Rows by their number; see :func:`torch_rows`. It can be pickled: each process
+    opens its own files.
+    """
 
-    def __init__(self, data: Dataset, columns: Sequence[str] | None, integers: str) -> None:
+    def __init__(
+        self, data: Dataset, columns: Sequence[str] | None, integers: str
+    ) -> None:
         require_one_of("integers", integers, get_args(Integers))
         self._rows = SharedRows(data, columns, "torch_dataset")
         self._integers = integers
@@ -304,7 +360,9 @@ class TorchRows(MapDataset[Item]):
         return len(self._rows)
 
     def __getitem__(self, index: int) -> Item:
-        """Return a row: column -> tensor of shape (L,); IndexError if it does not exist."""
+        """Return a row: column -> tensor of shape (L,); IndexError if it does not
+        exist.
+        """
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Item]:
@@ -316,10 +374,11 @@ class TorchRows(MapDataset[Item]):
 class TorchRowStream(IterableDataset[dict[str, Any]]):
     """Rows of a source, each once over all processes and their workers.
 
-    Reader r of n (process by process, worker by worker) reads the source's shards r, r + n, ... if there are as many
-    shards as readers; otherwise it reads all rows and keeps every n-th. With :meth:`state_dict` of a loop in this
-    process, or a ``StatefulDataLoader`` over any number of workers, the next loop continues exactly after the last row;
-    the number of readers must be the same.
+    Reader r of n (process by process, worker by worker) reads the source's shards r, r
+    + n, ... if there are as many shards as readers; otherwise it reads all rows and
+    keeps every n-th. With :meth:`state_dict` of a loop in this process, or a
+    ``StatefulDataLoader`` over any number of workers, the next loop continues exactly
+    after the last row; the number of readers must be the same.
 
     Args:
         source: Source whose ``positions(after, share)`` yields (position, row).
@@ -334,7 +393,9 @@ class TorchRowStream(IterableDataset[dict[str, Any]]):
         self._start: Mapping[str, Any] | None = None
 
     def __iter__(self) -> TorchRowIterator:
-        """Return an iterator over this reader's share, once from the state that was loaded, if there is one."""
+        """Return an iterator over this reader's share, once from the state that was
+        loaded, if there is one.
+        """
         rank, processes = self._host
         worker = get_worker_info()
         share = (rank, processes)
@@ -384,7 +445,9 @@ class TorchRowIterator(Iterator[dict[str, Any]]):
         return {"share": list(self._share), "behind": behind}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from the state of a reader of the same share; ConfigError if it is of another share."""
+        """Continue from the state of a reader of the same share; ConfigError if it
+        is of another share.
+        """
         if list(state.get("share", ())) != list(self._share):
             raise ConfigError(
                 f"the state is of reader {state.get('share')} (index, number of readers), this is "
@@ -396,8 +459,12 @@ class TorchRowIterator(Iterator[dict[str, Any]]):
 
 
 def _number_tensor(value: Any) -> Any:
-    """Return a list or array of numbers as a tensor, integers as int64; any other value as it is."""
-    is_number_list = isinstance(value, list) and all(isinstance(item, int | float) for item in value)
+    """Return a list or array of numbers as a tensor, integers as int64; any other
+    value as it is.
+    """
+    is_number_list = isinstance(value, list) and all(
+        isinstance(item, int | float) for item in value
+    )
     is_number_array = isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
     if not is_number_list and not is_number_array:
         return value
@@ -408,12 +475,15 @@ def _number_tensor(value: Any) -> Any:
 
 
 def _tensors(batch: dict[str, Any], integers: str) -> Item:
-    """Return a batch as tensors. Columns that keep their type share the memory of the arrays."""
+    """Return a batch as tensors. Columns that keep their type share the memory of
+    the arrays.
+    """
     tensors: Item = {}
     for name, array in batch.items():
         is_wide = integers == "int64" or (integers == "mixed" and name.endswith(_LOSS))
         if is_wide and array.dtype == np.int32:
-            # Not tensor.long(): for such small arrays PyTorch's threads wait longer than they work.
+            # Not tensor.long(): for such small arrays PyTorch's threads wait longer
+            # than they work.
             wide_array = reused_array(array.shape, np.int64)
             np.copyto(wide_array, array)
             array = wide_array

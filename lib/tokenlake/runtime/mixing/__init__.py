@@ -1,8 +1,10 @@
-"""Mixing: several sources as one stream, with exact weights that may change along the way.
+"""Mixing: several sources as one stream, with exact weights that may change along the
+way.
 
-``schedule`` states the weights at a step, ``counts`` the number of rows of each source before a position, ``deal`` the
-lane that each row goes to, ``mixture`` the row at a position, ``order`` the order inside a source, and ``streams`` the
-stored row. All of them are functions: nothing is drawn, stored or replayed.
+``schedule`` states the weights at a step, ``counts`` the number of rows of each source
+before a position, ``deal`` the lane that each row goes to, ``mixture`` the row at a
+position, ``order`` the order inside a source, and ``streams`` the stored row. All of
+them are functions: nothing is drawn, stored or replayed.
 """
 
 from tokenlake.base.lazy_names import lazy_package

@@ -1,13 +1,15 @@
-"""Caps on the sources of a mixture: repetitions, shares of a source, epochs, and token budgets.
+"""Caps on the sources of a mixture: repetitions, shares of a source, epochs, and token
+budgets.
 
-A source is *shortened* to a share of its rows, always to the same rows: its row groups are permuted once, and the first
-rows in that order are kept. A larger share therefore contains all rows of a smaller one, for any weights, lanes and
-ends.
+A source is *shortened* to a share of its rows, always to the same rows: its row groups
+are permuted once, and the first rows in that order are kept. A larger share therefore
+contains all rows of a smaller one, for any weights, lanes and ends.
 
-With *simulated epochs*, an experiment of E tokens represents a run of T tokens: each source is shortened to E / T of
-its rows. The experiment then repeats each source as often as the run would, and sees as little of the rest (Levanter's
-``simulated epoching``). Example: a run of 100 B tokens repeats a source of 10 B tokens; an experiment of 1 B tokens
-uses 0.1 B tokens of it.
+With *simulated epochs*, an experiment of E tokens represents a run of T tokens: each
+source is shortened to E / T of its rows. The experiment then repeats each source as
+often as the run would, and sees as little of the rest (Levanter's ``simulated
+epoching``). Example: a run of 100 B tokens repeats a source of 10 B tokens; an
+experiment of 1 B tokens uses 0.1 B tokens of it.
 """
 
 from __future__ import annotations
@@ -27,11 +29,14 @@ from tokenlake.base.checks import did_you_mean, whole_number
 from tokenlake.errors import ConfigError
 from tokenlake.runtime.mixing.random import Permutation, key_of
 
-_KEPT_GROUPS: Final = 3  # first word of the keys that permute the row groups of a shortened source
+# First word of the keys that permute the row groups of a shortened source.
+_KEPT_GROUPS: Final = 3
 _LARGEST: Final = 1 << 62
 
 Each = float | Fraction | Mapping[str, float] | Mapping[str, Fraction] | None
-"""Cap of all sources, or of each source by name; None, or a missing name, means no cap."""
+"""Cap of all sources, or of each source by name; None, or a missing name, means no
+cap.
+"""
 
 
 @final
@@ -41,10 +46,12 @@ class SourceCaps:
 
     Args:
         max_repetitions: Maximum average number of repetitions of a source's rows.
-        max_fraction: Share of a source's rows that may be used; the source is shortened to it.
+        max_fraction: Share of a source's rows that may be used; the source is shortened
+            to it.
         epochs: Number of epochs of each source, in place of weights and an end.
         target_budget: Number of tokens of a run; None without simulated epochs.
-        experiment_budget: Number of tokens of the experiment that represents the run; None without simulated epochs.
+        experiment_budget: Number of tokens of the experiment that represents the run;
+            None without simulated epochs.
 
     Raises:
         ConfigError: An argument is out of range.
@@ -66,11 +73,18 @@ class SourceCaps:
             for key, number in self._numbers(option):
                 is_number = not isinstance(number, bool) and isinstance(number, Real)
                 if not is_number or not 0 < cast("Any", number) < _LARGEST:
-                    raise ConfigError(f"{key}: got {number!r}, must be a number above 0")
+                    raise ConfigError(
+                        f"{key}: got {number!r}, must be a number above 0"
+                    )
                 if option == "max_fraction" and cast("Any", number) > 1:
-                    raise ConfigError(f"{key}: got {number!r}, must be a share above 0, at most 1")
+                    raise ConfigError(
+                        f"{key}: got {number!r}, must be a share above 0, at most 1"
+                    )
         # The two budgets are given together, or not at all.
-        budgets = {"target_budget": self.target_budget, "experiment_budget": self.experiment_budget}
+        budgets = {
+            "target_budget": self.target_budget,
+            "experiment_budget": self.experiment_budget,
+        }
         for name, value in budgets.items():
             if value is not None:
                 whole_number(name, value, 1)
@@ -131,7 +145,8 @@ class SourceCaps:
         return used_rows
 
     def draws(self, rows: Mapping[str, int]) -> dict[str, int]:
-        """Return the number of rows that the mixture takes of each source, by :attr:`epochs`.
+        """Return the number of rows that the mixture takes of each source, by
+        :attr:`epochs`.
 
         Args:
             rows: Number of rows that are used of each source.
@@ -142,7 +157,10 @@ class SourceCaps:
         return counts
 
     def missing(
-        self, drawn: Mapping[str, int], rows: Mapping[str, int], mean_tokens: Mapping[str, Fraction]
+        self,
+        drawn: Mapping[str, int],
+        rows: Mapping[str, int],
+        mean_tokens: Mapping[str, Fraction],
     ) -> list[str]:
         """Return a line for each source that the mixture repeats too often.
 
@@ -168,9 +186,14 @@ class SourceCaps:
         return lines
 
     def check(
-        self, drawn: Mapping[str, int], rows: Mapping[str, int], mean_tokens: Mapping[str, Fraction]
+        self,
+        drawn: Mapping[str, int],
+        rows: Mapping[str, int],
+        mean_tokens: Mapping[str, Fraction],
     ) -> None:
-        """Raise ConfigError where a source is repeated too often; the arguments are those of :meth:`missing`."""
+        """Raise ConfigError where a source is repeated too often; the arguments are
+        those of :meth:`missing`.
+        """
         lines = self.missing(drawn, rows, mean_tokens)
         if lines:
             raise ConfigError(
@@ -207,7 +230,9 @@ def _cap_of(value: Any, name: str, default: Any) -> Any:
 
 
 def _exact(value: Any) -> Fraction:
-    """Return the decimal number that is written, not the nearest binary one: 0.3 of 10 rows are 3."""
+    """Return the decimal number that is written, not the nearest binary one: 0.3 of
+    10 rows are 3.
+    """
     return Fraction(str(value))
 
 
@@ -217,7 +242,8 @@ def _tokens(count: Fraction) -> str:
 
 
 def shortened(name: str, group_rows: Int64, rows: int | None, *, seed: int) -> Int64:
-    """Return the number of rows that are kept of each row group of a source, int64[G]; they are its first rows.
+    """Return the number of rows that are kept of each row group of a source, int64[G];
+    they are its first rows.
 
     Args:
         name: Name of the source.
@@ -233,7 +259,8 @@ def shortened(name: str, group_rows: Int64, rows: int | None, *, seed: int) -> I
     place = Permutation(len(group_rows), key).at(groups)
     rows_at_place = np.empty_like(group_rows)
     rows_at_place[place] = group_rows
-    # 2. Keep rows in this order until there are enough: at each place, those that are still missing.
+    # 2. Keep rows in this order until there are enough: at each place, those that are
+    #    still missing.
     rows_before_place = np.cumsum(rows_at_place) - rows_at_place
     missing_at_place = np.maximum(rows - rows_before_place, 0)
     return np.minimum(missing_at_place[place], group_rows)

@@ -5,28 +5,36 @@ first t rows. At time t the source has given::
 
     c_j(t) = floor(W_j(t) + 1/2)
 
-The counts at position n are those of the time at which the c_j sum to n. Where several counts grow at one time, the
-first sources grow first. No count ever falls, none is negative, and every source with a weight comes up.
+The counts at position n are those of the time at which the c_j sum to n. Where several
+counts grow at one time, the first sources grow first. No count ever falls, none is
+negative, and every source with a weight comes up.
 
-Example: weights 0.5, 0.3, 0.2. Source 0 gives rows at times 1, 3, 5, ..., source 1 at 1.67, 5, 8.33, ..., source 2 at
-2.5, 7.5, ... The counts before positions 0 to 6 are ``000, 100, 110, 111, 211, 311, 321``.
+Example: weights 0.5, 0.3, 0.2. Source 0 gives rows at times 1, 3, 5, ..., source 1 at
+1.67, 5, 8.33, ..., source 2 at 2.5, 7.5, ... The counts before positions 0 to 6 are
+``000, 100, 110, 111, 211, 311, 321``.
 
-**Search.** The counts of a position are found in three steps (:meth:`Counts.draws_before`):
+**Search.** The counts of a position are found in three steps
+(:meth:`Counts.draws_before`):
 
-1. Two times between which the sum of the counts reaches the position. Each count is within 1/2 of its integral, so
-   that the time is less than ``J / 2`` rows from the position.
-2. Times in between, guessed from straight lines through the integrals, until the counts of one sum to the position.
-3. If no time does, counts grow at the same tick; the first sources get the rows that are missing.
+1. Two times between which the sum of the counts reaches the position. Each count is
+   within 1/2 of its integral, so that the time is less than ``J / 2`` rows from the
+   position.
+2. Times in between, guessed from straight lines through the integrals, until the counts
+   of one sum to the position.
+3. If no time does, counts grow at the same tick; the first sources get the rows that
+   are missing.
 
-**Units.** A tick is 2^-32 row. Counts that grow within one tick are taken for simultaneous. The integral over a piece
-of a schedule is ``first_j x + (last_j - first_j) G(x)``, with G the same for all sources: 0, ``x^2 / 2 span``, or the
-area under the eased step. G is rounded down to 2^-40 tick. As G grows by 0 to 1 tick in a tick, so does its rounded
-value. Every W_j therefore grows by a value between ``first_j`` and ``last_j`` in each tick, without any error, and all
-of them together by 1.
+**Units.** A tick is 2^-32 row. Counts that grow within one tick are taken for
+simultaneous. The integral over a piece of a schedule is ``first_j x + (last_j -
+first_j) G(x)``, with G the same for all sources: 0, ``x^2 / 2 span``, or the area under
+the eased step. G is rounded down to 2^-40 tick. As G grows by 0 to 1 tick in a tick, so
+does its rounded value. Every W_j therefore grows by a value between ``first_j`` and
+``last_j`` in each tick, without any error, and all of them together by 1.
 
-**Bound.** With J > 1 sources the count at n differs from W_j(n) by at most ``1/2 + w (J - 2) / 2``. There w is the
-mean of weight j between n and the time of the count, which is less than J / 2 rows away: each count is within 1/2 of
-its integral at that time, and the differences of all sources sum to the distance in time.
+**Bound.** With J > 1 sources the count at n differs from W_j(n) by at most ``1/2 + w (J
+- 2) / 2``. There w is the mean of weight j between n and the time of the count, which
+is less than J / 2 rows away: each count is within 1/2 of its integral at that time, and
+the differences of all sources sum to the distance in time.
 
 **Changed schedules.** A change of the weights takes effect at a row n: the end of the batch in which its step begins.
 Counts up to n stay as they are, and the integral takes the new weights from n on::
@@ -34,13 +42,15 @@ Counts up to n stay as they are, and the integral takes the new weights from n o
     W_j(t) = integral of the first weights up to n  +  integral of the new weights from n to t
     counts after n: max(b_j, floor(W_j(t) + 1/2)), with b_j the count at n
 
-Nothing is made up for: the rows that a source gave before n follow the weights of that time. A count at n may be ahead
-of its integral, by ``(J + 1) / 2`` rows at most, because the time of the count may be later than n. The maximum keeps
-the count from falling. A source that is ahead waits, for ``J (J + 1)`` rows at most of the heaviest source. Then the
-bound holds again. The integral continues over any number of changes, so that no share is lost by rounding, even with a
-change at every batch.
+Nothing is made up for: the rows that a source gave before n follow the weights of that
+time. A count at n may be ahead of its integral, by ``(J + 1) / 2`` rows at most,
+because the time of the count may be later than n. The maximum keeps the count from
+falling. A source that is ahead waits, for ``J (J + 1)`` rows at most of the heaviest
+source. Then the bound holds again. The integral continues over any number of changes,
+so that no share is lost by rounding, even with a change at every batch.
 
-Example: weights (1/2, 1/2), changed to (3/4, 1/4) at row 4. The counts at 4 are (2, 2), those at 12 are (8, 4).
+Example: weights (1/2, 1/2), changed to (3/4, 1/4) at row 4. The counts at 4 are (2, 2),
+those at 12 are (8, 4).
 """
 
 from __future__ import annotations
@@ -60,26 +70,37 @@ from tokenlake.runtime.mixing.weights import UNIT_BITS, in_units
 TICK_BITS: Final = 32
 """A row takes ``2**TICK_BITS`` ticks."""
 
-_AREA_BITS: Final = 40  # bits of G below the tick: counts keep to their tick even where a weight becomes 0
-_ROW_BITS: Final = UNIT_BITS + TICK_BITS + _AREA_BITS  # integrals are whole numbers of 2^-168 row
+# Bits of G below the tick: counts keep to their tick even where a weight becomes 0.
+_AREA_BITS: Final = 40
+# Integrals are whole numbers of 2^-168 row.
+_ROW_BITS: Final = UNIT_BITS + TICK_BITS + _AREA_BITS
 _HALF_ROW: Final = 1 << (_ROW_BITS - 1)
-_MOST_GUESSED: Final = 64  # jumps of counts between two times among which a guess is worth its time
+# Jumps of counts between two times among which a guess is worth its time.
+_MOST_GUESSED: Final = 64
 
 Tallies = tuple[int, ...]
-"""A whole number for each source: its rows, or its integral in units of ``2**-_ROW_BITS`` row."""
+"""A whole number for each source: its rows, or its integral in units of
+``2**-_ROW_BITS`` row.
+"""
 
 
 def counts_of(
-    scheduler: WeightScheduler, *, step_rows: int = 1, block_size: int = 1, batch_rows: int = 1
+    scheduler: WeightScheduler,
+    *,
+    step_rows: int = 1,
+    block_size: int = 1,
+    batch_rows: int = 1,
 ) -> Counts:
-    """Return the counts of one endless lane by a schedule and all changes that were made to it.
+    """Return the counts of one endless lane by a schedule and all changes that were
+    made to it.
 
     Args:
         scheduler: Weights of the sources.
         step_rows: Number of rows of the lane per step of the schedule.
-        block_size: Number of rows in a block. A change takes effect at a block boundary.
-        batch_rows: Number of rows of the lane in a batch of the whole stream. A change takes effect at the end of a
-            batch.
+        block_size: Number of rows in a block. A change takes effect at a block
+            boundary.
+        batch_rows: Number of rows of the lane in a batch of the whole stream. A change
+            takes effect at the end of a batch.
     """
     first, *changes = scheduler.versions()
     counts = Counts(first, step_rows=step_rows)
@@ -96,12 +117,14 @@ def _rounded_up(rows: int, multiple: int) -> int:
 
 @final
 class Counts:
-    """Counts of one endless lane by one version of a schedule, as :func:`counts_of` makes them.
+    """Counts of one endless lane by one version of a schedule, as :func:`counts_of`
+    makes them.
 
     Args:
         scheduler: Weights of the sources.
         step_rows: Number of rows of the lane per step of the schedule.
-        before: Counts by the schedule that this one changes; None for a schedule that changes none.
+        before: Counts by the schedule that this one changes; None for a schedule that
+            changes none.
         start: Row at which the change takes effect.
 
     Attributes:
@@ -134,16 +157,21 @@ class Counts:
             if self._pieces:
                 ticked = replace(ticked, base=self._pieces[-1].areas(ticked.start))
             elif before is not None:
-                # The piece may begin before the change takes effect: its integral joins the earlier one there.
+                # The piece may begin before the change takes effect: its integral joins
+                # the earlier one there.
                 areas_before = before.areas(self._start_time)
                 areas_of_piece = ticked.areas(self._start_time)
-                joined = [area - part for area, part in zip(areas_before, areas_of_piece, strict=True)]
+                joined = [
+                    area - part
+                    for area, part in zip(areas_before, areas_of_piece, strict=True)
+                ]
                 ticked = replace(ticked, base=tuple(joined))
             self._pieces.append(ticked)
         self._piece_starts = [piece.start for piece in self._pieces]
 
     def draws_before(self, position: int) -> Tallies:
-        """Return the rows of each source among the first `position` rows; they sum to it.
+        """Return the rows of each source among the first `position` rows; they sum to
+        it.
 
         Raises:
             ConfigError: The position is negative.
@@ -157,8 +185,12 @@ class Counts:
         return version._search(position)
 
     def shares(self, position: int) -> tuple[Fraction, ...]:
-        """Return W_j at a position: the rows that the weights ask for, exact to 2^-32 row."""
-        return tuple(Fraction(area, 1 << _ROW_BITS) for area in self.areas(position << TICK_BITS))
+        """Return W_j at a position: the rows that the weights ask for, exact to
+        2^-32 row.
+        """
+        return tuple(
+            Fraction(area, 1 << _ROW_BITS) for area in self.areas(position << TICK_BITS)
+        )
 
     def areas(self, time: int) -> Tallies:
         """Return W_j at a time in ticks, in units of ``2**-_ROW_BITS`` row."""
@@ -170,8 +202,11 @@ class Counts:
         return version._pieces[index].areas(time)
 
     def ceiling(self, source: int) -> int | None:
-        """Return the most rows that a source gives in all of time; None if there is no limit."""
-        # The last piece is constant: without a weight there, the integral and the count stay.
+        """Return the most rows that a source gives in all of time; None if there is
+        no limit.
+        """
+        # The last piece is constant: without a weight there, the integral and the count
+        # stay.
         last = self._pieces[-1]
         if last.first[source]:
             return None
@@ -200,8 +235,9 @@ class Counts:
     def _bracket(self, position: int) -> tuple[_Moment, _Moment]:
         """Return two times between which the counts reach `position`.
 
-        Counts are never further from the time than half a row for each source, except for sources that wait after a
-        change. Then time goes back, twice as far at each attempt.
+        Counts are never further from the time than half a row for each source, except
+        for sources that wait after a change. Then time goes back, twice as far at each
+        attempt.
         """
         reach = (len(self._base) + 1) // 2
         low = self._moment(position << TICK_BITS)
@@ -222,7 +258,9 @@ class Counts:
         return _Moment(time, areas, counts, sum(counts))
 
 
-def _pieces_from(scheduler: WeightScheduler, time: int, ticks: int) -> Sequence[SchedulePiece]:
+def _pieces_from(
+    scheduler: WeightScheduler, time: int, ticks: int
+) -> Sequence[SchedulePiece]:
     """Return the pieces of a schedule that hold at a time or later.
 
     Args:
@@ -262,7 +300,8 @@ class _TickedPiece:
         start: First tick.
         span: Number of ticks of the whole curve.
         curve: Form of the curve between its first and last weights.
-        first: Growth of each integral in a tick at the first weights, in units of ``2**-_ROW_BITS`` row.
+        first: Growth of each integral in a tick at the first weights, in units of
+            ``2**-_ROW_BITS`` row.
         rise: Growth for each 2^-40 tick of the area G, in the same unit.
         base: Integrals at the start, in the same unit.
     """
@@ -279,13 +318,20 @@ class _TickedPiece:
         # base + first x + rise G(x), with G the area of the curve.
         ticks = time - self.start
         if self.curve == "step":
-            return tuple([base + first * ticks for base, first in zip(self.base, self.first, strict=True)])
+            return tuple(
+                [
+                    base + first * ticks
+                    for base, first in zip(self.base, self.first, strict=True)
+                ]
+            )
         if self.curve == "cosine":
             area = eased_area(ticks, self.span, _AREA_BITS)
         else:
             area = (ticks * ticks << _AREA_BITS) // (2 * self.span)
         terms = zip(self.base, self.first, self.rise, strict=True)
-        return tuple([base + first * ticks + rise * area for base, first, rise in terms])
+        return tuple(
+            [base + first * ticks + rise * area for base, first, rise in terms]
+        )
 
 
 def _in_ticks(piece: SchedulePiece, ticks: int) -> _TickedPiece:
@@ -315,8 +361,8 @@ def _next_time(low: _Moment, high: _Moment, position: int, attempt: int) -> int:
         low: Time at which the counts sum to `position` or less.
         high: Time at which they sum to `position` or more.
         position: Sum that is searched for.
-        attempt: Number of the attempt, from 0. Every third one takes the middle, so that the search ends whatever the
-            weights do in between.
+        attempt: Number of the attempt, from 0. Every third one takes the middle, so
+            that the search ends whatever the weights do in between.
     """
     has_few_jumps = high.total - low.total < _MOST_GUESSED
     if attempt % 3 == 2 or not has_few_jumps:
@@ -330,7 +376,8 @@ def _next_time(low: _Moment, high: _Moment, position: int, attempt: int) -> int:
 
 
 def _guess(low: _Moment, high: _Moment, position: int, side_step: int) -> int:
-    """Return a time between the jump of a count that reaches `position` and the next jump, if integrals were lines.
+    """Return a time between the jump of a count that reaches `position` and the next
+    jump, if integrals were lines.
 
     Between two near times they almost are.
 
@@ -338,8 +385,8 @@ def _guess(low: _Moment, high: _Moment, position: int, side_step: int) -> int:
         low: Earlier time.
         high: Later time.
         position: Sum of the counts that is searched for.
-        side_step: Ticks by which the time is moved where the two jumps are close. With both signs in turn, the jumps
-            end up between the two times that are left.
+        side_step: Ticks by which the time is moved where the two jumps are close. With
+            both signs in turn, the jumps end up between the two times that are left.
     """
     # The times of all jumps between the two moments, on straight lines.
     width = high.time - low.time
@@ -359,7 +406,9 @@ def _guess(low: _Moment, high: _Moment, position: int, side_step: int) -> int:
 
 
 def _shared_out(low: Tallies, high: Tallies, position: int) -> Tallies:
-    """Return counts that sum to `position` between those of two neighbouring ticks, the first sources first."""
+    """Return counts that sum to `position` between those of two neighbouring ticks,
+    the first sources first.
+    """
     counts = list(low)
     missing = position - sum(low)
     for source, highest in enumerate(high):

@@ -1,4 +1,5 @@
-"""Deal of the rows of a mixture to its lanes: exact for the whole stream, and a closed form for each lane.
+"""Deal of the rows of a mixture to its lanes: exact for the whole stream, and a closed
+form for each lane.
 
 The counts of :mod:`tokenlake.runtime.mixing.counts` say how many rows of each source come before a position of the
 whole stream. A row belongs to one lane, because a lane reads only its own part of each source; and each lane needs one
@@ -10,8 +11,10 @@ row for each of its slots. The stream is dealt in three sizes::
 
 The rows that a lane has taken before a cell follow in three steps:
 
-1. Find the span of the cell, and the rows that lanes have taken before it (:class:`Deal`).
-2. Find the group in the span, and the rows taken before it (:mod:`tokenlake.runtime.mixing.span`).
+1. Find the span of the cell, and the rows that lanes have taken before it
+   (:class:`Deal`).
+2. Find the group in the span, and the rows taken before it
+   (:mod:`tokenlake.runtime.mixing.span`).
 3. Spread the rows of the group over its cells (:mod:`tokenlake.runtime.mixing.spread`).
 
 Example: 4 lanes, batches of 4 rows, weights 0.5, 0.3 and 0.2, seed 0. A cell has one slot, a group 128 cells. The
@@ -44,7 +47,9 @@ from tokenlake.runtime.mixing.slot_deal import MOST_BORDERS, SlotDeal, clamped
 from tokenlake.runtime.mixing.span import Span
 
 _LEAST_GROUP: Final = (
-    128  # slots of a lane: enough for 8 sources whose weights change, or 11 whose weights do not
+    # Slots of a lane: enough for 8 sources whose weights change, or 11 whose weights do
+    # not.
+    128
 )
 _MOST_GROUPS: Final = 4  # groups whose cells are remembered
 _MOST_NUMBERS: Final = 1 << 25  # of a group (cells * lanes * sources): 256 MiB
@@ -89,7 +94,8 @@ class Deal(SlotDeal):
         self.cells = -(-group_slots // self.cell)
         self.seed = seed
         self._lanes = lanes
-        # Counts of the stream, and the spans of groups that each version of the weights deals.
+        # Counts of the stream, and the spans of groups that each version of the weights
+        # deals.
         self.counts = counts_of(scheduler, step_rows=step_rows, batch_rows=batch_size)
         self._draws_before = lru_cache(MOST_BORDERS)(self.counts.draws_before)
         self._spans = self._spans_of(scheduler, step_rows)
@@ -114,7 +120,9 @@ class Deal(SlotDeal):
 
     def bounds(self, lane: int, cells: range) -> Int64:
         if self._lanes == 1:
-            return clamped([self.before(lane, cell) for cell in range(cells.start, cells.stop + 1)])
+            return clamped(
+                [self.before(lane, cell) for cell in range(cells.start, cells.stop + 1)]
+            )
         parts: list[Int64] = []
         cell = cells.start
         while cell <= cells.stop:
@@ -129,7 +137,9 @@ class Deal(SlotDeal):
             if cell_of_group == 0 and stop == cell + 1:
                 rows_taken = span.taken_before_group(group)[None]
             else:
-                rows_taken = self._taken_inside(number, group)[cell_of_group : cell_of_group + stop - cell]
+                rows_taken = self._taken_inside(number, group)[
+                    cell_of_group : cell_of_group + stop - cell
+                ]
             parts.append(rows_taken[:, :, lane])
             cell = stop
         return np.concatenate(parts)
@@ -147,10 +157,16 @@ class Deal(SlotDeal):
         # First the span, then the group in it, then the cell.
         last = len(self._spans) - 1
         number = first_true(
-            0, lambda candidate: candidate == last or holds(self._first_cells[candidate + 1]), last
+            0,
+            lambda candidate: (
+                candidate == last or holds(self._first_cells[candidate + 1])
+            ),
+            last,
         )
         span = self._spans[number]
-        group = first_true(0, lambda candidate: holds(span.first + candidate * span.cells))
+        group = first_true(
+            0, lambda candidate: holds(span.first + candidate * span.cells)
+        )
         if group == 0:
             return span.first
         group_start = span.first + (group - 1) * span.cells
@@ -158,19 +174,23 @@ class Deal(SlotDeal):
 
     def _spans_of(self, scheduler: WeightScheduler, step_rows: int) -> list[Span]:
         """Return the spans in order, the first from cell 0 on."""
-        # Counts refer to the version before them; spans are made from the first version on.
+        # Counts refer to the version before them; spans are made from the first version
+        # on.
         newest_first = [self.counts]
         while newest_first[-1].before is not None:
             newest_first.append(newest_first[-1].before)
         cell_rows = self.cell * self._lanes
         spans: list[Span] = []
-        for counts, version in zip(reversed(newest_first), scheduler.versions(), strict=True):
+        for counts, version in zip(
+            reversed(newest_first), scheduler.versions(), strict=True
+        ):
             first = counts.start // cell_rows
             # A change that takes effect before an earlier change replaces it.
             while spans and spans[-1].first > first:
                 spans.pop()
             eras = tuple(eras_of(version, counts, step_rows))
-            # A group has so many slots that the heaviest source can take those that the others leave (Era.group_slots).
+            # A group has so many slots that the heaviest source can take those that the
+            # others leave (Era.group_slots).
             needed_slots = _LEAST_GROUP
             for era in eras:
                 needed_slots = max(needed_slots, era.group_slots)
@@ -178,8 +198,9 @@ class Deal(SlotDeal):
             if self._lanes == 1:
                 cells = self.cells
             elif version.before is None:
-                # After a change groups stay as small as possible: the rows that lanes have taken are known at the end
-                # of a group, and each change has to deal the group that it comes in.
+                # After a change groups stay as small as possible: the rows that lanes
+                # have taken are known at the end of a group, and each change has to
+                # deal the group that it comes in.
                 cells = max(cells, self.cells)
             span = Span(
                 first=first,
@@ -206,11 +227,14 @@ class Deal(SlotDeal):
             if span.base is None:
                 earlier = self._spans[index - 1]
                 span.base = earlier.taken_before(span.first)
-                earlier.draws_before.cache_clear()  # thousands of counts, of which few are needed again
+                # Thousands of counts, of which few are needed again.
+                earlier.draws_before.cache_clear()
         return self._spans[number]
 
     def _compute_taken_inside(self, number: int, group: int) -> Int64:
-        """Return the rows taken before each cell of a group of a span, int64[cells, J, L]."""
+        """Return the rows taken before each cell of a group of a span, int64[cells,
+        J, L].
+        """
         return self._span_with_base(number).taken_inside(group)
 
     def _check(self, span: Span, block_size: int) -> None:

@@ -1,13 +1,16 @@
-"""Cosine of a schedule and its integral in whole numbers, which are the same on every machine.
+"""Cosine of a schedule and its integral in whole numbers, which are the same on every
+machine.
 
-The C library's sine differs between machines in its last bits, and one bit can move a row. Here pi and the sine are
-computed with integers, with as many guard bits as an answer needs: the number of guard bits is doubled until both ends
-of the remaining error give the same answer (Ziv 1991, *Fast evaluation of elementary mathematical functions with
-correctly rounded last bit*). That ends: the sine of a rational part of a turn is algebraic, so that divided by pi it is
-no fraction, unless it is 0, and that case is answered first.
+The C library's sine differs between machines in its last bits, and one bit can move a
+row. Here pi and the sine are computed with integers, with as many guard bits as an
+answer needs: the number of guard bits is doubled until both ends of the remaining error
+give the same answer (Ziv 1991, *Fast evaluation of elementary mathematical functions
+with correctly rounded last bit*). That ends: the sine of a rational part of a turn is
+algebraic, so that divided by pi it is no fraction, unless it is 0, and that case is
+answered first.
 
-Example: halfway (``done = 1``, ``span = 2``) the eased step is 1/2, and the area ``1 / 2 - 1 / pi = 0.1817``; in units
-of 2^-10, rounded down, ``eased_area(1, 2, 10)`` is 186.
+Example: halfway (``done = 1``, ``span = 2``) the eased step is 1/2, and the area ``1 /
+2 - 1 / pi = 0.1817``; in units of 2^-10, rounded down, ``eased_area(1, 2, 10)`` is 186.
 """
 
 from __future__ import annotations
@@ -15,16 +18,20 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
-_GUARD: Final = 32  # bits beyond those of the answer in the first attempt; one answer in 2^30 needs a second
+# Bits beyond those of the answer in the first attempt; one answer in 2^30 needs a
+# second.
+_GUARD: Final = 32
 _ERROR: Final = 2  # largest error of `_sine_part`, in units of its last bit
 _MARGIN: Final = 8  # further bits inside `_sine_part`
 
 
 def eased_area(done: int, span: int, bits: int) -> int:
-    """Return the area under the eased step, the integral of ``(1 - cos(pi x / span)) / 2`` from 0 to `done`.
+    """Return the area under the eased step, the integral of ``(1 - cos(pi x / span)) /
+    2`` from 0 to `done`.
 
-    It is ``done / 2 - span / (2 pi) sin(pi done / span)``, in units of ``2**-bits``, rounded down exactly. Since the
-    step lies between 0 and 1, the area grows by 0 to 1 when `done` grows by 1, and so does its rounded value.
+    It is ``done / 2 - span / (2 pi) sin(pi done / span)``, in units of ``2**-bits``,
+    rounded down exactly. Since the step lies between 0 and 1, the area grows by 0 to 1
+    when `done` grows by 1, and so does its rounded value.
 
     Args:
         done: Progress, from 0 to `span`.
@@ -44,7 +51,8 @@ def eased_area(done: int, span: int, bits: int) -> int:
 
 
 def eased(done: int, span: int, bits: int) -> int:
-    """Return ``(1 - cos(pi done / span)) / 2`` in units of ``2**-bits``, with an error of less than two of them.
+    """Return ``(1 - cos(pi done / span)) / 2`` in units of ``2**-bits``, with an error
+    of less than two of them.
 
     Since ``1 - cos(2 a) = 2 sin(a)^2``, it is a square and never negative.
 
@@ -63,7 +71,9 @@ def eased(done: int, span: int, bits: int) -> int:
 
 
 def _sine_part(done: int, span: int, guard: int) -> int:
-    """Return ``span / (2 pi) sin(pi done / span)`` in units of ``2**-guard``, with an error of less than `_ERROR`."""
+    """Return ``span / (2 pi) sin(pi done / span)`` in units of ``2**-guard``, with
+    an error of less than `_ERROR`.
+    """
     precision = span.bit_length() + guard + _MARGIN
     pi = _pi(precision)
     nearest_end = min(done, span - done)
@@ -75,19 +85,25 @@ def _sine_part(done: int, span: int, guard: int) -> int:
 
 
 def _sine(angle: int, precision: int) -> int:
-    """Return the sine of an angle from 0 to pi / 4, both in units of ``2**-precision``; its error is below 40 units."""
+    """Return the sine of an angle from 0 to pi / 4, both in units of
+    ``2**-precision``; its error is below 40 units.
+    """
     return _series(angle, angle, 2, precision)
 
 
 def _cosine(angle: int, precision: int) -> int:
-    """Return the cosine of an angle from 0 to pi / 4; units and error are those of :func:`_sine`."""
+    """Return the cosine of an angle from 0 to pi / 4; units and error are those of
+    :func:`_sine`.
+    """
     return _series(1 << precision, angle, 1, precision)
 
 
 def _series(first: int, angle: int, divisor: int, precision: int) -> int:
-    """Return the sum of Taylor's series: each term is the one before, times ``-angle^2 / (divisor (divisor + 1))``.
+    """Return the sum of Taylor's series: each term is the one before, times ``-angle^2
+    / (divisor (divisor + 1))``.
 
-    Each of its terms is rounded down once, and the error of a term shrinks with the next ones.
+    Each of its terms is rounded down once, and the error of a term shrinks with the
+    next ones.
 
     Args:
         first: First term.
@@ -110,13 +126,17 @@ def _series(first: int, angle: int, divisor: int, precision: int) -> int:
 
 @lru_cache(maxsize=64)
 def _pi(precision: int) -> int:
-    """Return pi in units of ``2**-precision``, to one unit: 16 atan(1/5) - 4 atan(1/239) (Machin 1706)."""
+    """Return pi in units of ``2**-precision``, to one unit: 16 atan(1/5) - 4
+    atan(1/239) (Machin 1706).
+    """
     wide = precision + 16
     return (16 * _inverse_tangent(5, wide) - 4 * _inverse_tangent(239, wide)) >> 16
 
 
 def _inverse_tangent(cotangent: int, precision: int) -> int:
-    """Return the angle whose tangent is 1 / `cotangent`, in units of ``2**-precision``."""
+    """Return the angle whose tangent is 1 / `cotangent`, in units of
+    ``2**-precision``.
+    """
     power = (1 << precision) // cotangent
     total = power
     odd = 1

@@ -1,8 +1,9 @@
 """Eras of a schedule: stretches of rows in which one source is the heaviest.
 
-In each half of a curve between two points some source stays heavy: its weight is bounded from below by the smaller of
-its weights at both ends. Example: from (0.9, 0.1) at step 0 to (0.1, 0.9) at step 100, source 0 has at least 0.5 up to
-step 50, and source 1 at least 0.5 from there on.
+In each half of a curve between two points some source stays heavy: its weight is
+bounded from below by the smaller of its weights at both ends. Example: from (0.9, 0.1)
+at step 0 to (0.1, 0.9) at step 100, source 0 has at least 0.5 up to step 50, and source
+1 at least 0.5 from there on.
 """
 
 from __future__ import annotations
@@ -60,8 +61,11 @@ class _CurvePart(NamedTuple):
     last: tuple[Fraction, ...]
 
 
-def eras_of(scheduler: WeightScheduler, counts: Counts, step_rows: int) -> Iterator[Era]:
-    """Yield the eras of one version of the weights, from the row at which it takes effect.
+def eras_of(
+    scheduler: WeightScheduler, counts: Counts, step_rows: int
+) -> Iterator[Era]:
+    """Yield the eras of one version of the weights, from the row at which it takes
+    effect.
 
     Args:
         scheduler: Version of the weights.
@@ -71,16 +75,20 @@ def eras_of(scheduler: WeightScheduler, counts: Counts, step_rows: int) -> Itera
     effect_row = counts.start
     settled_after_change = 0
     if counts.before is not None:
-        # A source that is ahead of its weight waits: see tokenlake.runtime.mixing.counts.
+        # A source that is ahead of its weight waits: see
+        # tokenlake.runtime.mixing.counts.
         sources = len(scheduler.names)
         settled_after_change = effect_row + sources * (2 * sources + 1)
 
     weighed_sources: set[int] = set()  # sources that had any weight so far
     for part in _parts_in_effect(scheduler, counts, step_rows):
-        # The heaviest source is the one with the largest weight that it keeps over the whole part.
+        # The heaviest source is the one with the largest weight that it keeps over the
+        # whole part.
         least_weights = [min(pair) for pair in zip(part.first, part.last, strict=True)]
         active_sources = [
-            index for index, pair in enumerate(zip(part.first, part.last, strict=True)) if any(pair)
+            index
+            for index, pair in enumerate(zip(part.first, part.last, strict=True))
+            if any(pair)
         ]
         weighed_sources.update(active_sources)
         start = max(effect_row, math.ceil(part.begin * step_rows))
@@ -100,23 +108,31 @@ def eras_of(scheduler: WeightScheduler, counts: Counts, step_rows: int) -> Itera
         )
 
 
-def _parts_in_effect(scheduler: WeightScheduler, counts: Counts, step_rows: int) -> Iterator[_CurvePart]:
+def _parts_in_effect(
+    scheduler: WeightScheduler, counts: Counts, step_rows: int
+) -> Iterator[_CurvePart]:
     """Yield the halves of the pieces of a version that end after it takes effect."""
     for number, piece in enumerate(scheduler.pieces):
         end: int | None = None
         if number + 1 < len(scheduler.pieces):
             end = scheduler.pieces[number + 1].start
-        is_over = counts.before is not None and end is not None and end * step_rows <= counts.start
+        is_over = (
+            counts.before is not None
+            and end is not None
+            and end * step_rows <= counts.start
+        )
         if not is_over:
             yield from _halves(piece, end)
 
 
 def _halves(piece: SchedulePiece, end: int | None) -> Iterator[_CurvePart]:
-    """Yield the parts of a piece in each of which some source stays heavy: the halves of its curve.
+    """Yield the parts of a piece in each of which some source stays heavy: the halves
+    of its curve.
 
     Args:
         piece: Piece of a schedule.
-        end: Step at which the next piece begins, which may be before the end of the curve; None if there is none.
+        end: Step at which the next piece begins, which may be before the end of the
+            curve; None if there is none.
     """
     begin = Fraction(piece.start)
     first = piece.first.weights

@@ -1,15 +1,17 @@
-"""One lane of a mixture: the source and row at each of its places, and the place of a row.
+"""One lane of a mixture: the source and row at each of its places, and the place of a
+row.
 
-A *slot* is an index in the endless lane that a deal fills, in which every source goes on for ever. A *place* is an
-index in the rows that the lane delivers. A source that has given all its rows is exhausted. The slots that it still
-gets are skipped ("all_exhausted"), or end the lane before the first of them ("first_exhausted").
+A *slot* is an index in the endless lane that a deal fills, in which every source goes
+on for ever. A *place* is an index in the rows that the lane delivers. A source that has
+given all its rows is exhausted. The slots that it still gets are skipped
+("all_exhausted"), or end the lane before the first of them ("first_exhausted").
 
 How many places lie before a *block* (a cell of the deal) follows from the counts before it::
 
     places = sum over sources of min(count_j, rows_j)
 
-so that the block of any place is found by bisection. Once all sources but one are exhausted, the rest of the lane is
-that source, and no block is looked at.
+so that the block of any place is found by bisection. Once all sources but one are
+exhausted, the rest of the lane is that source, and no block is looked at.
 
 Example: sources a with 2 rows and b with 5, blocks of 4 slots with 2 of each, "all_exhausted"::
 
@@ -31,13 +33,19 @@ from tokenlake.errors import ConfigError
 from tokenlake.runtime.mixing.lanes import lane_bounds
 from tokenlake.runtime.mixing.slot_deal import SlotDeal
 
-_CHUNK_SLOTS: Final = 1 << 15  # slots that are worked out at a time: they stay in the processor's cache
+# Slots that are worked out at a time: they stay in the processor's cache.
+_CHUNK_SLOTS: Final = 1 << 15
 _FARTHEST_SLOT: Final = 1 << 50
-"""Last slot in which a row is searched for. A source that weighs nothing from some step on may never give it."""
+"""Last slot in which a row is searched for. A source that weighs nothing from some
+step on may never give it.
+"""
 
 
-def rows_by_lane(names: Sequence[str], lengths: Sequence[int | None], lanes: int) -> Int64:
-    """Return the number of rows of each source in each lane, int64[lanes, J]; -1 if it is unknown.
+def rows_by_lane(
+    names: Sequence[str], lengths: Sequence[int | None], lanes: int
+) -> Int64:
+    """Return the number of rows of each source in each lane, int64[lanes, J]; -1 if it
+    is unknown.
 
     Args:
         names: Names of the sources.
@@ -66,17 +74,22 @@ class Lane:
     Args:
         deal: Deal of the slots of all lanes.
         lane: Number of the lane.
-        rows: Number of rows of each source in this lane; None if exhausted sources do not end the lane.
-        skipping: True if the lane ends when all its sources are exhausted; False if it ends before the first one is.
+        rows: Number of rows of each source in this lane; None if exhausted sources do
+            not end the lane.
+        skipping: True if the lane ends when all its sources are exhausted; False if it
+            ends before the first one is.
     """
 
-    def __init__(self, deal: SlotDeal, lane: int, rows: tuple[int, ...] | None, *, skipping: bool) -> None:
+    def __init__(
+        self, deal: SlotDeal, lane: int, rows: tuple[int, ...] | None, *, skipping: bool
+    ) -> None:
         self._deal = deal
         self._lane = lane
         self._rows = rows or ()
         self._is_endless = rows is None
         self._skips = skipping and rows is not None
-        self._last_decoded: tuple[int, Int64, Int64] | None = None  # block, sources, numbers
+        # Block, sources, numbers.
+        self._last_decoded: tuple[int, Int64, Int64] | None = None
 
     @cached_property
     def length(self) -> int | None:
@@ -88,19 +101,25 @@ class Lane:
         return self._first_missing_place()
 
     def take(self, start: int, stop: int) -> Iterator[tuple[Int64, Int64]]:
-        """Yield the rows at places ``start .. stop`` in parts: their sources, and their numbers in these sources.
+        """Yield the rows at places ``start .. stop`` in parts: their sources, and their
+        numbers in these sources.
 
         Yields:
             int64[n] both.
         """
         if start >= stop:
             return
-        block = self._last_block if self._has_one_source_left(start) else self._block_of(start)
+        block = (
+            self._last_block
+            if self._has_one_source_left(start)
+            else self._block_of(start)
+        )
         while start < stop:
             if self._skips and block >= self._last_block:
                 yield self._rows_of_last_source(start, stop)
                 return
-            # As many blocks as the places need; blocks may deliver fewer rows than they have slots.
+            # As many blocks as the places need; blocks may deliver fewer rows than they
+            # have slots.
             begin = self._places_before(block)
             blocks = self._blocks_from(block, stop - begin)
             source, number = self._delivered(blocks)
@@ -112,7 +131,9 @@ class Lane:
                 block = self._block_of(start)
 
     def drawn(self, place: int) -> Int64:
-        """Return the number of rows of each source at the first `place` places, int64[J]."""
+        """Return the number of rows of each source at the first `place` places,
+        int64[J].
+        """
         if self._has_one_source_left(place):
             return self._drawn_with_last_source(place)
         # Rows before the block, then those of its first places.
@@ -154,7 +175,9 @@ class Lane:
         return place
 
     def slots_until(self, place: int) -> int:
-        """Return a number of slots, those of whole blocks, that decide the first `place` places."""
+        """Return a number of slots, those of whole blocks, that decide the first
+        `place` places.
+        """
         if place == 0:
             return 0
         if self._skips and place > self._places_before(self._last_block):
@@ -166,7 +189,9 @@ class Lane:
         return self._skips and place >= self._places_before(self._last_block)
 
     def _drawn_before(self, block: int) -> tuple[int, ...]:
-        """Return the number of rows of each source that are delivered before a block."""
+        """Return the number of rows of each source that are delivered before a
+        block.
+        """
         counts = self._deal.before(self._lane, block)
         if self._skips:
             return tuple(map(min, counts, self._rows))
@@ -179,14 +204,21 @@ class Lane:
         return block * self._deal.cell
 
     def _block_of(self, place: int) -> int:
-        """Return the block that contains a place: of those that deliver rows, the last with no more places before."""
+        """Return the block that contains a place: of those that deliver rows, the
+        last with no more places before.
+        """
         low = place // self._deal.cell
         if not self._skips:
             return low
-        return max(low, self._deal.first_cell(lambda block: self._places_before(block + 1) > place))
+        return max(
+            low,
+            self._deal.first_cell(lambda block: self._places_before(block + 1) > place),
+        )
 
     def _blocks_from(self, block: int, places: int) -> range:
-        """Return the blocks from one on that may deliver some places, as many as fit the processor's cache."""
+        """Return the blocks from one on that may deliver some places, as many as fit
+        the processor's cache.
+        """
         limit = max(1, _CHUNK_SLOTS // self._deal.cell)
         stop = block + min(limit, -(-places // self._deal.cell))
         if self._skips:
@@ -194,12 +226,17 @@ class Lane:
         return range(block, stop)
 
     def _delivered(self, blocks: range) -> tuple[Int64, Int64]:
-        """Return the sources and numbers of the rows that some blocks deliver, int64[n] both.
+        """Return the sources and numbers of the rows that some blocks deliver, int64[n]
+        both.
 
         The last block that was asked for alone is remembered.
         """
         remembered = self._last_decoded
-        if len(blocks) == 1 and remembered is not None and remembered[0] == blocks.start:
+        if (
+            len(blocks) == 1
+            and remembered is not None
+            and remembered[0] == blocks.start
+        ):
             return remembered[1:]
         source, number = self._deal.rows(self._lane, blocks)
         if self._skips:
@@ -219,15 +256,22 @@ class Lane:
     def _sources_left(self, block: int) -> list[int]:
         """Return the sources that are not exhausted before a block."""
         counts = self._deal.before(self._lane, block)
-        return [source for source, count in enumerate(counts) if count < self._rows[source]]
+        return [
+            source for source, count in enumerate(counts) if count < self._rows[source]
+        ]
 
     def _rows_of_last_source(self, start: int, stop: int) -> tuple[Int64, Int64]:
-        """Return the sources and numbers at places after all sources but one are exhausted, int64[n] both."""
+        """Return the sources and numbers at places after all sources but one are
+        exhausted, int64[n] both.
+        """
         (source,) = self._sources_left(self._last_block)
         places_of_others = (
-            self._places_before(self._last_block) - self._drawn_before(self._last_block)[source]
+            self._places_before(self._last_block)
+            - self._drawn_before(self._last_block)[source]
         )
-        number = np.arange(start - places_of_others, stop - places_of_others, dtype=np.int64)
+        number = np.arange(
+            start - places_of_others, stop - places_of_others, dtype=np.int64
+        )
         return np.full(stop - start, source, np.int64), number
 
     def _drawn_with_last_source(self, place: int) -> Int64:
@@ -242,7 +286,9 @@ class Lane:
 
         def needs_missing_row(block: int) -> bool:
             counts = self._deal.before(self._lane, block + 1)
-            return any(count > rows for count, rows in zip(counts, self._rows, strict=True))
+            return any(
+                count > rows for count, rows in zip(counts, self._rows, strict=True)
+            )
 
         block = self._deal.first_cell(needs_missing_row)
         source, number = self._delivered(range(block, block + 1))

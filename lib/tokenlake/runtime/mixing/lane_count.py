@@ -1,15 +1,15 @@
 """Number of lanes that an order has by default.
 
-A lane reads each source in an order of its own, row group by row group, so that all lanes together hold about two row
-groups of each source at a time. The number of lanes of a mixture is the largest divisor of the batch size that is at
-most 64 and leaves
+A lane reads each source in an order of its own, row group by row group, so that all
+lanes together hold about two row groups of each source at a time. The number of lanes
+of a mixture is the largest divisor of the batch size that is at most 64 and leaves
 
 - each source a row for each lane,
 - two decoded row groups for each lane and source within 256 MiB,
 - a stream of at least six times the row groups of all sources for each lane.
 
-The number is part of the order. A longer stream may get more lanes; to make a mixture longer later, state its number of
-lanes.
+The number is part of the order. A longer stream may get more lanes; to make a mixture
+longer later, state its number of lanes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ class SourceSize:
     decoded_bytes: int
 
     @classmethod
-    def of(cls, *, rows: int, groups: int, tokens: int, documents: int, width: int) -> Self:
+    def of(
+        cls, *, rows: int, groups: int, tokens: int, documents: int, width: int
+    ) -> Self:
         """Return the size of a split.
 
         Args:
@@ -80,8 +82,9 @@ class SourceSize:
 def most_lanes(batch_size: int) -> int:
     """Return the largest number of lanes of a training run on one dataset.
 
-    Hosts that share a lane each decode all of it, but each lane of a host holds a row group. Therefore the limit is
-    higher where batches are so large that many hosts are likely: 512 from 2,048 rows on.
+    Hosts that share a lane each decode all of it, but each lane of a host holds a row
+    group. Therefore the limit is higher where batches are so large that many hosts are
+    likely: 512 from 2,048 rows on.
 
     Args:
         batch_size: Number of rows in a global batch.
@@ -103,7 +106,8 @@ def choose_lanes(
         sizes: Size of each source.
         weights: Weights per row of each source, at each point of the schedule.
         batch_size: Number of rows in a global batch.
-        step_rows: Number of rows in a step, which the lanes must divide too; None if weights do not change.
+        step_rows: Number of rows in a step, which the lanes must divide too; None if
+            weights do not change.
         rows: Number of rows of the whole stream; None if it never ends.
     """
     dividend = batch_size
@@ -123,16 +127,21 @@ def choose_lanes(
     return chosen
 
 
-def group_rows(sizes: Mapping[str, SourceSize], weights: Iterable[Mapping[str, float]]) -> Fraction:
-    """Return the number of rows of the mixture that take as many bytes as a row group of each source.
+def group_rows(
+    sizes: Mapping[str, SourceSize], weights: Iterable[Mapping[str, float]]
+) -> Fraction:
+    """Return the number of rows of the mixture that take as many bytes as a row group
+    of each source.
 
-    The bytes of a row are those of a mean row of the mixture, at the point of the schedule where they are fewest.
+    The bytes of a row are those of a mean row of the mixture, at the point of the
+    schedule where they are fewest.
 
     Args:
         sizes: Size of each source.
         weights: Weights per row of each source, at each point of the schedule.
     """
-    # Bytes of a mean row of each source, then of a mean row of the mixture at each point.
+    # Bytes of a mean row of each source, then of a mean row of the mixture at each
+    # point.
     row_bytes: dict[str, Fraction] = {}
     for name, size in sizes.items():
         row_bytes[name] = Fraction(size.decoded_bytes * max(1, size.groups), size.rows)

@@ -1,8 +1,9 @@
-"""Lanes: the rows of an epoch cut into equal parts, and how they become one stream of batches.
+"""Lanes: the rows of an epoch cut into equal parts, and how they become one stream of
+batches.
 
-A *lane* is one of L equal parts. A *place* is an index in a lane. A *position* is an index in the stream of all lanes.
-Lanes never depend on the number of machines: with H of them, each reads L / H neighbouring lanes, which are its rows of
-every batch.
+A *lane* is one of L equal parts. A *place* is an index in a lane. A *position* is an
+index in the stream of all lanes. Lanes never depend on the number of machines: with H
+of them, each reads L / H neighbouring lanes, which are its rows of every batch.
 
 Example: 3 lanes of 5, 5 and 6 rows, batches of 6. A batch takes 2 places of each lane; the rest follows lane by lane::
 
@@ -26,9 +27,11 @@ _ENDLESS: Final = (1 << 63) - 1
 
 
 def lane_bounds(rows: int, lanes: int) -> Int64:
-    """Return the begin of each lane and the end of the last: ``floor(l * rows / lanes)``, int64[lanes + 1].
+    """Return the begin of each lane and the end of the last: ``floor(l * rows /
+    lanes)``, int64[lanes + 1].
 
-    It is exact for all numbers of rows below 2^63: the product is split into a part that divides evenly and a rest.
+    It is exact for all numbers of rows below 2^63: the product is split into a part
+    that divides evenly and a rest.
 
     Args:
         rows: Number of rows of all lanes.
@@ -38,7 +41,9 @@ def lane_bounds(rows: int, lanes: int) -> Int64:
         ConfigError: An argument is out of range.
     """
     if lanes < 1 or rows < 0:
-        raise ConfigError(f"{rows} rows in {lanes} lanes; expected 0 rows or more and 1 lane or more")
+        raise ConfigError(
+            f"{rows} rows in {lanes} lanes; expected 0 rows or more and 1 lane or more"
+        )
     rows_of_each, rest = divmod(rows, lanes)
     lane = np.arange(lanes + 1, dtype=np.int64)
     return lane * rows_of_each + lane * rest // lanes
@@ -49,8 +54,9 @@ def lane_bounds(rows: int, lanes: int) -> Int64:
 class LaneLayout:
     """Conversion between positions and (lane, place).
 
-    While every lane has rows, a batch takes ``batch_size / lanes`` places of each lane, lane by lane. The batch in
-    which the shortest lane ends takes fewer places of each. Then the rest of the longer lanes follows in lane order.
+    While every lane has rows, a batch takes ``batch_size / lanes`` places of each lane,
+    lane by lane. The batch in which the shortest lane ends takes fewer places of each.
+    Then the rest of the longer lanes follows in lane order.
 
     Attributes:
         lengths: Number of rows of each lane, int64[lanes]; None if lanes never end.
@@ -71,12 +77,16 @@ class LaneLayout:
                 f"a batch of {self.batch_size} rows cannot take equally many from each of {self.lanes} lanes; "
                 "expected a batch size that the number of lanes divides"
             )
-        if self.lengths is not None and (len(self.lengths) != self.lanes or (self.lengths < 0).any()):
+        if self.lengths is not None and (
+            len(self.lengths) != self.lanes or (self.lengths < 0).any()
+        ):
             raise ConfigError(
                 f"lane lengths {self.lengths.tolist()}; expected {self.lanes} numbers that are not negative"
             )
         if self.rows is not None and self.rows >= _ENDLESS:
-            raise ConfigError(f"{self.rows} rows in all lanes; expected fewer than 2^63")
+            raise ConfigError(
+                f"{self.rows} rows in all lanes; expected fewer than 2^63"
+            )
 
     @cached_property
     def rows(self) -> int | None:
@@ -86,19 +96,24 @@ class LaneLayout:
         return sum(self.lengths.tolist())
 
     def locate(self, positions: Int64) -> tuple[Int64, Int64]:
-        """Return the lane and the place of each position, int64[n] both; ConfigError if a position does not exist."""
+        """Return the lane and the place of each position, int64[n] both; ConfigError
+        if a position does not exist.
+        """
         start = positions // self.batch_size * self.batch_size
         return self.locate_in(start, np.array([self.batch_size]), positions - start)
 
     def locate_in(self, start: Int64, size: Int64, row: Int64) -> tuple[Int64, Int64]:
         """Return the lane and the place of rows of batches of any sizes.
 
-        It is :meth:`locate` for batches of other sizes than :attr:`batch_size`: a batch takes ``size / lanes`` places
-        of each lane, so that after any number of batches all lanes stand at the same place.
+        It is :meth:`locate` for batches of other sizes than :attr:`batch_size`: a batch
+        takes ``size / lanes`` places of each lane, so that after any number of batches
+        all lanes stand at the same place.
 
         Args:
-            start: Number of rows before the batch, int64[n]; divisible by the number of lanes while all have rows.
-            size: Number of rows of the batch, int64[n], divisible by the number of lanes.
+            start: Number of rows before the batch, int64[n]; divisible by the number of
+                lanes while all have rows.
+            size: Number of rows of the batch, int64[n], divisible by the number of
+                lanes.
             row: Row in the batch, int64[n].
 
         Returns:
@@ -108,7 +123,8 @@ class LaneLayout:
             ConfigError: The stream has no such row.
         """
         self._check(start + row, self.rows, "positions")
-        # 1. Rows of the even part: the batch takes `share` places of each lane from place `first_place` on.
+        # 1. Rows of the even part: the batch takes `share` places of each lane from
+        #    place `first_place` on.
         first_place = np.minimum(start // self.lanes, self._even)
         share = np.minimum(size // self.lanes, self._even - first_place)
         lane = row // np.maximum(share, 1)
@@ -122,9 +138,11 @@ class LaneLayout:
         return lane, place
 
     def beside(self, lane: Int64, place: Int64) -> Int64:
-        """Return a position in the same batch as each place, int64[n], for batches of any sizes.
+        """Return a position in the same batch as each place, int64[n], for batches of
+        any sizes.
 
-        A batch takes the same places of every lane. Therefore this is the position in batches of one place per lane.
+        A batch takes the same places of every lane. Therefore this is the position in
+        batches of one place per lane.
 
         Args:
             lane: Lanes, int64[n].
@@ -133,34 +151,43 @@ class LaneLayout:
         return self._with_late_places(lane, place, place * self.lanes)
 
     def row_in(self, start: Int64, size: Int64, lane: Int64, place: Int64) -> Int64:
-        """Return the row of each (lane, place) in its batch, int64[n]; the inverse of :meth:`locate_in`.
+        """Return the row of each (lane, place) in its batch, int64[n]; the inverse of
+        :meth:`locate_in`.
 
         Args:
-            start: Number of rows before the batch that contains the place (see :meth:`beside`), int64[n].
+            start: Number of rows before the batch that contains the place (see
+                :meth:`beside`), int64[n].
             size: Number of rows of that batch, int64[n].
             lane: Lanes, int64[n].
             place: Place in each lane, int64[n].
         """
-        # Positions as if the place were in the even part; those of late places are replaced.
+        # Positions as if the place were in the even part; those of late places are
+        # replaced.
         first_place = np.minimum(start // self.lanes, self._even)
         share = np.minimum(size // self.lanes, self._even - first_place)
         positions = start + lane * share + place - first_place
         return self._with_late_places(lane, place, positions) - start
 
     def places_before(self, position: int) -> Int64:
-        """Return the number of places of each lane before a position, int64[lanes]; they sum to it."""
+        """Return the number of places of each lane before a position, int64[lanes];
+        they sum to it.
+        """
         if position < 0 or (self.rows is not None and position > self.rows):
             expected = "0 or more"
             if self.rows is not None:
                 expected = f"0 to {self.rows}"
-            raise ConfigError(f"position {position} is not in the stream; expected {expected}")
+            raise ConfigError(
+                f"position {position} is not in the stream; expected {expected}"
+            )
         row = position % self.batch_size
         return self.places_in(position - row, self.batch_size, row)
 
     def places_in(self, start: int, size: int, rows: int) -> Int64:
-        """Return the number of places of each lane before a row of a batch, int64[lanes]; they sum to ``start + rows``.
+        """Return the number of places of each lane before a row of a batch,
+        int64[lanes]; they sum to ``start + rows``.
 
-        It is :meth:`places_before` for batches of other sizes than :attr:`batch_size`; see :meth:`locate_in`.
+        It is :meth:`places_before` for batches of other sizes than :attr:`batch_size`;
+        see :meth:`locate_in`.
 
         Args:
             start: Number of rows before the batch.
@@ -185,7 +212,9 @@ class LaneLayout:
 
     @cached_property
     def _rest(self) -> Int64:
-        """Begin of the rest of each lane after the even part, and end of the last: int64[lanes + 1]."""
+        """Begin of the rest of each lane after the even part, and end of the last:
+        int64[lanes + 1].
+        """
         if self.lengths is None:
             return np.zeros(self.lanes + 1, np.int64)
         return offsets_of(self.lengths - self._even)
@@ -196,7 +225,8 @@ class LaneLayout:
         Args:
             lane: Lanes, int64[n].
             place: Place in each lane, int64[n].
-            positions: Positions of the places if all were in the even part, int64[n]; they are written to.
+            positions: Positions of the places if all were in the even part, int64[n];
+                they are written to.
         """
         self._check(lane, self.lanes, "lanes")
         lengths: Int64 | None = None
@@ -228,4 +258,6 @@ class LaneLayout:
         if limit is not None:
             end = int(np.broadcast_to(limit, values.shape)[first])
             expected = f"0 to {end - 1}" if end else "none, because it is empty"
-        raise ConfigError(f"{noun}: {values[first]} is not in the stream; expected {expected}")
+        raise ConfigError(
+            f"{noun}: {values[first]} is not in the stream; expected {expected}"
+        )

@@ -1,8 +1,10 @@
-"""A mixture: several sources as one stream, in an order that is a function of the position.
+"""A mixture: several sources as one stream, in an order that is a function of the
+position.
 
-It works like cards that are dealt from several piles. A block of slots is shared out by the weights that hold there
-and shuffled. A slot states the pile of the next card, and each pile is dealt from its top. Every lane has its own
-piles: its own part of every source. The weights hold for all lanes together, and the lanes' cards go out batch by
+It works like cards that are dealt from several piles. A block of slots is shared out by
+the weights that hold there and shuffled. A slot states the pile of the next card, and
+each pile is dealt from its top. Every lane has its own piles: its own part of every
+source. The weights hold for all lanes together, and the lanes' cards go out batch by
 batch.
 
 A row has these coordinates, from the stream to the stored row::
@@ -44,7 +46,9 @@ ORDERS: Final = (2, 3)
 """Versions of the order that can be read."""
 
 MIXTURE_ORDER: Final = 3
-"""Version of the meaning of lanes, blocks and weights. It is recorded with every mixture and every position in one."""
+"""Version of the meaning of lanes, blocks and weights. It is recorded with every
+mixture and every position in one.
+"""
 
 _UNKNOWN_LENGTH: Final = 1 << 62  # more rows than any source has
 
@@ -52,7 +56,9 @@ _UNKNOWN_LENGTH: Final = 1 << 62  # more rows than any source has
 def check_order(order: int) -> None:
     """Raise ConfigError unless this release knows a version of the order."""
     if isinstance(order, bool) or not isinstance(order, int) or order not in ORDERS:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ConfigError(f"order {order!r} of a mixture; expected one of {ORDERS}: a later release wrote it")
+        raise ConfigError(
+            f"order {order!r} of a mixture; expected one of {ORDERS}: a later release wrote it"
+        )
 
 
 @final
@@ -76,19 +82,23 @@ class SourceMixture:
     """Order of a mixture.
 
     Args:
-        lengths: Number of rows of each source, by name; None if it is unknown. With an unknown length there is only one
-            lane, its rows are numbered from 0 in epoch 0, and the reader notices when they end.
+        lengths: Number of rows of each source, by name; None if it is unknown. With an
+            unknown length there is only one lane, its rows are numbered from 0 in epoch
+            0, and the reader notices when they end.
         scheduler: Weights; they name the same sources.
         lanes: Number of lanes into which each source and the stream are cut.
         batch_size: Number of rows in a global batch, divisible by `lanes`.
-        block_size: Number of slots of a lane that are dealt together. The order of the sources is shuffled inside a
-            block, but never beyond a batch, at whose end the counts of the whole stream are exact.
+        block_size: Number of slots of a lane that are dealt together. The order of the
+            sources is shuffled inside a block, but never beyond a batch, at whose end
+            the counts of the whole stream are exact.
         step_rows: Number of rows of the whole stream per step of the schedule.
         seed: Any integer; None is 0.
-        stop: Behaviour where a source ends. "restart" begins its next epoch, "first_exhausted" ends each lane before
-            the first missing row, "all_exhausted" continues with the other sources and gives every row once.
+        stop: Behaviour where a source ends. "restart" begins its next epoch,
+            "first_exhausted" ends each lane before the first missing row,
+            "all_exhausted" continues with the other sources and gives every row once.
         rows: Number of rows at which the stream is cut; None if it is not cut.
-        order: Version of the order: :data:`MIXTURE_ORDER`, or 2 for versions written before.
+        order: Version of the order: :data:`MIXTURE_ORDER`, or 2 for versions written
+            before.
 
     Attributes:
         scheduler: Weights of the sources.
@@ -118,7 +128,9 @@ class SourceMixture:
         rows: int | None = None,
         order: int = MIXTURE_ORDER,
     ) -> None:
-        self._arguments = {name: value for name, value in locals().items() if name != "self"}
+        self._arguments = {
+            name: value for name, value in locals().items() if name != "self"
+        }
         # 1. Checks of the arguments.
         check_weight_names("weights", lengths, scheduler.names)
         for name, length in lengths.items():
@@ -126,7 +138,11 @@ class SourceMixture:
                 raise ConfigError(
                     f"source {name!r} has {length} rows; expected 0 or more, or none for unknown"
                 )
-        for name, size in (("lanes", lanes), ("block_size", block_size), ("step_rows", step_rows)):
+        for name, size in (
+            ("lanes", lanes),
+            ("block_size", block_size),
+            ("step_rows", step_rows),
+        ):
             if size < 1:
                 raise ConfigError(f"{name} is {size}; expected 1 or more")
         require_one_of("stop", stop, STOPS)
@@ -161,7 +177,9 @@ class SourceMixture:
 
     @cached_property
     def layout(self) -> LaneLayout:
-        """Conversion between positions and (lane, place), as if the stream were not cut."""
+        """Conversion between positions and (lane, place), as if the stream were not
+        cut.
+        """
         if not self._can_end:
             return self._endless_layout
         lengths = np.array([lane.length for lane in self._lanes], np.int64)
@@ -195,12 +213,16 @@ class SourceMixture:
         return Draws(sources, epochs, indices)
 
     def drawn(self, lane: int, place: int) -> Int64:
-        """Return the number of rows of each source at the first `place` places of a lane, int64[J]."""
+        """Return the number of rows of each source at the first `place` places of a
+        lane, int64[J].
+        """
         self._check_places(lane, place, place)
         return self._lanes[lane].drawn(place)
 
     def drawn_before(self, position: int) -> Int64:
-        """Return the number of rows of each source before a position of the stream, int64[J]."""
+        """Return the number of rows of each source before a position of the stream,
+        int64[J].
+        """
         self._check_position(position)
         total = np.zeros(len(self.names), np.int64)
         for lane, place in enumerate(self.layout.places_before(position).tolist()):
@@ -213,7 +235,8 @@ class SourceMixture:
         Args:
             lane: Number of the lane.
             source: Index of the source.
-            number: Number of the row among the source's rows in this lane, from 0, over its epochs.
+            number: Number of the row among the source's rows in this lane, from 0, over
+                its epochs.
 
         Returns:
             None if the lane never delivers the row.
@@ -226,7 +249,9 @@ class SourceMixture:
         return place
 
     def at(self, position: int) -> tuple[str, int, int, int]:
-        """Return the row at a position: name of its source, epoch, index in that source's lane, and lane."""
+        """Return the row at a position: name of its source, epoch, index in that
+        source's lane, and lane.
+        """
         self._check_position(position + 1)
         lanes, places = self.layout.locate(np.array([position]))
         lane = int(lanes[0])
@@ -239,22 +264,31 @@ class SourceMixture:
 
     @property
     def group_slots(self) -> int:
-        """Number of slots of a lane that are dealt together: they do not depend on later slots."""
+        """Number of slots of a lane that are dealt together: they do not depend on
+        later slots.
+        """
         return self._deal.cells * self._deal.cell
 
     def step_after(self, position: int) -> int:
-        """Return the first step at which the schedule can be extended without moving a row before a position.
+        """Return the first step at which the schedule can be extended without moving a
+        row before a position.
 
-        Steps count slots. Where none is skipped and no lane has ended, `step_rows` rows make a step; a stream that
-        skips the slots of exhausted sources reaches its steps after fewer rows.
+        Steps count slots. Where none is skipped and no lane has ended, `step_rows` rows
+        make a step; a stream that skips the slots of exhausted sources reaches its
+        steps after fewer rows.
         """
         self._check_position(position)
         if not self._can_end:
             return -(-position // self._step_rows)
         places = self.layout.places_before(position)
         lengths = self.layout.lengths
-        if self._stop == "first_exhausted" and lengths is not None and (places > lengths.min()).any():
-            places = lengths + 1  # after the end of the shortest lane, the ends of the others matter
+        if (
+            self._stop == "first_exhausted"
+            and lengths is not None
+            and (places > lengths.min()).any()
+        ):
+            # After the end of the shortest lane, the ends of the others matter.
+            places = lengths + 1
         slots = 0
         for lane, place in zip(self._lanes, places.tolist(), strict=True):
             slots = max(slots, lane.slots_until(place))
@@ -267,7 +301,9 @@ class SourceMixture:
 
     @cached_property
     def _places_at_cut(self) -> Int64:
-        """Number of places of each lane before the row at which the stream is cut, int64[lanes]."""
+        """Number of places of each lane before the row at which the stream is cut,
+        int64[lanes].
+        """
         return self.layout.places_before(self._cut_rows or 0)
 
     def _deal_of(self, block_size: int, seed: int, order: int) -> SlotDeal:
@@ -296,24 +332,33 @@ class SourceMixture:
             rows = tuple(self._rows_by_lane[lane].tolist())
         return Lane(self._deal, lane, rows, skipping=self._stop == "all_exhausted")
 
-    def _epoch_and_index(self, lane: int, source: Int64, number: Int64) -> tuple[Int64 | int, Int64]:
+    def _epoch_and_index(
+        self, lane: int, source: Int64, number: Int64
+    ) -> tuple[Int64 | int, Int64]:
         """Return the epoch of each row and its index in that epoch.
 
         Args:
             lane: Number of the lane.
             source: Source of each row, int64[n].
-            number: Number of each row among its source's rows in this lane, over all epochs, int64[n].
+            number: Number of each row among its source's rows in this lane, over all
+                epochs, int64[n].
         """
         if self._stop != "restart":
             return 0, number
         rows_of_sources = self._rows_by_lane[lane]
-        rows = np.where(rows_of_sources < 0, np.int64(_UNKNOWN_LENGTH), rows_of_sources)[source]
+        rows = np.where(
+            rows_of_sources < 0, np.int64(_UNKNOWN_LENGTH), rows_of_sources
+        )[source]
         epoch = number // rows
         return epoch, number - epoch * rows
 
     def _check_ends(self) -> None:
-        """Raise ConfigError where a source has too few rows for all lanes, or too little weight to be exhausted."""
-        for index, (name, rows) in enumerate(zip(self.names, self._lengths, strict=True)):
+        """Raise ConfigError where a source has too few rows for all lanes, or too
+        little weight to be exhausted.
+        """
+        for index, (name, rows) in enumerate(
+            zip(self.names, self._lengths, strict=True)
+        ):
             if rows is None:
                 continue
             if self._stop != "all_exhausted":
@@ -325,7 +370,9 @@ class SourceMixture:
                     )
                 continue
             ceiling = self._deal.ceiling(index)
-            if ceiling is not None and ceiling < int(self._rows_by_lane[:, index].max()):
+            if ceiling is not None and ceiling < int(
+                self._rows_by_lane[:, index].max()
+            ):
                 raise ConfigError(
                     f"source {name!r} can never be exhausted: of its {rows} rows in {self._lane_count} lanes the "
                     f"schedule takes {ceiling} of each lane before its weight stays 0; expected a weight above 0 at "
@@ -347,7 +394,9 @@ class SourceMixture:
 
     def _check_lane(self, lane: int) -> None:
         if not 0 <= lane < self._lane_count:
-            raise ConfigError(f"there is no lane {lane}; expected 0 to {self._lane_count - 1}")
+            raise ConfigError(
+                f"there is no lane {lane}; expected 0 to {self._lane_count - 1}"
+            )
 
     def _check_places(self, lane: int, start: int, stop: int) -> None:
         end = self.lane_rows(lane)
@@ -356,11 +405,15 @@ class SourceMixture:
         expected = "0 or more, in ascending order"
         if end is not None:
             expected = f"a range within its {end} rows"
-        raise ConfigError(f"places {start} to {stop} of lane {lane}; expected {expected}")
+        raise ConfigError(
+            f"places {start} to {stop} of lane {lane}; expected {expected}"
+        )
 
     def _check_position(self, position: int) -> None:
         if position < 0 or (self.rows is not None and position > self.rows):
             expected = "0 or more"
             if self.rows is not None:
                 expected = f"0 to {self.rows}"
-            raise ConfigError(f"position {position} is not in the mixture; expected {expected}")
+            raise ConfigError(
+                f"position {position} is not in the mixture; expected {expected}"
+            )

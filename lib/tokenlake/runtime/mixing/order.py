@@ -1,16 +1,19 @@
-"""Order of one dataset in any epoch: the stored row at a place of a lane, and the place of a stored row.
+"""Order of one dataset in any epoch: the stored row at a place of a lane, and the place
+of a stored row.
 
 The order of an epoch has three steps:
 
-1. **Row groups are permuted**: the row group at place p is ``permuted_groups(p)``. Laid end to end in this order, their
-   N rows are the *virtual rows* of the epoch.
-2. **Lanes share the virtual rows**: lane l owns ``[floor(l N / L), floor((l + 1) N / L))``.
-3. **Windows are permuted**: a lane is cut into windows of one or more neighbouring row groups. Place p of a window is
-   the virtual row ``begin + permuted_window(p)``.
+1. **Row groups are permuted**: the row group at place p is ``permuted_groups(p)``. Laid
+   end to end in this order, their N rows are the *virtual rows* of the epoch.
+2. **Lanes share the virtual rows**: lane l owns ``[floor(l N / L), floor((l + 1) N /
+   L))``.
+3. **Windows are permuted**: a lane is cut into windows of one or more neighbouring row
+   groups. Place p of a window is the virtual row ``begin + permuted_window(p)``.
 
-A *place* counts the rows of a lane in the order in which they are read. :meth:`EpochOrder.at` returns the row at a
-place; it applies the permutations of steps 3 and 1. :meth:`EpochOrder.place_of` returns the place of a row; it applies
-their inverses in the opposite order.
+A *place* counts the rows of a lane in the order in which they are read.
+:meth:`EpochOrder.at` returns the row at a place; it applies the permutations of steps 3
+and 1. :meth:`EpochOrder.place_of` returns the place of a row; it applies their inverses
+in the opposite order.
 
 Example: row groups of 3, 0, 4 and 2 rows, 2 lanes, windows of one row group, seed 0, epoch 0::
 
@@ -22,9 +25,11 @@ Example: row groups of 3, 0, 4 and 2 rows, 2 lanes, windows of one row group, se
     windows                      |012|3|   |4|5678|
     virtual row at a place       1 0 2 3   4 6 5 7 8         (group, row): 0,1  0,0  0,2  3,0 | 3,1  2,1  2,0  2,2  2,3
 
-A row group is decoded as a whole. Therefore it moves as a whole, and rows mix only inside a window: a lane never has
-more row groups open than a window has. A row group on a border between two lanes is needed by both; each reads a part
-of it. Everything is a function of the seed and the place. The only state of an epoch is where its row groups begin.
+A row group is decoded as a whole. Therefore it moves as a whole, and rows mix only
+inside a window: a lane never has more row groups open than a window has. A row group on
+a border between two lanes is needed by both; each reads a part of it. Everything is a
+function of the seed and the place. The only state of an epoch is where its row groups
+begin.
 """
 
 from __future__ import annotations
@@ -41,27 +46,38 @@ from tokenlake.base.arrays import Bools, Int64, offsets_of
 from tokenlake.base.arrays import places as places_of
 from tokenlake.errors import ConfigError
 from tokenlake.runtime.mixing.lanes import lane_bounds
-from tokenlake.runtime.mixing.random import WORD, Permutation, UInt64, extended, key_of, values_at
+from tokenlake.runtime.mixing.random import (
+    WORD,
+    Permutation,
+    UInt64,
+    extended,
+    key_of,
+    values_at,
+)
 
 ORDER_VERSION: Final = 2
-"""Version of :class:`EpochOrder`: of the meaning of seed, lanes and window. It is recorded with every position."""
+"""Version of :class:`EpochOrder`: of the meaning of seed, lanes and window. It is
+recorded with every position.
+"""
 
 _GROUPS: Final = 1  # first word of the keys that permute row groups
 _WINDOWS: Final = 2  # first word of the keys that permute windows
 _MOST_LAYOUTS: Final = 4  # epochs whose layout is remembered
-_MOST_CELLS: Final = 1 << 18  # row groups that are laid out at a time, over several epochs of a small dataset
+# Row groups that are laid out at a time, over several epochs of a small dataset.
+_MOST_CELLS: Final = 1 << 18
 _LARGEST: Final = 1 << 62
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Permuted row groups of one epoch, or of several epochs one after the other, laid end to end.
+    """Permuted row groups of one epoch, or of several epochs one after the other, laid
+    end to end.
 
     Attributes:
         group_at: Row group at each place, int64[epochs * G].
-        offsets: First virtual row of the row group at each place, and the end of the last, counted from the first
-            epoch's first row, int64[epochs * G + 1].
+        offsets: First virtual row of the row group at each place, and the end of the
+            last, counted from the first epoch's first row, int64[epochs * G + 1].
     """
 
     group_at: Int64
@@ -85,7 +101,9 @@ class _Layout:
         return cls(group_at, offsets_of(group_rows[group_at]))
 
     def place_with(self, virtual: Int64) -> Int64:
-        """Return the place of the row group that contains each virtual row, int64[n]; it is never an empty one."""
+        """Return the place of the row group that contains each virtual row,
+        int64[n]; it is never an empty one.
+        """
         return np.searchsorted(self.offsets, virtual, side="right") - 1
 
 
@@ -108,7 +126,8 @@ class _Windows(NamedTuple):
         """Return the virtual row at each place, int64[n].
 
         Args:
-            places: Places in these windows, counted like virtual rows from the epoch's first row, int64[n].
+            places: Places in these windows, counted like virtual rows from the epoch's
+                first row, int64[n].
             keys: Keys of epoch and lane, uint64[n] or uint64[1].
         """
         if not len(places):
@@ -116,7 +135,9 @@ class _Windows(NamedTuple):
         return self.begin + self._permutation(keys).at(places - self.begin)
 
     def place_of(self, virtual: Int64, keys: UInt64) -> Int64:
-        """Return the place of each virtual row, int64[n]; the inverse of :meth:`row_at`."""
+        """Return the place of each virtual row, int64[n]; the inverse of
+        :meth:`row_at`.
+        """
         if not len(virtual):
             return virtual
         return self.begin + self._permutation(keys).inverse(virtual - self.begin)
@@ -148,9 +169,13 @@ class EpochOrder:
         ConfigError: An argument is out of range.
     """
 
-    def __init__(self, group_rows: Int64, *, lanes: int, seed: int, window: int = 1) -> None:
+    def __init__(
+        self, group_rows: Int64, *, lanes: int, seed: int, window: int = 1
+    ) -> None:
         if (group_rows < 0).any():
-            raise ConfigError(f"a row group of {group_rows.min()} rows; expected 0 or more")
+            raise ConfigError(
+                f"a row group of {group_rows.min()} rows; expected 0 or more"
+            )
         if window < 1:
             raise ConfigError(f"a window of {window} row groups; expected 1 or more")
         self._group_rows = np.asarray(group_rows, np.int64)
@@ -159,10 +184,13 @@ class EpochOrder:
         self._lengths = np.diff(self._bounds)
         self.seed: Final = seed & WORD
         self.window: Final = window
-        # The cache refers to this partial, not to `self`: no cycle, so that both go together.
+        # The cache refers to this partial, not to `self`: no cycle, so that both go
+        # together.
         lay_out = partial(_Layout.of, self._group_rows, self.seed)
         self._lay_out = lay_out
-        self._layout_of = lru_cache(_MOST_LAYOUTS)(lambda epoch: lay_out(np.array([epoch])))
+        self._layout_of = lru_cache(_MOST_LAYOUTS)(
+            lambda epoch: lay_out(np.array([epoch]))
+        )
 
     @property
     def lanes(self) -> int:
@@ -170,7 +198,8 @@ class EpochOrder:
         return len(self._lengths)
 
     def has(self, group: Int64, row: Int64) -> Bools:
-        """Return which rows exist, bool[n]: a shortened row group has only its first rows.
+        """Return which rows exist, bool[n]: a shortened row group has only its first
+        rows.
 
         Args:
             group: Row groups, int64[n].
@@ -190,7 +219,9 @@ class EpochOrder:
         """Number of rows of each lane, int64[lanes]."""
         return self._lengths.copy()
 
-    def at(self, epoch: Int64 | int, lane: Int64 | int, place: Int64) -> tuple[Int64, Int64]:
+    def at(
+        self, epoch: Int64 | int, lane: Int64 | int, place: Int64
+    ) -> tuple[Int64, Int64]:
         """Return the row group and the row in it at each place.
 
         Args:
@@ -221,7 +252,8 @@ class EpochOrder:
             # Step 3: the window's permutation leads to a virtual row.
             windows = self._windows_with(layout, place_in_layout, begin, end)
             virtual = windows.row_at(place_in_layout, values_at(keys, part.selection))
-            # Step 1: the virtual row lies in a row group. A window of one row group permutes its rows only.
+            # Step 1: the virtual row lies in a row group. A window of one row group
+            # permutes its rows only.
             group_place = windows.group_place
             if self.window > 1:
                 group_place = layout.place_with(virtual)
@@ -230,7 +262,8 @@ class EpochOrder:
         return group, row
 
     def place_of(self, epoch: int, group: Int64, row: Int64) -> tuple[Int64, Int64]:
-        """Return the lane and the place of each row in an epoch; the inverse of :meth:`at`.
+        """Return the lane and the place of each row in an epoch; the inverse of
+        :meth:`at`.
 
         Args:
             epoch: Epoch, from 0.
@@ -246,19 +279,23 @@ class EpochOrder:
         check_rows(self._group_rows, group, row)
         # Step 1 backwards: the row group has a place, and the row a virtual row.
         layout = self._layout_of(epoch)
-        permutation = Permutation(len(self._group_rows), key_of(self.seed, _GROUPS, epoch))
+        permutation = Permutation(
+            len(self._group_rows), key_of(self.seed, _GROUPS, epoch)
+        )
         virtual = layout.offsets[permutation.inverse(group)] + row
         # Step 3 backwards: the virtual row has a place in its window.
         lane = np.searchsorted(self._bounds, virtual, side="right") - 1
         keys = extended(key_of(self.seed, _WINDOWS, epoch), lane)
-        windows = self._windows_with(layout, virtual, self._bounds[lane], self._bounds[lane + 1])
+        windows = self._windows_with(
+            layout, virtual, self._bounds[lane], self._bounds[lane + 1]
+        )
         return lane, windows.place_of(virtual, keys) - self._bounds[lane]
 
     def taken(self, epoch: int, places: Int64) -> tuple[Int64, Int64]:
         """Return the rows at the first places of the lanes, as ranges of stored rows.
 
-        Windows that are taken whole need no permutation: the time depends on the number of row groups, not on the
-        number of rows.
+        Windows that are taken whole need no permutation: the time depends on the number
+        of row groups, not on the number of rows.
 
         Args:
             epoch: Epoch, from 0.
@@ -269,8 +306,11 @@ class EpochOrder:
         """
         return self.taken_between(epoch, np.zeros_like(places), places)
 
-    def taken_between(self, epoch: int, first: Int64, last: Int64) -> tuple[Int64, Int64]:
-        """Return the rows at some neighbouring places of each lane, as :meth:`taken` does for the first places.
+    def taken_between(
+        self, epoch: int, first: Int64, last: Int64
+    ) -> tuple[Int64, Int64]:
+        """Return the rows at some neighbouring places of each lane, as :meth:`taken`
+        does for the first places.
 
         Args:
             epoch: Epoch, from 0.
@@ -285,13 +325,16 @@ class EpochOrder:
         begin = lane_begin + first
         end = lane_begin + last
 
-        # 1. A lane may begin and end inside a window; its places in these windows are single rows.
+        # 1. A lane may begin and end inside a window; its places in these windows are
+        #    single rows.
         whole_begin = begin.copy()
         whole_end = end.copy()
         cut_lanes = np.flatnonzero((first > 0) & (first < last))
         windows = self._windows_of_lanes(layout, begin, cut_lanes)
         is_inside = begin[cut_lanes] > windows.begin
-        whole_begin[cut_lanes] = np.where(is_inside, windows.begin + windows.size, begin[cut_lanes])
+        whole_begin[cut_lanes] = np.where(
+            is_inside, windows.begin + windows.size, begin[cut_lanes]
+        )
         whole_begin = np.minimum(whole_begin, end)
         cut_lanes = np.flatnonzero((last < self._lengths) & (whole_begin < end))
         windows = self._windows_of_lanes(layout, end, cut_lanes)
@@ -301,18 +344,27 @@ class EpochOrder:
         first_single = np.concatenate([first, last - (end - whole_end)])
         group, row = self.at(epoch, lane_of_single, places_of(first_single, singles))
 
-        # 2. All windows between are ranges of virtual rows, cut at the borders of row groups.
+        # 2. All windows between are ranges of virtual rows, cut at the borders of row
+        #    groups.
         range_begin, range_end = _cut_at(whole_begin, whole_end, layout.offsets)
         group_place = layout.place_with(range_begin)
 
         # 3. Both as stored rows.
         first_rows = offsets_of(self._group_rows)
-        stored_begin = first_rows[layout.group_at[group_place]] + range_begin - layout.offsets[group_place]
+        stored_begin = (
+            first_rows[layout.group_at[group_place]]
+            + range_begin
+            - layout.offsets[group_place]
+        )
         stored_end = stored_begin + range_end - range_begin
         stored_single = first_rows[group] + row
-        return np.append(stored_begin, stored_single), np.append(stored_end, stored_single + 1)
+        return np.append(stored_begin, stored_single), np.append(
+            stored_end, stored_single + 1
+        )
 
-    def _windows_of_lanes(self, layout: _Layout, virtual: Int64, lanes: Int64) -> _Windows:
+    def _windows_of_lanes(
+        self, layout: _Layout, virtual: Int64, lanes: Int64
+    ) -> _Windows:
         """Return the window of one virtual row of each of some lanes.
 
         Args:
@@ -320,9 +372,13 @@ class EpochOrder:
             virtual: Virtual row of each lane of the order, int64[lanes of the order].
             lanes: Lanes whose windows are returned, int64[n].
         """
-        return self._windows_with(layout, virtual[lanes], self._bounds[lanes], self._bounds[lanes + 1])
+        return self._windows_with(
+            layout, virtual[lanes], self._bounds[lanes], self._bounds[lanes + 1]
+        )
 
-    def _windows_with(self, layout: _Layout, virtual: Int64, lane_begin: Int64, lane_end: Int64) -> _Windows:
+    def _windows_with(
+        self, layout: _Layout, virtual: Int64, lane_begin: Int64, lane_end: Int64
+    ) -> _Windows:
         """Return the windows that contain virtual rows.
 
         Args:
@@ -333,7 +389,8 @@ class EpochOrder:
         """
         group_place = layout.place_with(virtual)
         groups = len(self._group_rows)
-        # Windows are counted from the first row group of an epoch, also where several epochs are laid out together.
+        # Windows are counted from the first row group of an epoch, also where several
+        # epochs are laid out together.
         place_in_epoch = group_place % groups
         epoch_begin = group_place - place_in_epoch
         number = place_in_epoch // self.window
@@ -369,7 +426,9 @@ class EpochOrder:
             part_epochs = distinct_epochs[first_index : first_index + together]
             layout = self._layout_of_epochs(part_epochs)
             selection = by_epoch[begin:end]
-            yield _LayoutPart(layout, selection, (index_of_epoch[selection] - first_index) * self.rows)
+            yield _LayoutPart(
+                layout, selection, (index_of_epoch[selection] - first_index) * self.rows
+            )
 
     def _layout_of_epochs(self, epochs: Int64) -> _Layout:
         if len(epochs) == 1:
@@ -383,7 +442,8 @@ class _LayoutPart(NamedTuple):
     Attributes:
         layout: Layout of their epochs.
         selection: Indices of the places; a slice for all of them.
-        epoch_begin: Virtual row of the layout at which the epoch of each place begins, int64[m], or one for all.
+        epoch_begin: Virtual row of the layout at which the epoch of each place begins,
+            int64[m], or one for all.
     """
 
     layout: _Layout
@@ -393,7 +453,8 @@ class _LayoutPart(NamedTuple):
 
 @final
 class StoredOrder:
-    """Rows as stored, in every epoch and in one lane. Attributes and methods are those of :class:`EpochOrder`.
+    """Rows as stored, in every epoch and in one lane. Attributes and methods are those
+    of :class:`EpochOrder`.
 
     Args:
         group_rows: Rows of each row group, int64[G].
@@ -435,12 +496,16 @@ def check_places(lengths: Int64, epochs: Int64, lanes: Int64, place: Int64) -> N
         raise ConfigError(f"epoch {epochs.min()}; expected 0 or more")
     if len(lanes) and not (lanes.min() >= 0 and lanes.max() < len(lengths)):
         wrong_lane = lanes[(lanes < 0) | (lanes >= len(lengths))][0]
-        raise ConfigError(f"there is no lane {wrong_lane}; expected 0 to {len(lengths) - 1}")
+        raise ConfigError(
+            f"there is no lane {wrong_lane}; expected 0 to {len(lengths) - 1}"
+        )
     is_outside = (place < 0) | (place >= lengths[lanes])
     if is_outside.any():
         first = int(np.argmax(is_outside))
         lane = int(np.broadcast_to(lanes, place.shape)[first])
-        raise ConfigError(f"lane {lane} has no place {place[first]}: it has {lengths[lane]} rows")
+        raise ConfigError(
+            f"lane {lane} has no place {place[first]}: it has {lengths[lane]} rows"
+        )
 
 
 def check_rows(group_rows: Int64, group: Int64, row: Int64) -> None:
@@ -453,12 +518,16 @@ def check_rows(group_rows: Int64, group: Int64, row: Int64) -> None:
     """
     last_group = len(group_rows) - 1
     if len(group) and not (group.min() >= 0 and group.max() <= last_group):
-        raise ConfigError(f"row groups {group.min()} to {group.max()}; expected those of 0 to {last_group}")
+        raise ConfigError(
+            f"row groups {group.min()} to {group.max()}; expected those of 0 to {last_group}"
+        )
     is_outside = (row < 0) | (row >= group_rows[group])
     if is_outside.any():
         first = int(np.argmax(is_outside))
         rows = group_rows[group[first]]
-        raise ConfigError(f"row group {group[first]} has no row {row[first]}: it has {rows} rows")
+        raise ConfigError(
+            f"row group {group[first]} has no row {row[first]}: it has {rows} rows"
+        )
 
 
 def _cut_at(begin: Int64, end: Int64, edges: Int64) -> tuple[Int64, Int64]:

@@ -1,4 +1,5 @@
-"""Form of the order of a dataset: how far the rows of an epoch are shuffled, and how that is chosen.
+"""Form of the order of a dataset: how far the rows of an epoch are shuffled, and how
+that is chosen.
 
 ===============  ======================================================  =========================================
 form             rows of a batch come from                               row groups in memory
@@ -9,15 +10,19 @@ windows          lanes * window row groups, those of a window together   lanes *
 stored           one row group                                           1 (:class:`.StoredOrder`)
 ===============  ======================================================  =========================================
 
-The default is chosen from the memory that decoded row groups may take (:func:`default_form`):
+The default is chosen from the memory that decoded row groups may take
+(:func:`default_form`):
 
-1. Three quarters of the memory are for row groups that are open; the rest is for those that are read ahead.
+1. Three quarters of the memory are for row groups that are open; the rest is for those
+   that are read ahead.
 2. A dataset that fits into them is permuted as a whole.
-3. Otherwise each lane has ``floor(memory / (lanes * bytes of a row group))`` strands, at least 1.
+3. Otherwise each lane has ``floor(memory / (lanes * bytes of a row group))`` strands,
+   at least 1.
 
-Example: 512 MiB, of which 384 MiB are for open row groups. A dataset of 200 million ids of 16 bits takes 381 MiB and is
-permuted as a whole. One of 20 billion ids has row groups of 512 KiB: 64 lanes have ``384 MiB / (64 * 512 KiB) = 12``
-strands each. With ids of 32 bits they have 6.
+Example: 512 MiB, of which 384 MiB are for open row groups. A dataset of 200 million ids
+of 16 bits takes 381 MiB and is permuted as a whole. One of 20 billion ids has row
+groups of 512 KiB: 64 lanes have ``384 MiB / (64 * 512 KiB) = 12`` strands each. With
+ids of 32 bits they have 6.
 """
 
 from __future__ import annotations
@@ -35,7 +40,9 @@ ALL_ROWS: Final = "all"
 """Window that holds all row groups of an epoch."""
 
 INTERLEAVED_VERSION: Final = 3
-"""Version of orders that read many row groups side by side. States and statements name it."""
+"""Version of orders that read many row groups side by side. States and statements
+name it.
+"""
 
 MOST_COUNTED: Final = 1 << 31
 """Largest window, and largest number of strands."""
@@ -68,7 +75,9 @@ class RowOrder(Protocol):
 
     @property
     def window_rows(self) -> int:
-        """Mean number of places of a lane from the first row of a row group to its last."""
+        """Mean number of places of a lane from the first row of a row group to its
+        last.
+        """
         ...
 
     def has(self, group: Int64, row: Int64) -> Bools:
@@ -80,11 +89,15 @@ class RowOrder(Protocol):
         ...
 
     def place_of(self, epoch: int, group: Int64, row: Int64) -> tuple[Int64, Int64]:
-        """Return the lane and the place of each stored row in an epoch, int64[n] both; the inverse of :meth:`at`."""
+        """Return the lane and the place of each stored row in an epoch, int64[n]
+        both; the inverse of :meth:`at`.
+        """
         ...
 
     def taken(self, epoch: int, places: Int64) -> tuple[Int64, Int64]:
-        """Return the rows at the first places of the lanes, as ranges of stored rows, int64[m] both."""
+        """Return the rows at the first places of the lanes, as ranges of stored
+        rows, int64[m] both.
+        """
         ...
 
 
@@ -94,9 +107,10 @@ class OrderForm:
     """Form of a shuffled order.
 
     Attributes:
-        window: Number of row groups whose rows are permuted together; "all" for all of an epoch.
-        interleave: Number of strands of each lane, which are read side by side; None if a lane reads one window after
-            the other. With strands the window is 1.
+        window: Number of row groups whose rows are permuted together; "all" for all of
+            an epoch.
+        interleave: Number of strands of each lane, which are read side by side; None if
+            a lane reads one window after the other. With strands the window is 1.
     """
 
     window: Window = 1
@@ -104,7 +118,9 @@ class OrderForm:
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any]) -> Self | None:
-        """Return the form that a state or statement names; None if it names none that is possible."""
+        """Return the form that a state or statement names; None if it names none
+        that is possible.
+        """
         window: Any = state.get("window")
         interleave: Any = state.get("interleave")
         if interleave is not None:
@@ -138,7 +154,9 @@ class OrderForm:
             seed: Random seed.
         """
         if self.interleave is not None:
-            return StrandOrder(group_rows, lanes=lanes, seed=seed, strands=self.interleave)
+            return StrandOrder(
+                group_rows, lanes=lanes, seed=seed, strands=self.interleave
+            )
         if self.window == ALL_ROWS:
             return UniformOrder(group_rows, lanes=lanes, seed=seed)
         return EpochOrder(group_rows, lanes=lanes, seed=seed, window=self.window)
@@ -150,7 +168,8 @@ def _is_count(value: Any) -> bool:
 
 
 def open_bytes(max_bytes: int) -> int:
-    """Return the part of a loader's memory for row groups that are open; the rest is for those read ahead.
+    """Return the part of a loader's memory for row groups that are open; the rest is
+    for those read ahead.
 
     Args:
         max_bytes: Memory for decoded row groups.
@@ -159,9 +178,16 @@ def open_bytes(max_bytes: int) -> int:
 
 
 def default_form(
-    *, rows: int, groups: int, decoded_bytes: int, lanes: int, streams: int, max_bytes: int
+    *,
+    rows: int,
+    groups: int,
+    decoded_bytes: int,
+    lanes: int,
+    streams: int,
+    max_bytes: int,
 ) -> OrderForm:
-    """Return the form of an order that keeps as many row groups open as fit into memory.
+    """Return the form of an order that keeps as many row groups open as fit into
+    memory.
 
     Args:
         rows: Number of rows.

@@ -1,28 +1,34 @@
-"""Randomness: SplitMix64, implemented here so that no release of another library changes an order, and permutations.
+"""Randomness: SplitMix64, implemented here so that no release of another library
+changes an order, and permutations.
 
-A stream of random numbers is identified by a key. A key is made of a seed and of words (epoch, lane, block), one word
-after the other, so that neighbouring keys have nothing in common.
+A stream of random numbers is identified by a key. A key is made of a seed and of words
+(epoch, lane, block), one word after the other, so that neighbouring keys have nothing
+in common.
 
-**Permutations are computed, not stored**: the place of index i is found without looking at any other index.
+**Permutations are computed, not stored**: the place of index i is found without looking
+at any other index.
 
-1. The number is written as two digits, ``left * base_right + right``, each below about the square root of the size.
-2. A round adds to one digit, modulo its base, a number that SplitMix64 draws for the other digit and the round's key.
-   Even rounds change the left digit, odd rounds the right one. (This is a Feistel network in the form for any base:
-   Black and Rogaway 2002, *Ciphers with arbitrary finite domains*.)
-3. The bases multiply to a little more than the size. A result that is too large goes through all rounds again until it
-   is not (cycle walking).
+1. The number is written as two digits, ``left * base_right + right``, each below about
+   the square root of the size.
+2. A round adds to one digit, modulo its base, a number that SplitMix64 draws for the
+   other digit and the round's key. Even rounds change the left digit, odd rounds the
+   right one. (This is a Feistel network in the form for any base: Black and Rogaway
+   2002, *Ciphers with arbitrary finite domains*.)
+3. The bases multiply to a little more than the size. A result that is too large goes
+   through all rounds again until it is not (cycle walking).
 
-A round is undone by subtraction, so that all rounds are a bijection; so is cycle walking, which takes ``1 + 1 /
-sqrt(size)`` passes on average at most.
+A round is undone by subtraction, so that all rounds are a bijection; so is cycle
+walking, which takes ``1 + 1 / sqrt(size)`` passes on average at most.
 
-Example: 12 numbers, key ``key_of(0)``. The bases are 4 and 3, whose product is 12. Index 0 has the digits 0 and 0;
-after all rounds they are 0 and 1, so that ``at(0)`` is 1, and ``inverse(1)`` is 0. (The whole permutation is ``1 7 3 2
-10 11 0 8 5 9 6 4``.)
+Example: 12 numbers, key ``key_of(0)``. The bases are 4 and 3, whose product is 12.
+Index 0 has the digits 0 and 0; after all rounds they are 0 and 1, so that ``at(0)`` is
+1, and ``inverse(1)`` is 0. (The whole permutation is ``1 7 3 2 10 11 0 8 5 9 6 4``.)
 
-The number that is added depends on the *other* digit without any structure; affine rounds (``a * i + b``) would leave
-neighbours at one distance. With 32 numbers or more, six rounds already pass every test of pairs and of single bits;
-eight are done. With fewer numbers the digits are so short that six rounds show (an order of 5 comes up 30% too often);
-sixteen are done.
+The number that is added depends on the *other* digit without any structure; affine
+rounds (``a * i + b``) would leave neighbours at one distance. With 32 numbers or more,
+six rounds already pass every test of pairs and of single bits; eight are done. With
+fewer numbers the digits are so short that six rounds show (an order of 5 comes up 30%
+too often); sixteen are done.
 """
 
 from __future__ import annotations
@@ -51,7 +57,9 @@ SECOND: Final = 0x94D049BB133111EB
 
 
 def splitmix64(values: UInt64) -> UInt64:
-    """Return the output function of SplitMix64 (Steele, Lea, Flood 2014), a bijection of 64-bit integers, uint64[n]."""
+    """Return the output function of SplitMix64 (Steele, Lea, Flood 2014), a
+    bijection of 64-bit integers, uint64[n].
+    """
     z = values + np.uint64(STEP)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(FIRST)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(SECOND)
@@ -92,9 +100,11 @@ def extended(keys: UInt64 | int, words: Int64) -> UInt64:
 
 
 def shuffled(count: int, key: int) -> Int64:
-    """Return a permutation of ``range(count)``, int64[count]: the order of ``splitmix64(key + i)``.
+    """Return a permutation of ``range(count)``, int64[count]: the order of
+    ``splitmix64(key + i)``.
 
-    Distinct numbers stay distinct, so that there are no ties and every way of sorting gives the same order.
+    Distinct numbers stay distinct, so that there are no ties and every way of sorting
+    gives the same order.
     """
     counter = np.arange(count, dtype=np.uint64) + np.uint64(key & WORD)
     return np.argsort(splitmix64(counter)).astype(np.int64, copy=False)
@@ -108,7 +118,8 @@ _ROUNDS: Final = 8
 _ROUNDS_OF_SMALL: Final = 16
 _SMALL: Final = 32  # size below which a permutation has more rounds
 _DRAWS: Final = 1024  # numbers that are drawn at a time for a buffer
-_CHUNK: Final = 1 << 14  # indices at a time: their digits and random numbers stay in the processor's cache
+# Indices at a time: their digits and random numbers stay in the processor's cache.
+_CHUNK: Final = 1 << 14
 
 _Bases = tuple[UInt64, UInt64]
 """Base of the left and of the right digit, uint64[n] both, or uint64[1] for all."""
@@ -119,8 +130,10 @@ class Permutation:
     """Permutations of ``range(size)``, a different one for each key.
 
     Args:
-        size: Size from 0 to 2^62, for all indices; or one for each index, int64[n], at least 1.
-        key: Key (see :func:`key_of`) for all indices, taken modulo 2^64; or one for each index, uint64[n].
+        size: Size from 0 to 2^62, for all indices; or one for each index, int64[n], at
+            least 1.
+        key: Key (see :func:`key_of`) for all indices, taken modulo 2^64; or one for
+            each index, uint64[n].
 
     Raises:
         ConfigError: The size is out of range.
@@ -133,18 +146,24 @@ class Permutation:
             key = np.array([key & WORD], np.uint64)
         if isinstance(size, int):
             if not 0 <= size <= LARGEST:
-                raise ConfigError(f"a permutation of {size} numbers; expected 0 to 2^62")
+                raise ConfigError(
+                    f"a permutation of {size} numbers; expected 0 to 2^62"
+                )
             size = np.array([size], np.int64)
         self._key = key
         self._size = size
         self._bases = _bases_of(size)
 
     def at(self, index: Int64) -> Int64:
-        """Return the number at each index of the permutation, int64[n]; ConfigError if an index is out of range."""
+        """Return the number at each index of the permutation, int64[n]; ConfigError
+        if an index is out of range.
+        """
         return self._permuted(index, is_inverse=False)
 
     def inverse(self, number: Int64) -> Int64:
-        """Return the index at which each number is, int64[n]: ``inverse(at(i)) == i``."""
+        """Return the index at which each number is, int64[n]: ``inverse(at(i)) ==
+        i``.
+        """
         return self._permuted(number, is_inverse=True)
 
     def _permuted(self, index: Int64, *, is_inverse: bool) -> Int64:
@@ -154,11 +173,15 @@ class Permutation:
             if selection is None:
                 for first in range(0, len(index), _CHUNK):
                     chunk = slice(first, first + _CHUNK)
-                    permuted[chunk] = self._walk(index[chunk].astype(np.uint64), chunk, rounds, is_inverse)
+                    permuted[chunk] = self._walk(
+                        index[chunk].astype(np.uint64), chunk, rounds, is_inverse
+                    )
             else:
                 for first in range(0, len(selection), _CHUNK):
                     part = selection[first : first + _CHUNK]
-                    permuted[part] = self._walk(index[part].astype(np.uint64), part, rounds, is_inverse)
+                    permuted[part] = self._walk(
+                        index[part].astype(np.uint64), part, rounds, is_inverse
+                    )
         return permuted.view(np.int64)
 
     def _selections_by_rounds(self) -> Iterator[tuple[Int64 | None, int]]:
@@ -172,8 +195,11 @@ class Permutation:
             yield np.flatnonzero(is_small), _ROUNDS_OF_SMALL
             yield np.flatnonzero(~is_small), _ROUNDS
 
-    def _walk(self, value: UInt64, part: Int64 | slice, rounds: int, is_inverse: bool) -> UInt64:
-        """Return permuted values; those that land beyond the size go through the rounds again.
+    def _walk(
+        self, value: UInt64, part: Int64 | slice, rounds: int, is_inverse: bool
+    ) -> UInt64:
+        """Return permuted values; those that land beyond the size go through the rounds
+        again.
 
         Args:
             value: Indices, uint64[m].
@@ -191,7 +217,9 @@ class Permutation:
         while len(outside):
             outside_key = values_at(key, outside)
             outside_bases = (values_at(bases[0], outside), values_at(bases[1], outside))
-            value[outside] = _all_rounds(value[outside], outside_key, outside_bases, rounds, is_inverse)
+            value[outside] = _all_rounds(
+                value[outside], outside_key, outside_bases, rounds, is_inverse
+            )
             outside = outside[value[outside] >= values_at(size, outside)]
         return value
 
@@ -201,11 +229,15 @@ class Permutation:
         first = int(np.argmax((index < 0) | (index >= self._size)))
         size = int(np.broadcast_to(self._size, index.shape)[first])
         expected = f"0 to {size - 1}" if size else "none"
-        raise ConfigError(f"index {index[first]} is not in a permutation of {size}; expected {expected}")
+        raise ConfigError(
+            f"index {index[first]} is not in a permutation of {size}; expected {expected}"
+        )
 
 
 def _bases_of(size: Int64) -> _Bases:
-    """Return the bases of both digits, whose product is the size or a little more, uint64[n] both."""
+    """Return the bases of both digits, whose product is the size or a little more,
+    uint64[n] both.
+    """
     if len(size) == 1:
         first_left, first_right = _bases_of_one(int(size[0]))
         return np.array([first_left], np.uint64), np.array([first_right], np.uint64)
@@ -228,14 +260,20 @@ def _bases_of_one(size: int) -> tuple[int, int]:
 
 
 def values_at(values: npt.NDArray[Any], selection: Int64 | slice) -> npt.NDArray[Any]:
-    """Return the selected values of an array; the whole array if it has one value for all."""
+    """Return the selected values of an array; the whole array if it has one value
+    for all.
+    """
     if len(values) == 1:
         return values
     return values[selection]
 
 
-def _all_rounds(value: UInt64, key: UInt64, bases: _Bases, rounds: int, is_inverse: bool) -> UInt64:
-    """Return values after all rounds, or before them for the inverse; they may be beyond the size."""
+def _all_rounds(
+    value: UInt64, key: UInt64, bases: _Bases, rounds: int, is_inverse: bool
+) -> UInt64:
+    """Return values after all rounds, or before them for the inverse; they may be
+    beyond the size.
+    """
     left = value // bases[1]
     right = value - left * bases[1]
     addend = np.empty_like(left)
@@ -258,7 +296,8 @@ def _all_rounds(value: UInt64, key: UInt64, bases: _Bases, rounds: int, is_inver
 
 
 def _draw(value: UInt64, spare: UInt64, base: UInt64) -> None:
-    """Replace each value by a random number below `base`: the upper half of SplitMix64's output as a fraction of 2^32.
+    """Replace each value by a random number below `base`: the upper half of
+    SplitMix64's output as a fraction of 2^32.
 
     Args:
         value: Numbers, uint64[n]; they are replaced in place.
@@ -279,7 +318,8 @@ def _draw(value: UInt64, spare: UInt64, base: UInt64) -> None:
 def _add(digit: UInt64, addend: UInt64, base: UInt64) -> None:
     """Add a number to each digit modulo its base, in place.
 
-    The smaller one of ``sum`` and ``sum - base`` is right: below zero, unsigned numbers wrap to near 2^64.
+    The smaller one of ``sum`` and ``sum - base`` is right: below zero, unsigned numbers
+    wrap to near 2^64.
     """
     np.add(digit, addend, out=digit)
     np.subtract(digit, base, out=addend)
@@ -287,7 +327,9 @@ def _add(digit: UInt64, addend: UInt64, base: UInt64) -> None:
 
 
 def _subtract(digit: UInt64, addend: UInt64, base: UInt64) -> None:
-    """Subtract a number from each digit modulo its base, in place: the smaller one of both candidates, as in `_add`."""
+    """Subtract a number from each digit modulo its base, in place: the smaller one
+    of both candidates, as in `_add`.
+    """
     np.subtract(digit, addend, out=digit)
     np.add(digit, base, out=addend)
     np.minimum(digit, addend, out=digit)
@@ -296,8 +338,9 @@ def _subtract(digit: UInt64, addend: UInt64, base: UInt64) -> None:
 def shuffled_by_buffer(items: Iterable[Item], size: int, key: int) -> Iterator[Item]:
     """Yield items in a random order that holds a limited number of them.
 
-    A buffer is filled. Then each new item takes the place of a random one, which is yielded. At the end the items that
-    are left are drawn. An item comes out at most `size` places early, and any number of places late.
+    A buffer is filled. Then each new item takes the place of a random one, which is
+    yielded. At the end the items that are left are drawn. An item comes out at most
+    `size` places early, and any number of places late.
 
     Args:
         items: Items to shuffle.
@@ -321,7 +364,9 @@ def shuffled_by_buffer(items: Iterable[Item], size: int, key: int) -> Iterator[I
 
 
 def _numbers_of(key: int) -> Iterator[int]:
-    """Yield the random numbers of a stream: ``splitmix64(key + 0), splitmix64(key + 1) ...``."""
+    """Yield the random numbers of a stream: ``splitmix64(key + 0), splitmix64(key +
+    1) ...``.
+    """
     counter = np.arange(_DRAWS, dtype=np.uint64) + np.uint64(key)
     while True:
         yield from splitmix64(counter).tolist()

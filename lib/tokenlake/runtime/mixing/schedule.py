@@ -1,19 +1,23 @@
 """Weights that change during a run: a schedule of points, and curves between them.
 
-Before the first point the weights are those of the first point; after the last one, those of the last. Between two
-points with weights a and b, let ``p = (step - step0) / (step1 - step0)``. The weight is
+Before the first point the weights are those of the first point; after the last one,
+those of the last. Between two points with weights a and b, let ``p = (step - step0) /
+(step1 - step0)``. The weight is
 
 - ``a`` until the later point ("step"),
 - ``a + p (b - a)`` ("linear"),
 - ``a + (1 - cos(pi p)) / 2 (b - a)`` ("cosine").
 
-Example: from 0.2 at step 0 to 0.6 at step 100, a quarter of the way (step 25) has 0.2, 0.3 and 0.2586.
+Example: from 0.2 at step 0 to 0.6 at step 100, a quarter of the way (step 25) has 0.2,
+0.3 and 0.2586.
 
-A schedule changes only at its end: :meth:`WeightScheduler.extend` and :meth:`WeightScheduler.reweighted` return another
-schedule that remembers the first one, which still decides everything before the change.
+A schedule changes only at its end: :meth:`WeightScheduler.extend` and
+:meth:`WeightScheduler.reweighted` return another schedule that remembers the first one,
+which still decides everything before the change.
 
-A **piece** is a part of a schedule in which every weight follows one curve. It ends where the next piece starts. It
-keeps the end of its curve also where the next piece starts earlier: the rest of a line that was cut is the same line.
+A **piece** is a part of a schedule in which every weight follows one curve. It ends
+where the next piece starts. It keeps the end of its curve also where the next piece
+starts earlier: the rest of a line that was cut is the same line.
 """
 
 from __future__ import annotations
@@ -31,8 +35,10 @@ from tokenlake.runtime.mixing.easing import eased
 from tokenlake.runtime.mixing.weights import UNIT_BITS, check_weights, normalized
 
 EFFECT: Final = "batch"
-"""Moment at which a change of the weights takes effect: the end of the batch in which its step begins. In earlier
-releases changes took effect later and made up for the delay; those changes record no effect."""
+"""Moment at which a change of the weights takes effect: the end of the batch in which
+its step begins. In earlier releases changes took effect later and made up for the
+delay; those changes record no effect.
+"""
 
 Curve = Literal["step", "linear", "cosine"]
 """Interpolation between two points."""
@@ -64,7 +70,8 @@ class SchedulePiece:
 
     Attributes:
         first: Weights at its start.
-        last: Weights at the end of the curve; those of `first` where weights are constant.
+        last: Weights at the end of the curve; those of `first` where weights are
+            constant.
         curve: Form of the curve; weights are constant on a "step".
     """
 
@@ -78,7 +85,9 @@ class SchedulePiece:
         return self.first.step
 
     def weights_at(self, step: Fraction) -> tuple[Fraction, ...]:
-        """Return the weights at a step of this piece; they are exact, on a cosine to 2^-95."""
+        """Return the weights at a step of this piece; they are exact, on a cosine to
+        2^-95.
+        """
         if self.curve == "step" or step == self.start:
             return self.first.weights
         progress = (step - self.start) / (self.last.step - self.start)
@@ -90,7 +99,9 @@ class SchedulePiece:
 
 
 def pieces_of(points: Sequence[Point], curve: Curve) -> tuple[SchedulePiece, ...]:
-    """Return the pieces that lead from point to point; the first starts at the first point, the last never ends."""
+    """Return the pieces that lead from point to point; the first starts at the first
+    point, the last never ends.
+    """
     pieces: list[SchedulePiece] = []
     for first, last in pairwise(points):
         if curve == "step":
@@ -106,19 +117,22 @@ class WeightScheduler:
     """Weights as a function of the step.
 
     Args:
-        schedule: Points in ascending steps, at least one: objects with `step` and `weights`, or mappings with these
-            keys. All points weigh the same sources.
+        schedule: Points in ascending steps, at least one: objects with `step` and
+            `weights`, or mappings with these keys. All points weigh the same sources.
         interpolation: "step", "linear" or "cosine".
 
     Attributes:
         names: Names of the sources, in the order in which the first point names them.
         interpolation: Interpolation between points.
-        pieces: Pieces of the schedule, from step 0 on without gaps; the last one never ends.
-        before: Schedule that this one extends, which still decides everything before :attr:`at`; None if there is none.
+        pieces: Pieces of the schedule, from step 0 on without gaps; the last one never
+            ends.
+        before: Schedule that this one extends, which still decides everything before
+            :attr:`at`; None if there is none.
         at: Step at which this schedule was extended; 0 for one that was not.
 
     Raises:
-        ConfigError: A point or the interpolation is invalid, or weights do not sum to 1 within 1e-6.
+        ConfigError: A point or the interpolation is invalid, or weights do not sum to 1
+            within 1e-6.
 
     Example:
         >>> from tokenlake import WeightScheduler
@@ -157,25 +171,31 @@ class WeightScheduler:
         return len(first_weights | last_weights) > 1
 
     def get_weights(self, step: float) -> dict[str, float]:
-        """Return the weight of each source at a step; before the first point and after the last one, their weights."""
+        """Return the weight of each source at a step; before the first point and
+        after the last one, their weights.
+        """
         point = self._point_at(max(Fraction(step), Fraction(0)))
         return dict(zip(self.names, point.given, strict=True))
 
     def _point_at(self, step: Fraction) -> Point:
-        """Return the weights at a step, rounded down to a whole step in the point's own `step`."""
+        """Return the weights at a step, rounded down to a whole step in the point's
+        own `step`.
+        """
         piece = next(piece for piece in reversed(self.pieces) if piece.start <= step)
         weights = piece.weights_at(step)
-        # Weights of a point stay as they were written: dividing by their sum may change the last bit.
+        # Weights of a point stay as they were written: dividing by their sum may change
+        # the last bit.
         if weights == piece.first.weights:
             return Point(int(step), piece.first.given, weights)
         return Point(int(step), tuple(map(float, weights)), weights)
 
     def extend(self, *, at: int, points: Sequence[Any]) -> WeightScheduler:
-        """Return a schedule that is this one up to step `at` and continues to other points from there.
+        """Return a schedule that is this one up to step `at` and continues to other
+        points from there.
 
-        The weights at `at` are fixed. From them the new schedule moves to the first of the new points by the same
-        interpolation. Points of this schedule after `at` are dropped. Every row that this schedule puts before step
-        `at` stays where it is.
+        The weights at `at` are fixed. From them the new schedule moves to the first of
+        the new points by the same interpolation. Points of this schedule after `at` are
+        dropped. Every row that this schedule puts before step `at` stays where it is.
 
         Args:
             at: Step up to which nothing changes, 0 or more.
@@ -194,7 +214,8 @@ class WeightScheduler:
         return self._changed(step, new_points)
 
     def reweighted(self, *, at: int, weights: Mapping[str, float]) -> WeightScheduler:
-        """Return a schedule that is this one up to step `at` and has other weights from there on.
+        """Return a schedule that is this one up to step `at` and has other weights from
+        there on.
 
         Points of this schedule from `at` on are dropped.
 
@@ -210,9 +231,11 @@ class WeightScheduler:
         return self._changed(step, new_points)
 
     def with_sources(self, names: Sequence[str]) -> WeightScheduler:
-        """Return the same schedule with further sources after its own, which have weight 0 at all steps.
+        """Return the same schedule with further sources after its own, which have
+        weight 0 at all steps.
 
-        A source of weight 0 is never drawn and moves no row of the others, so both schedules give the same order.
+        A source of weight 0 is never drawn and moves no row of the others, so both
+        schedules give the same order.
 
         Args:
             names: Names of sources that the schedule does not have.
@@ -230,7 +253,9 @@ class WeightScheduler:
         return WeightScheduler.from_json(facts)
 
     def versions(self) -> list[WeightScheduler]:
-        """Return the first schedule and each change of it, oldest first; the last one is this schedule."""
+        """Return the first schedule and each change of it, oldest first; the last
+        one is this schedule.
+        """
         newest_first: list[WeightScheduler] = [self]
         while newest_first[-1].before is not None:
             newest_first.append(newest_first[-1].before)
@@ -263,7 +288,8 @@ class WeightScheduler:
         """Return this schedule with a change that :meth:`to_json` wrote.
 
         Raises:
-            ConfigError: An earlier release wrote the change, or its points come before it.
+            ConfigError: An earlier release wrote the change, or its points come before
+                it.
         """
         at = _change_step(extension["at"])
         if extension.get("effect") != EFFECT:
@@ -280,7 +306,9 @@ class WeightScheduler:
         return self._changed(at, points)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the schedule as a JSON object for :meth:`from_json`; equal schedules return equal objects."""
+        """Return the schedule as a JSON object for :meth:`from_json`; equal
+        schedules return equal objects.
+        """
         first, *changes = self.versions()
         return {
             "interpolation": self.interpolation,
@@ -288,7 +316,8 @@ class WeightScheduler:
             "names": list(self.names),
             "points": first._points_json(),
             "extensions": [
-                {"at": changed.at, "points": changed._points_json(), "effect": EFFECT} for changed in changes
+                {"at": changed.at, "points": changed._points_json(), "effect": EFFECT}
+                for changed in changes
             ],
         }
 
@@ -304,13 +333,15 @@ class WeightScheduler:
         """Return the schedule that :meth:`to_json` wrote.
 
         Raises:
-            ConfigError: The data are no schedule, or an earlier release changed its weights.
+            ConfigError: The data are no schedule, or an earlier release changed its
+                weights.
         """
         try:
             first, *rest = data["points"]
             weights = {name: first["weights"][name] for name in data["names"]}
             schedule = WeightScheduler(
-                [{"step": first["step"], "weights": weights}, *rest], data["interpolation"]
+                [{"step": first["step"], "weights": weights}, *rest],
+                data["interpolation"],
             )
             for extension in data["extensions"]:
                 schedule = schedule._replayed(extension)
@@ -352,10 +383,14 @@ class WeightScheduler:
 
 
 def _change_step(at: Any) -> int:
-    """Return the step of a change; ConfigError unless it is a whole number, 0 or more."""
+    """Return the step of a change; ConfigError unless it is a whole number, 0 or
+    more.
+    """
     step = _step_of(at)
     if step is None:
-        raise ConfigError(f"cannot extend the schedule at step {at!r}; expected a whole number, 0 or more")
+        raise ConfigError(
+            f"cannot extend the schedule at step {at!r}; expected a whole number, 0 or more"
+        )
     return step
 
 
@@ -387,11 +422,14 @@ def _points_of(
         names: Names of the sources; None for those of the first point.
 
     Raises:
-        ConfigError: There is no point; or a point has no `step` and `weights`, or an invalid one.
+        ConfigError: There is no point; or a point has no `step` and `weights`, or an
+            invalid one.
     """
     is_list = isinstance(items, Sequence) and not isinstance(items, str | bytes)  # pyright: ignore[reportUnnecessaryIsInstance]
     if not is_list or not items:
-        raise ConfigError(f"a schedule of {items!r}; expected a list of at least one point")
+        raise ConfigError(
+            f"a schedule of {items!r}; expected a list of at least one point"
+        )
     points: list[Point] = []
     for item in items:
         step, weights = _step_and_weights(item)
@@ -416,7 +454,8 @@ def _points_of(
 
 
 def _step_and_weights(item: Any) -> tuple[int, Mapping[str, Any]]:
-    """Return the step and the weights of a point, which is a mapping or an object with attributes.
+    """Return the step and the weights of a point, which is a mapping or an object with
+    attributes.
 
     Raises:
         ConfigError: One of them is missing, or has another type.
@@ -440,5 +479,7 @@ def _step_and_weights(item: Any) -> tuple[int, Mapping[str, Any]]:
         )
     whole_step = _step_of(step)
     if whole_step is None:
-        raise ConfigError(f"a point of the schedule is at step {step!r}; expected a whole number, 0 or more")
+        raise ConfigError(
+            f"a point of the schedule is at step {step!r}; expected a whole number, 0 or more"
+        )
     return whole_step, cast("Mapping[str, Any]", weights)

@@ -27,7 +27,8 @@ from tokenlake.runtime.mixing.random import WORD, extended, key_of, splitmix64
 MOST_BORDERS: Final = 1 << 13
 """Borders of cells whose counts are remembered."""
 
-_LARGEST_COUNT: Final = (1 << 62) - 1  # larger counts are cut: of those only differences matter
+# Larger counts are cut: of those only differences matter.
+_LARGEST_COUNT: Final = (1 << 62) - 1
 
 
 class SlotDeal(ABC):
@@ -49,21 +50,28 @@ class SlotDeal(ABC):
 
     @abstractmethod
     def bounds(self, lane: int, cells: range) -> Int64:
-        """Return :meth:`before` for each of n cells and for the cell after them, int64[n + 1, J]."""
+        """Return :meth:`before` for each of n cells and for the cell after them,
+        int64[n + 1, J].
+        """
 
     @abstractmethod
     def ceiling(self, source: int) -> int | None:
-        """Return the rows of a source that every lane gets at least, in all of time; None if there is no limit."""
+        """Return the rows of a source that every lane gets at least, in all of time;
+        None if there is no limit.
+        """
 
     def first_cell(self, holds: Callable[[int], bool]) -> int:
-        """Return the first cell for which a condition is true that stays true; whole groups are searched first."""
+        """Return the first cell for which a condition is true that stays true; whole
+        groups are searched first.
+        """
         group = first_true(0, lambda number: holds(number * self.cells))
         if group == 0:
             return 0
         return first_true((group - 1) * self.cells, holds, group * self.cells)
 
     def rows(self, lane: int, cells: range) -> tuple[Int64, Int64]:
-        """Return the source of each slot of n cells, and the number of its row in that source.
+        """Return the source of each slot of n cells, and the number of its row in that
+        source.
 
         Returns:
             int64[n * cell] both.
@@ -82,25 +90,34 @@ class SlotDeal(ABC):
         # 3. The source of each slot.
         small = np.min_scalar_type(source_count)
         run_lengths = counts.ravel()
-        sources_in_order = np.repeat(np.tile(np.arange(source_count, dtype=small), cell_count), run_lengths)
+        sources_in_order = np.repeat(
+            np.tile(np.arange(source_count, dtype=small), cell_count), run_lengths
+        )
         source_of_slot = np.empty(order.shape, small)
-        np.put_along_axis(source_of_slot, order, sources_in_order.reshape(order.shape), axis=1)
+        np.put_along_axis(
+            source_of_slot, order, sources_in_order.reshape(order.shape), axis=1
+        )
 
-        # 4. The slots of each source, ascending (a stable sort of small integers is a radix sort), take its rows.
+        # 4. The slots of each source, ascending (a stable sort of small integers is a
+        #    radix sort), take its rows.
         slots_by_source = np.argsort(source_of_slot, axis=1, kind="stable")
         slots_by_source += np.arange(cell_count)[:, None] * self.cell
         run_begins = np.cumsum(run_lengths) - run_lengths
         first_numbers = bounds[:-1].ravel() - run_begins
         number = np.empty(slots_by_source.size, np.int64)
-        number[slots_by_source.ravel()] = np.repeat(first_numbers, run_lengths) + np.arange(number.size)
+        number[slots_by_source.ravel()] = np.repeat(
+            first_numbers, run_lengths
+        ) + np.arange(number.size)
         return source_of_slot.ravel().astype(np.int64), number
 
 
 @final
 class EvenDeal(SlotDeal):
-    """Deal of orders before version 3. Versions that were written in such an order are read, checked and rebuilt.
+    """Deal of orders before version 3. Versions that were written in such an order are
+    read, checked and rebuilt.
 
-    Each lane has the counts of one lane, in cells of a block, so that all lanes reach a rare source at the same time.
+    Each lane has the counts of one lane, in cells of a block, so that all lanes reach a
+    rare source at the same time.
 
     Args:
         counts: Counts of a lane.
@@ -119,14 +136,18 @@ class EvenDeal(SlotDeal):
         return self._draws_before(cell * self.cell)
 
     def bounds(self, lane: int, cells: range) -> Int64:
-        return clamped([self.before(lane, cell) for cell in range(cells.start, cells.stop + 1)])
+        return clamped(
+            [self.before(lane, cell) for cell in range(cells.start, cells.stop + 1)]
+        )
 
     def ceiling(self, source: int) -> int | None:
         return self._counts.ceiling(source)
 
 
 def clamped(counts: Sequence[Tallies]) -> Int64:
-    """Return n counts of each source as int64[n, J]; those that int64 cannot add are cut."""
+    """Return n counts of each source as int64[n, J]; those that int64 cannot add are
+    cut.
+    """
     # int64 holds the cut counts, and the sums of two of them.
     rows = [[min(count, _LARGEST_COUNT) for count in tallies] for tallies in counts]
     return np.array(rows, np.int64)

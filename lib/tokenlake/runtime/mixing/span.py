@@ -1,13 +1,16 @@
-"""Groups of cells that one version of the weights deals, and the rows that each lane has taken at their borders.
+"""Groups of cells that one version of the weights deals, and the rows that each lane
+has taken at their borders.
 
-**Between groups**, while one source is the heaviest, the rows that lanes have taken are a closed form. From the counts
-``n_j`` of a source since the first of these groups, lane l has taken
+**Between groups**, while one source is the heaviest, the rows that lanes have taken are
+a closed form. From the counts ``n_j`` of a source since the first of these groups, lane
+l has taken
 
 - of each other source: ``n_j // L`` rows, and one more if ``rank_j[l] < n_j mod L``;
-- of the heaviest source: the slots that are left. There always are: see :meth:`Era.group_slots
-  <tokenlake.runtime.mixing.eras.Era>`.
+- of the heaviest source: the slots that are left. There always are: see
+  :meth:`Era.group_slots <tokenlake.runtime.mixing.eras.Era>`.
 
-Ranks follow from the seed and the name of the source. Lanes that had taken fewer rows of it come first.
+Ranks follow from the seed and the name of the source. Lanes that had taken fewer rows
+of it come first.
 
 Example: 4 lanes, weights 0.5, 0.3 and 0.2, groups of 128 slots. The first group has 512 rows, of which the counts are
 256, 154 and 102. Since 154 = 4 * 38 + 2, the lanes of ranks 0 and 1 take 39 rows of the second source::
@@ -17,8 +20,9 @@ Example: 4 lanes, weights 0.5, 0.3 and 0.2, groups of 128 slots. The first group
     1        3 1 2 0   38 39 38 39
     2        0 3 2 1   26 25 25 26
 
-**Where another source becomes the heaviest**, and after a change of the weights, counts may not have settled. Groups
-there are dealt one by one: row by row in turn, or so that all lanes have taken alike afterwards.
+**Where another source becomes the heaviest**, and after a change of the weights, counts
+may not have settled. Groups there are dealt one by one: row by row in turn, or so that
+all lanes have taken alike afterwards.
 """
 
 from __future__ import annotations
@@ -67,7 +71,8 @@ class _GroupRun:
 
 @final
 class Span:
-    """Groups that are dealt by one version of the weights, for several lanes. Its first group begins at its first cell.
+    """Groups that are dealt by one version of the weights, for several lanes. Its first
+    group begins at its first cell.
 
     Args:
         first: Number of the first cell.
@@ -85,8 +90,10 @@ class Span:
         cell: Number of slots of a lane in a cell.
         names: Names of the sources.
         eras: Eras of this version, in order.
-        draws_before: Counts of this version before a row, also after the row at which the next version takes effect.
-        base: Rows that each lane has taken of each source before the first cell, int64[J, L]; None while unknown.
+        draws_before: Counts of this version before a row, also after the row at which
+            the next version takes effect.
+        base: Rows that each lane has taken of each source before the first cell,
+            int64[J, L]; None while unknown.
     """
 
     def __init__(
@@ -116,21 +123,27 @@ class Span:
         self._cell_rows = cell * lanes
 
     def taken_before(self, cell: int) -> Int64:
-        """Return the rows that each lane has taken of each source before a cell, int64[J, L]."""
+        """Return the rows that each lane has taken of each source before a cell,
+        int64[J, L].
+        """
         group, cell_of_group = divmod(cell - self.first, self.cells)
         if cell_of_group == 0:
             return self.taken_before_group(group)
         return self.taken_inside(group)[cell_of_group]
 
     def taken_before_group(self, group: int) -> Int64:
-        """Return the rows that each lane has taken of each source before a group, int64[J, L]."""
+        """Return the rows that each lane has taken of each source before a group,
+        int64[J, L].
+        """
         run = self._run_of(group)
         if group == run.first:
             return run.base
         return self._closed_form(run, group)
 
     def taken_inside(self, group: int) -> Int64:
-        """Return the rows that each lane has taken of each source before each cell of a group, int64[cells, J, L]."""
+        """Return the rows that each lane has taken of each source before each cell
+        of a group, int64[cells, J, L].
+        """
         run = self._run_of(group)
         if run.has_closed_form:
             cells = range(self._cell_of(group), self._cell_of(group + 1))
@@ -138,13 +151,19 @@ class Span:
         else:
             parts = list(self._unsettled_parts(run))
 
-        # The shares of each part are spread over its cells, so that every cell has the counts of the stream.
+        # The shares of each part are spread over its cells, so that every cell has the
+        # counts of the stream.
         rows_taken = [self.taken_before_group(group)[None]]
         for cells, taken_after in parts:
             borders = range(cells.start, cells.stop + 1)
-            counts = np.array([self.draws_before(cell * self._cell_rows) for cell in borders], np.int64)
+            counts = np.array(
+                [self.draws_before(cell * self._cell_rows) for cell in borders],
+                np.int64,
+            )
             taken_so_far = rows_taken[-1][-1]
-            slots = spread(taken_after - taken_so_far, np.diff(counts, axis=0), self.cell)
+            slots = spread(
+                taken_after - taken_so_far, np.diff(counts, axis=0), self.cell
+            )
             rows_taken.append(taken_so_far + np.cumsum(slots, axis=0))
         return np.concatenate(rows_taken)[:-1]
 
@@ -161,14 +180,18 @@ class Span:
             settled_group = 0
             if era.settled:
                 settled_group = self._first_group_from(era.settled)
-            while group < settled_group and (next_era is None or self._row_of(group) < next_era.start):
+            while group < settled_group and (
+                next_era is None or self._row_of(group) < next_era.start
+            ):
                 run = self._run_from(group, base, era.heaviest, has_closed_form=False)
                 runs.append(run)
                 *_, (_, base) = self._unsettled_parts(run)
                 group += 1
             # 2. A run with a closed form up to the group in which the next era starts.
             if next_era is None:
-                runs.append(self._run_from(group, base, era.heaviest, has_closed_form=True))
+                runs.append(
+                    self._run_from(group, base, era.heaviest, has_closed_form=True)
+                )
                 break
             end = self._group_with(next_era.start)
             if group < end:
@@ -200,7 +223,9 @@ class Span:
         return self.runs[bisect_right(self.runs, group, key=lambda run: run.first) - 1]
 
     def _closed_form(self, run: _GroupRun, group: int) -> Int64:
-        """Return the rows that each lane has taken before a group of a run with a closed form, int64[J, L]."""
+        """Return the rows that each lane has taken before a group of a run with a
+        closed form, int64[J, L].
+        """
         counts = self.draws_before(self._row_of(group))
         # Counts may be larger than int64; their differences are not.
         rows_dealt = [now - then for now, then in zip(counts, run.counts, strict=True)]
@@ -208,23 +233,29 @@ class Span:
         for_each_lane, remainder = np.divmod(rows_of_sources, self._lanes)
         rows_taken = run.base + for_each_lane + (run.rank < remainder)
         rows_taken[run.heaviest] = 0
-        rows_taken[run.heaviest] = self._cell_of(group) * self.cell - rows_taken.sum(axis=0)
+        rows_taken[run.heaviest] = self._cell_of(group) * self.cell - rows_taken.sum(
+            axis=0
+        )
         return rows_taken
 
-    def _run_from(self, group: int, base: Int64, heaviest: int, *, has_closed_form: bool) -> _GroupRun:
+    def _run_from(
+        self, group: int, base: Int64, heaviest: int, *, has_closed_form: bool
+    ) -> _GroupRun:
         """Return the run that begins at a group, with the ranks of its lanes."""
         chances: list[Int64] = []
         for name in self.names:
             word = xxhash.xxh3_64_intdigest(name.encode())
             chances.append(shuffled(self._lanes, key_of(self._seed, _RANKS, word)))
-        # Lanes sorted by the rows that they have taken, equal ones by chance; the inverse has their ranks.
+        # Lanes sorted by the rows that they have taken, equal ones by chance; the
+        # inverse has their ranks.
         lane_at_rank = np.lexsort((np.stack(chances), base), axis=1)
         rank_of_lane = np.argsort(lane_at_rank, axis=1)
         counts = self.draws_before(self._row_of(group))
         return _GroupRun(group, base, counts, rank_of_lane, heaviest, has_closed_form)
 
     def _unsettled_parts(self, run: _GroupRun) -> Iterator[tuple[range, Int64]]:
-        """Yield the parts of a group in which counts have not settled: their cells, and the rows taken after each.
+        """Yield the parts of a group in which counts have not settled: their cells, and
+        the rows taken after each.
 
         A group is cut before and after the cells in which eras start.
         """
@@ -235,16 +266,22 @@ class Span:
         cuts = {group_end}
         for era in self.eras:
             start_cell = era.start // self._cell_rows
-            cuts.update(cut for cut in (start_cell, start_cell + 1) if cell < cut < group_end)
+            cuts.update(
+                cut for cut in (start_cell, start_cell + 1) if cell < cut < group_end
+            )
         for end in sorted(cuts):
             # Rows of each source between the two cuts.
-            counts_before = np.array(self.draws_before(cell * self._cell_rows), np.int64)
+            counts_before = np.array(
+                self.draws_before(cell * self._cell_rows), np.int64
+            )
             counts_after = np.array(self.draws_before(end * self._cell_rows), np.int64)
             rows_dealt = counts_after - counts_before
             # After a change of the weights lanes are levelled, if their slots suffice.
             shares: Int64 | None = None
             if self._is_change:
-                shares = _levelling_shares(rows_taken, rows_dealt, run, (end - cell) * self.cell)
+                shares = _levelling_shares(
+                    rows_taken, rows_dealt, run, (end - cell) * self.cell
+                )
             if shares is None:
                 shares = _shares_in_turn(rows_dealt, self._lanes)
             rows_taken = rows_taken + shares
@@ -253,7 +290,8 @@ class Span:
 
 
 def _shares_in_turn(rows_dealt: Int64, lanes: int) -> Int64:
-    """Return the rows of each source that each lane takes if the next row goes to the next lane, int64[J, L].
+    """Return the rows of each source that each lane takes if the next row goes to the
+    next lane, int64[J, L].
 
     The rows of all sources lie end to end; lane l takes the rows l, l + L, l + 2 L, ...
 
@@ -267,12 +305,16 @@ def _shares_in_turn(rows_dealt: Int64, lanes: int) -> Int64:
     return np.diff(rows_of_lane_before_ends, axis=0)
 
 
-def _levelling_shares(rows_taken: Int64, rows_dealt: Int64, run: _GroupRun, slots: int) -> Int64 | None:
-    """Return the rows of each source that each lane takes so that all lanes have taken alike afterwards, int64[J, L].
+def _levelling_shares(
+    rows_taken: Int64, rows_dealt: Int64, run: _GroupRun, slots: int
+) -> Int64 | None:
+    """Return the rows of each source that each lane takes so that all lanes have taken
+    alike afterwards, int64[J, L].
 
-    A change of the weights comes inside a group, where a lane may have taken a row more of a source than another lane.
-    Over many changes these rows would add up. Lanes that have taken the fewest rows of a source get the next ones; of
-    the heaviest source each lane takes the slots that are left.
+    A change of the weights comes inside a group, where a lane may have taken a row more
+    of a source than another lane. Over many changes these rows would add up. Lanes that
+    have taken the fewest rows of a source get the next ones; of the heaviest source
+    each lane takes the slots that are left.
 
     Args:
         rows_taken: Rows that each lane has taken of each source so far, int64[J, L].
@@ -297,10 +339,11 @@ def _levelling_shares(rows_taken: Int64, rows_dealt: Int64, run: _GroupRun, slot
 
 
 def _raised(levels: Int64, rank: Int64, rows: int) -> Int64:
-    """Return the growth of each level if rows are added one by one, each to the lowest level, int64[L].
+    """Return the growth of each level if rows are added one by one, each to the lowest
+    level, int64[L].
 
-    Example: 4 rows raise the levels 5, 3, 4 by 0, 3, 1: three rows make all of them 5, and the fourth goes to the level
-    that was the lowest.
+    Example: 4 rows raise the levels 5, 3, 4 by 0, 3, 1: three rows make all of them 5,
+    and the fourth goes to the level that was the lowest.
 
     Args:
         levels: Rows that each lane has, int64[L].
@@ -312,7 +355,8 @@ def _raised(levels: Int64, rank: Int64, rows: int) -> Int64:
     # 1. Rows that raise the lowest n levels to the n-th one, for each n.
     number = np.arange(1, len(levels) + 1)
     cost = number * ascending - np.cumsum(ascending)
-    # 2. As many levels as the rows suffice for become equal; what is left is shared out among them.
+    # 2. As many levels as the rows suffice for become equal; what is left is shared out
+    #    among them.
     raised = int(np.searchsorted(cost, rows, side="right"))
     for_each_level, remainder = divmod(rows - int(cost[raised - 1]), raised)
     growth = np.zeros_like(levels)

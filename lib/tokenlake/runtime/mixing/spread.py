@@ -1,16 +1,21 @@
 """Spread of the rows that lanes take in a group over the cells of that group.
 
-Given are the rows of each source in each lane (``shares``), and how many rows of each source all lanes together should
-take in each cell (``wanted``). Every lane fills all slots of every cell. The lightest source chooses first; the
-heaviest takes the slots that are left. For each lighter source, cell by cell:
+Given are the rows of each source in each lane (``shares``), and how many rows of each
+source all lanes together should take in each cell (``wanted``). Every lane fills all
+slots of every cell. The lightest source chooses first; the heaviest takes the slots
+that are left. For each lighter source, cell by cell:
 
-1. ``owed`` is the number of rows that the cell should take, plus what earlier cells took too few (or too many).
-2. A lane must take what does not fit in its later cells, and can take what fits in this cell.
-3. Between these limits lanes take in proportion to the rows that they still have to take.
+1. ``owed`` is the number of rows that the cell should take, plus what earlier cells
+   took too few (or too many).
+2. A lane must take what does not fit in its later cells, and can take what fits in this
+   cell.
+3. Between these limits lanes take in proportion to the rows that they still have to
+   take.
 
-Example: 2 lanes, 3 cells of 2 slots, shares ``a: 4 5, b: 2 1``, wanted 3 rows of a and 1 of b in each cell. For b the
-first cell owes 1 row; lane 0 has the most rows of b left and takes it. The result for b is ``1 0 | 1 0 | 0 1``, and a
-takes the other slots: ``1 2 | 1 2 | 2 1``.
+Example: 2 lanes, 3 cells of 2 slots, shares ``a: 4 5, b: 2 1``, wanted 3 rows of a and
+1 of b in each cell. For b the first cell owes 1 row; lane 0 has the most rows of b left
+and takes it. The result for b is ``1 0 | 1 0 | 0 1``, and a takes the other slots: ``1
+2 | 1 2 | 2 1``.
 """
 
 from __future__ import annotations
@@ -26,7 +31,8 @@ def spread(shares: Int64, wanted: Int64, size: int) -> Int64:
     """Return the slots of each source in each cell and lane, int64[C, J, L].
 
     Args:
-        shares: Rows of each source in each lane, int64[J, L]; those of a lane fill its slots of all cells.
+        shares: Rows of each source in each lane, int64[J, L]; those of a lane fill its
+            slots of all cells.
         wanted: Rows of each source in each cell, all lanes together, int64[C, J].
         size: Number of slots of a lane in a cell.
     """
@@ -38,7 +44,9 @@ def spread(shares: Int64, wanted: Int64, size: int) -> Int64:
     *lighter_sources, heaviest = np.argsort(shares.sum(axis=1), kind="stable").tolist()
     for source in lighter_sources:
         if shares[source].any():
-            slots[:, source] = _spread_source(shares[source], wanted[:, source], free_slots)
+            slots[:, source] = _spread_source(
+                shares[source], wanted[:, source], free_slots
+            )
             free_slots -= slots[:, source]
     slots[:, heaviest] = free_slots
     return slots
@@ -61,18 +69,24 @@ def _spread_source(share: Int64, wanted: Int64, free_slots: Int64) -> Int64:
     for cell, rows in enumerate(wanted.tolist()):
         later_slots -= free_slots[cell]
         owed += rows
-        # Slots that a lane has to spare later. Below 0, it must take the rows that later cells have no slots for.
+        # Slots that a lane has to spare later. Below 0, it must take the rows that
+        # later cells have no slots for.
         room = later_slots - missing
         if owed == 0 and room.min() >= 0:
             continue
         lower = np.maximum(0, -room)
         upper = np.minimum(missing, free_slots[cell])
-        products = missing * owed  # exact numbers of rows of lanes, times `missing_rows`
-        rows_of_lanes = np.minimum(np.maximum(products // max(1, missing_rows), lower), upper)
+        # Exact numbers of rows of lanes, times `missing_rows`
+        products = missing * owed
+        rows_of_lanes = np.minimum(
+            np.maximum(products // max(1, missing_rows), lower), upper
+        )
         taken_rows = int(np.add.reduce(rows_of_lanes))
         if taken_rows != owed:
             limits = _Limits(lower, upper, room)
-            taken_rows = _round_to(owed, taken_rows, rows_of_lanes, limits, products, max(1, missing_rows))
+            taken_rows = _round_to(
+                owed, taken_rows, rows_of_lanes, limits, products, max(1, missing_rows)
+            )
         slots[cell] = rows_of_lanes
         missing -= rows_of_lanes
         missing_rows -= taken_rows
@@ -86,7 +100,8 @@ class _Limits(NamedTuple):
     Attributes:
         lower: Lower limit of each lane.
         upper: Upper limit of each lane.
-        room: Slots that a lane has to spare later. Lanes with the least room get the rows that rounding leaves over.
+        room: Slots that a lane has to spare later. Lanes with the least room get the
+            rows that rounding leaves over.
     """
 
     lower: Int64
@@ -95,11 +110,18 @@ class _Limits(NamedTuple):
 
 
 def _round_to(
-    total: int, taken_rows: int, rows: Int64, limits: _Limits, products: Int64, missing_rows: int
+    total: int,
+    taken_rows: int,
+    rows: Int64,
+    limits: _Limits,
+    products: Int64,
+    missing_rows: int,
 ) -> int:
-    """Change numbers of rows, one per lane, so that they sum to a total or come as close to it as their limits allow.
+    """Change numbers of rows, one per lane, so that they sum to a total or come as
+    close to it as their limits allow.
 
-    Rounding down, and limits, leave rows over: one more or one less for the lanes that are the furthest behind.
+    Rounding down, and limits, leave rows over: one more or one less for the lanes that
+    are the furthest behind.
 
     Args:
         total: Number of rows of all lanes.

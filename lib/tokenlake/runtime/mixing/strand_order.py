@@ -1,24 +1,30 @@
-"""Order of one dataset in which every lane reads many row groups side by side, so that a batch comes from all of them.
+"""Order of one dataset in which every lane reads many row groups side by side, so that
+a batch comes from all of them.
 
-A row group is decoded as a whole. A lane that reads one row group after the other takes the neighbouring rows of a
-batch, and of the next batches, from the same row group: 256 rows of 64 lanes come from 64 row groups. Here each lane is
-cut into W parts, its *strands*, which it reads in turn. At any time L W row groups are open, and they were opened at
-different times, so that each batch opens and closes a few.
+A row group is decoded as a whole. A lane that reads one row group after the other takes
+the neighbouring rows of a batch, and of the next batches, from the same row group: 256
+rows of 64 lanes come from 64 row groups. Here each lane is cut into W parts, its
+*strands*, which it reads in turn. At any time L W row groups are open, and they were
+opened at different times, so that each batch opens and closes a few.
 
 The order of an epoch has four steps:
 
-1. **Row groups are permuted** and laid end to end. Their N rows are the *virtual rows* of the epoch (step 1 of
-   :mod:`tokenlake.runtime.mixing.order`).
-2. **Strands share the virtual rows**: strand s of P = L W owns ``[floor(s N / P), floor((s + 1) N / P))``. Lane l has
-   the strands from l W to (l + 1) W - 1, which are together the lane l of an order without strands.
-3. **A strand reads row group by row group**, the rows of each in an order of their own. Even strands read forwards, odd
-   ones backwards. A border between two strands mostly cuts a row group. Both strands begin with it, or both end with
-   it, so that it is decoded once for both.
-4. **A lane delivers in rounds**: a round takes the next row of each strand, in an order that is permuted in every
-   round. Place p of a lane is in round ``floor(p / W)``, and the strand is ``permuted_round(p mod W)``. Strands differ
-   by at most one row: the last round takes a row of the longer ones only.
+1. **Row groups are permuted** and laid end to end. Their N rows are the *virtual rows*
+   of the epoch (step 1 of :mod:`tokenlake.runtime.mixing.order`).
+2. **Strands share the virtual rows**: strand s of P = L W owns ``[floor(s N / P),
+   floor((s + 1) N / P))``. Lane l has the strands from l W to (l + 1) W - 1, which are
+   together the lane l of an order without strands.
+3. **A strand reads row group by row group**, the rows of each in an order of their own.
+   Even strands read forwards, odd ones backwards. A border between two strands mostly
+   cuts a row group. Both strands begin with it, or both end with it, so that it is
+   decoded once for both.
+4. **A lane delivers in rounds**: a round takes the next row of each strand, in an order
+   that is permuted in every round. Place p of a lane is in round ``floor(p / W)``, and
+   the strand is ``permuted_round(p mod W)``. Strands differ by at most one row: the
+   last round takes a row of the longer ones only.
 
-Every step is a function with an inverse. A row is found without any other, at any place of any epoch.
+Every step is a function with an inverse. A row is found without any other, at any place
+of any epoch.
 
 Example: row groups of 3, 0, 4 and 2 rows, 1 lane, 2 strands, seed 0, epoch 0. The row groups 1, 0, 3, 2 follow each
 other. Strand 0 owns the virtual rows 0 to 3 and reads them forwards, strand 1 owns 4 to 8 and reads them backwards::
@@ -29,9 +35,9 @@ other. Strand 0 owns the virtual rows 0 to 3 and reads them forwards, strand 1 o
     strands      0   1    0   1    1   0    1   0    1
     rows         0,1 2,3  0,0 2,2  2,0 0,2  2,1 3,0  3,1
 
-Of 256 rows in a batch, 64 lanes and W = 12, a batch comes from 256 row groups (fewer at both ends of an epoch, where
-two strands share one), and a row group gives a row to every third batch. ``benchmarks/shuffle_quality.py`` compares
-orders with chance.
+Of 256 rows in a batch, 64 lanes and W = 12, a batch comes from 256 row groups (fewer at
+both ends of an epoch, where two strands share one), and a row group gives a row to
+every third batch. ``benchmarks/shuffle_quality.py`` compares orders with chance.
 """
 
 from __future__ import annotations
@@ -52,7 +58,8 @@ _ROUNDS: Final = 4  # first word of the keys that permute the strands of a round
 
 @final
 class StrandOrder:
-    """Rows of a dataset, in a different order in every epoch; attributes and methods are those of `EpochOrder`.
+    """Rows of a dataset, in a different order in every epoch; attributes and methods
+    are those of `EpochOrder`.
 
     Args:
         group_rows: Rows of each row group as stored, int64[G]; row groups may be empty.
@@ -70,7 +77,9 @@ class StrandOrder:
         ConfigError: An argument is out of range.
     """
 
-    def __init__(self, group_rows: Int64, *, lanes: int, seed: int, strands: int) -> None:
+    def __init__(
+        self, group_rows: Int64, *, lanes: int, seed: int, strands: int
+    ) -> None:
         if strands < 1:
             raise ConfigError(f"a lane of {strands} strands; expected 1 or more")
         self.lanes: Final = lanes
@@ -81,15 +90,21 @@ class StrandOrder:
         self.seed: Final = self._of_strands.seed
         self._lengths = np.diff(lane_bounds(self.rows, lanes))
         self._strand_lengths = self._of_strands.lengths
-        # Rounds that have all strands. The longer strands have a row more, in the round after these.
+        # Rounds that have all strands. The longer strands have a row more, in the round
+        # after these.
         self._whole_rounds = self.rows // (lanes * strands)
-        self._longer_before = np.zeros(lanes * strands + 1, np.int64)  # longer strands before each strand
-        np.cumsum(self._strand_lengths - self._whole_rounds, out=self._longer_before[1:])
+        # Longer strands before each strand.
+        self._longer_before = np.zeros(lanes * strands + 1, np.int64)
+        np.cumsum(
+            self._strand_lengths - self._whole_rounds, out=self._longer_before[1:]
+        )
         self._longer_of_lane = self._lengths - self._whole_rounds * strands
 
     @property
     def window_rows(self) -> int:
-        """Mean number of places of a lane from the first row of a row group to its last."""
+        """Mean number of places of a lane from the first row of a row group to its
+        last.
+        """
         return self._of_strands.window_rows * self.strands
 
     @property
@@ -100,19 +115,25 @@ class StrandOrder:
     def has(self, group: Int64, row: Int64) -> Bools:
         return self._of_strands.has(group, row)
 
-    def at(self, epoch: Int64 | int, lane: Int64 | int, place: Int64) -> tuple[Int64, Int64]:
+    def at(
+        self, epoch: Int64 | int, lane: Int64 | int, place: Int64
+    ) -> tuple[Int64, Int64]:
         epochs = np.atleast_1d(np.asarray(epoch, np.int64))
         lanes = np.atleast_1d(np.asarray(lane, np.int64))
         check_places(self._lengths, epochs, lanes, place)
         lanes = np.broadcast_to(lanes, place.shape)
-        # Step 4: the round and the turn in it lead to a strand, of which the round takes the next row.
+        # Step 4: the round and the turn in it lead to a strand, of which the round
+        # takes the next row.
         strand = self._strand_at(epochs, lanes, place)
         row_of_strand = place // self.strands
         # Steps 3 to 1.
-        return self._of_strands.at(epochs, strand, self._mirrored(strand, row_of_strand))
+        return self._of_strands.at(
+            epochs, strand, self._mirrored(strand, row_of_strand)
+        )
 
     def place_of(self, epoch: int, group: Int64, row: Int64) -> tuple[Int64, Int64]:
-        # Steps 1 to 3 backwards: the strand, and the row's number in it. This is also the round.
+        # Steps 1 to 3 backwards: the strand, and the row's number in it. This is also
+        # the round.
         strand, place_in_strand = self._of_strands.place_of(epoch, group, row)
         rounds = self._mirrored(strand, place_in_strand)
         lane = strand // self.strands
@@ -121,17 +142,22 @@ class StrandOrder:
         turn = np.empty_like(strand)
         in_whole_rounds = np.flatnonzero(rounds < self._whole_rounds)
         strand_of_lane = strand[in_whole_rounds] - lane[in_whole_rounds] * self.strands
-        turn[in_whole_rounds] = Permutation(self.strands, keys[in_whole_rounds]).inverse(strand_of_lane)
+        turn[in_whole_rounds] = Permutation(
+            self.strands, keys[in_whole_rounds]
+        ).inverse(strand_of_lane)
         last = np.flatnonzero(rounds >= self._whole_rounds)
         if len(last):
             first_strand = lane[last] * self.strands
-            number = self._longer_before[strand[last]] - self._longer_before[first_strand]
+            number = (
+                self._longer_before[strand[last]] - self._longer_before[first_strand]
+            )
             longer = self._longer_of_lane[lane[last]]
             turn[last] = Permutation(longer, keys[last]).inverse(number)
         return lane, rounds * self.strands + turn
 
     def taken(self, epoch: int, places: Int64) -> tuple[Int64, Int64]:
-        # 1. Number of rows that were taken of each strand: one for each whole round, and perhaps one of the next round.
+        # 1. Number of rows that were taken of each strand: one for each whole round,
+        #    and perhaps one of the next round.
         rounds = np.minimum(places // self.strands, self._whole_rounds)
         turns = places - rounds * self.strands
         lane = np.repeat(np.arange(self.lanes), turns)
@@ -146,7 +172,8 @@ class StrandOrder:
         return self._of_strands.taken_between(epoch, first, last)
 
     def _mirrored(self, strand: Int64, row: Int64) -> Int64:
-        """Return numbers of rows of strands, of which odd ones are counted from the end; its own inverse.
+        """Return numbers of rows of strands, of which odd ones are counted from the
+        end; its own inverse.
 
         Args:
             strand: Strands, int64[n].
@@ -171,12 +198,17 @@ class StrandOrder:
             return lane * self.strands + Permutation(self.strands, keys).at(turn)
         strand = np.empty_like(place)
         in_whole_rounds = np.flatnonzero(~is_last)
-        number_in_lane = Permutation(self.strands, keys[in_whole_rounds]).at(turn[in_whole_rounds])
+        number_in_lane = Permutation(self.strands, keys[in_whole_rounds]).at(
+            turn[in_whole_rounds]
+        )
         strand[in_whole_rounds] = lane[in_whole_rounds] * self.strands + number_in_lane
-        # The last round has only the longer strands of the lane: the turn leads to the number of one of them.
+        # The last round has only the longer strands of the lane: the turn leads to the
+        # number of one of them.
         last = np.flatnonzero(is_last)
         lane_of_last = lane[last]
-        number = Permutation(self._longer_of_lane[lane_of_last], keys[last]).at(turn[last])
+        number = Permutation(self._longer_of_lane[lane_of_last], keys[last]).at(
+            turn[last]
+        )
         number += self._longer_before[lane_of_last * self.strands]
         strand[last] = np.searchsorted(self._longer_before, number, side="right") - 1
         return strand

@@ -1,9 +1,10 @@
 """Streams of a pass: the dataset and the stored row at each position.
 
-A :class:`SourceMixture` states the source and the place in that source's lane of the row at a position. The
-:class:`EpochOrder` of the source states the stored row at that place. Both together are the stream of a mixture
-(:class:`MixtureStream`), whether a flow writes it or a trainer reads it. The stream of one dataset
-(:class:`EpochStream`) needs only the order.
+A :class:`SourceMixture` states the source and the place in that source's lane of the
+row at a position. The :class:`EpochOrder` of the source states the stored row at that
+place. Both together are the stream of a mixture (:class:`MixtureStream`), whether a
+flow writes it or a trainer reads it. The stream of one dataset (:class:`EpochStream`)
+needs only the order.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from tokenlake.runtime.mixing.random import key_of
 
 _AT_ONCE: Final = (
     1 << 18
-)  # positions that are worked out together: a lane's block is shuffled as a whole, for however few positions
+    # Positions that are worked out together: a lane's block is shuffled as a whole, for
+    # however few positions.
+)
 
 
 class StreamRows(NamedTuple):
@@ -50,7 +53,8 @@ class RowStream(ABC):
 
     Attributes:
         length: Number of rows; None if the pass never ends.
-        layout: Arrangement of the lanes in batches. The number of lanes must divide the sizes of batches.
+        layout: Arrangement of the lanes in batches. The number of lanes must divide the
+            sizes of batches.
         orders: Order inside each source.
     """
 
@@ -76,8 +80,11 @@ class RowStream(ABC):
         """Return the stored rows at places of lanes, int64[n] both."""
 
     @abstractmethod
-    def place_of(self, source: int, epoch: int, group: Int64, row: Int64) -> tuple[Int64, Int64]:
-        """Return the lane and the place of stored rows of a source in one of its epochs; the inverse of :meth:`places`.
+    def place_of(
+        self, source: int, epoch: int, group: Int64, row: Int64
+    ) -> tuple[Int64, Int64]:
+        """Return the lane and the place of stored rows of a source in one of its
+        epochs; the inverse of :meth:`places`.
 
         Args:
             source: Index of the source.
@@ -100,7 +107,8 @@ class RowStream(ABC):
 
     @abstractmethod
     def drawn(self, start: int, size: int, rows: int) -> Int64:
-        """Return the number of rows of each source that each lane gave before a row of a batch, int64[sources, lanes].
+        """Return the number of rows of each source that each lane gave before a row of
+        a batch, int64[sources, lanes].
 
         Args:
             start: Number of rows of the pass before the batch.
@@ -120,7 +128,9 @@ class EpochStream(RowStream):
         batch_size: Number of rows of a batch in the layout.
     """
 
-    def __init__(self, order: RowOrder, *, epochs: int | None, first: int = 0, batch_size: int) -> None:
+    def __init__(
+        self, order: RowOrder, *, epochs: int | None, first: int = 0, batch_size: int
+    ) -> None:
         self._order = order
         self._first_epoch = first
         self._epoch_count = epochs
@@ -140,10 +150,14 @@ class EpochStream(RowStream):
         group, row = self._order.at(epoch, lane, place - epochs_before * lane_length)
         return StreamRows(np.zeros_like(group), epoch, group, row)
 
-    def place_of(self, source: int, epoch: int, group: Int64, row: Int64) -> tuple[Int64, Int64]:
+    def place_of(
+        self, source: int, epoch: int, group: Int64, row: Int64
+    ) -> tuple[Int64, Int64]:
         lane, place_in_epoch = self._order.place_of(epoch, group, row)
         epochs_before = epoch - self._first_epoch
-        is_in_pass = epochs_before >= 0 and (self._epoch_count is None or epochs_before < self._epoch_count)
+        is_in_pass = epochs_before >= 0 and (
+            self._epoch_count is None or epochs_before < self._epoch_count
+        )
         if not is_in_pass:
             return lane, np.full_like(place_in_epoch, -1)
         return lane, place_in_epoch + epochs_before * self._lane_lengths[lane]
@@ -166,7 +180,8 @@ class MixtureStream(RowStream):
     Args:
         mixture: Order of the sources' rows.
         orders: Order inside each source, in the order of the mixture's names.
-        rows: Number of rows at which the stream is cut; None for the end of the mixture.
+        rows: Number of rows at which the stream is cut; None for the end of the
+            mixture.
 
     Attributes:
         mixture: Order of the sources' rows.
@@ -176,7 +191,11 @@ class MixtureStream(RowStream):
     """
 
     def __init__(
-        self, mixture: SourceMixture, orders: Sequence[EpochOrder], *, rows: int | None = None
+        self,
+        mixture: SourceMixture,
+        orders: Sequence[EpochOrder],
+        *,
+        rows: int | None = None,
     ) -> None:
         self.layout = mixture.layout
         self.length = mixture.rows
@@ -193,7 +212,9 @@ class MixtureStream(RowStream):
         self.orders = tuple(orders)
 
     def rows(self, start: int, stop: int) -> StreamRows:
-        """Return the stored rows at positions ``start .. stop``; ConfigError if a position does not exist."""
+        """Return the stored rows at positions ``start .. stop``; ConfigError if a
+        position does not exist.
+        """
         parts: list[StreamRows] = []
         for first in range(start, stop, _AT_ONCE):
             positions = np.arange(first, min(first + _AT_ONCE, stop))
@@ -202,7 +223,9 @@ class MixtureStream(RowStream):
             return parts[0]
         if not parts:
             return StreamRows(*np.empty((4, 0), np.int64))
-        return StreamRows(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+        return StreamRows(
+            *(np.concatenate(columns) for columns in zip(*parts, strict=True))
+        )
 
     def places(self, lane: Int64, place: Int64) -> StreamRows:
         """Return the stored rows at places of lanes, int64[n] both.
@@ -229,20 +252,27 @@ class MixtureStream(RowStream):
         row = np.empty(len(lane), np.int64)
         for number, order in enumerate(self.orders):
             selection = np.flatnonzero(source == number)
-            group[selection], row[selection] = order.at(epoch[selection], lane[selection], index[selection])
+            group[selection], row[selection] = order.at(
+                epoch[selection], lane[selection], index[selection]
+            )
         return StreamRows(source, epoch, group, row)
 
-    def place_of(self, source: int, epoch: int, group: Int64, row: Int64) -> tuple[Int64, Int64]:
+    def place_of(
+        self, source: int, epoch: int, group: Int64, row: Int64
+    ) -> tuple[Int64, Int64]:
         order = self.orders[source]  # some milliseconds for each row
         lanes = np.zeros(len(group), np.int64)
         places = np.full(len(group), -1, np.int64)
         existing = np.flatnonzero(order.has(group, row))
-        # The place in the lane of the source, then the place in the lane of the mixture.
+        # The place in the lane of the source, then the place in the lane of the
+        # mixture.
         lanes[existing], indices = order.place_of(epoch, group[existing], row[existing])
         lane_lengths = order.lengths.tolist()
         for number, index in zip(existing.tolist(), indices.tolist(), strict=True):
             lane = int(lanes[number])
-            place = self.mixture.place_of(lane, source, epoch * lane_lengths[lane] + index)
+            place = self.mixture.place_of(
+                lane, source, epoch * lane_lengths[lane] + index
+            )
             if place is not None:
                 places[number] = place
         return lanes, places
@@ -263,7 +293,9 @@ class MixtureStream(RowStream):
 
     def drawn(self, start: int, size: int, rows: int) -> Int64:
         places = self.layout.places_in(start, size, rows).tolist()
-        rows_by_lane = [self.mixture.drawn(lane, place) for lane, place in enumerate(places)]
+        rows_by_lane = [
+            self.mixture.drawn(lane, place) for lane, place in enumerate(places)
+        ]
         return np.stack(rows_by_lane, axis=1)
 
     def lanes(self, start: int, stop: int) -> Int64:
@@ -272,7 +304,8 @@ class MixtureStream(RowStream):
 
 
 def source_order(name: str, group_rows: Int64, *, lanes: int, seed: int) -> EpochOrder:
-    """Return the order inside a source. It depends on the name, not on the place among the sources.
+    """Return the order inside a source. It depends on the name, not on the place among
+    the sources.
 
     Args:
         name: Name of the source.

@@ -1,8 +1,10 @@
-"""Order of one dataset that fits into memory: all rows of an epoch are permuted together, as if drawn by chance.
+"""Order of one dataset that fits into memory: all rows of an epoch are permuted
+together, as if drawn by chance.
 
 The order of an epoch has two steps:
 
-1. **Lanes share the places of the epoch**: lane l has the places ``[floor(l N / L), floor((l + 1) N / L))``.
+1. **Lanes share the places of the epoch**: lane l has the places ``[floor(l N / L),
+   floor((l + 1) N / L))``.
 2. **All rows are permuted**: the stored row at a place is ``permuted_epoch(place)``.
 
 Example: row groups of 3, 0, 4 and 2 rows, 2 lanes, seed 0, epoch 0. Stored row 3 is the first of row group 2::
@@ -11,7 +13,8 @@ Example: row groups of 3, 0, 4 and 2 rows, 2 lanes, seed 0, epoch 0. Stored row 
     stored row at a place    2 7 4 8   6 1 3 0 5
     row group and row        0,2 3,0 2,1 3,1 | 2,3 0,1 2,0 0,0 2,2
 
-Every lane needs every row group, soon after the epoch began: each host decodes and holds the whole dataset.
+Every lane needs every row group, soon after the epoch began: each host decodes and
+holds the whole dataset.
 """
 
 from __future__ import annotations
@@ -32,7 +35,8 @@ _ROWS: Final = 5  # first word of the keys that permute all rows
 
 @final
 class UniformOrder:
-    """Rows of a dataset in a uniformly random order; attributes and methods are those of `EpochOrder`.
+    """Rows of a dataset in a uniformly random order; attributes and methods are those
+    of `EpochOrder`.
 
     Args:
         group_rows: Rows of each row group as stored, int64[G]; row groups may be empty.
@@ -50,7 +54,9 @@ class UniformOrder:
 
     def __init__(self, group_rows: Int64, *, lanes: int, seed: int) -> None:
         if (group_rows < 0).any():
-            raise ConfigError(f"a row group of {group_rows.min()} rows; expected 0 or more")
+            raise ConfigError(
+                f"a row group of {group_rows.min()} rows; expected 0 or more"
+            )
         self._group_rows = np.asarray(group_rows, np.int64)
         self._first_rows = offsets_of(self._group_rows)
         self.rows: Final = int(self._first_rows[-1])
@@ -61,7 +67,9 @@ class UniformOrder:
 
     @property
     def window_rows(self) -> int:
-        """Mean number of places of a lane from the first row of a row group to its last: about all of them."""
+        """Mean number of places of a lane from the first row of a row group to its
+        last: about all of them.
+        """
         return max(1, self.rows // self.lanes)
 
     @property
@@ -72,7 +80,9 @@ class UniformOrder:
     def has(self, group: Int64, row: Int64) -> Bools:
         return row < self._group_rows[group]
 
-    def at(self, epoch: Int64 | int, lane: Int64 | int, place: Int64) -> tuple[Int64, Int64]:
+    def at(
+        self, epoch: Int64 | int, lane: Int64 | int, place: Int64
+    ) -> tuple[Int64, Int64]:
         epochs = np.atleast_1d(np.asarray(epoch, np.int64))
         lanes = np.atleast_1d(np.asarray(lane, np.int64))
         check_places(self._lengths, epochs, lanes, place)
@@ -88,7 +98,9 @@ class UniformOrder:
         return lane, place - self._bounds[lane]
 
     def taken(self, epoch: int, places: Int64) -> tuple[Int64, Int64]:
-        stored = self._stored_at(np.array([epoch]), places_of(self._bounds[:-1], places))
+        stored = self._stored_at(
+            np.array([epoch]), places_of(self._bounds[:-1], places)
+        )
         return stored, stored + 1
 
     def _stored_at(self, epochs: Int64, place: Int64) -> Int64:

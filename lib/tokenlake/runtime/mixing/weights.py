@@ -1,11 +1,12 @@
 """Weights of the sources of a mixture: checked, normalized, and as exact whole numbers.
 
-A float is a fraction with a power of two as denominator. Weights are exactly these fractions, divided by their sum, so
-that they sum to 1 and not to 0.9999999999999999. For counting they become whole numbers of units of 2^-96: a float has
-53 bits, so that after 10^12 rows no share is off by more than 10^-16 rows.
+A float is a fraction with a power of two as denominator. Weights are exactly these
+fractions, divided by their sum, so that they sum to 1 and not to 0.9999999999999999.
+For counting they become whole numbers of units of 2^-96: a float has 53 bits, so that
+after 10^12 rows no share is off by more than 10^-16 rows.
 
-Example: three weights of 1/3. Rounded down, each is ``(2^96 - 1) / 3`` units; the one unit that is missing goes to the
-first source.
+Example: three weights of 1/3. Rounded down, each is ``(2^96 - 1) / 3`` units; the one
+unit that is missing goes to the first source.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ def check_weights(weights: Mapping[str, Any], where: str = "") -> dict[str, floa
     """Return the weights as shares that sum to 1 within 1e-6.
 
     Args:
-        weights: Weight of each source, at least one, none negative: shares, percentages, or ratios of whole numbers
-            (see :func:`tokenlake.base.shares.shares_of`).
+        weights: Weight of each source, at least one, none negative: shares,
+            percentages, or ratios of whole numbers (see
+            :func:`tokenlake.base.shares.shares_of`).
         where: Clause for messages, for example ``" at step 5 of the schedule"``.
 
     Raises:
@@ -37,7 +39,9 @@ def check_weights(weights: Mapping[str, Any], where: str = "") -> dict[str, floa
     """
     if not isinstance(weights, Mapping) or not weights:  # pyright: ignore[reportUnnecessaryIsInstance]
         got = f"weights {weights!r:.80}" if weights else "no weights"
-        raise ConfigError(f"there are {got}{where}; expected name to weight for at least one source")
+        raise ConfigError(
+            f"there are {got}{where}; expected name to weight for at least one source"
+        )
     floats: dict[str, float] = {}
     for name, weight in weights.items():
         floats[name] = _float_of(weight)
@@ -70,8 +74,11 @@ def _float_of(weight: Any) -> float:
         return math.nan
 
 
-def check_weight_names(what: str, names: Collection[str], keys: Collection[str]) -> None:
-    """Raise ConfigError, with the nearest names, unless there is a weight for each source and for nothing else.
+def check_weight_names(
+    what: str, names: Collection[str], keys: Collection[str]
+) -> None:
+    """Raise ConfigError, with the nearest names, unless there is a weight for each
+    source and for nothing else.
 
     Args:
         what: Key of the weights, for the message.
@@ -81,7 +88,9 @@ def check_weight_names(what: str, names: Collection[str], keys: Collection[str])
     missing_names = [name for name in names if name not in keys]
     unknown_keys = [key for key in keys if key not in names]
     problems = [f"no weight for {name!r}" for name in missing_names]
-    problems.extend(f"{key!r} is not a source{did_you_mean(key, names)}" for key in unknown_keys)
+    problems.extend(
+        f"{key!r} is not a source{did_you_mean(key, names)}" for key in unknown_keys
+    )
     if problems:
         raise ConfigError(
             f"{what}: expected a weight for each of {', '.join(names)}, but {', '.join(problems)}"
@@ -95,37 +104,47 @@ def normalized(weights: Sequence[float]) -> tuple[Fraction, ...]:
     return tuple(weight / total for weight in exact)
 
 
-@lru_cache(1 << 12)  # a schedule with many changes needs all of its points at each change
+# A schedule with many changes needs all of its points at each change.
+@lru_cache(1 << 12)
 def in_units(weights: Sequence[Fraction]) -> tuple[int, ...]:
-    """Return weights that sum to 1 as whole numbers that sum to exactly ``2**UNIT_BITS``.
+    """Return weights that sum to 1 as whole numbers that sum to exactly
+    ``2**UNIT_BITS``.
 
-    All are rounded down; the units that are then missing go to the largest remainders, the first source first. A
-    weight of 0 stays 0.
+    All are rounded down; the units that are then missing go to the largest remainders,
+    the first source first. A weight of 0 stays 0.
     """
     scaled = [weight * (1 << UNIT_BITS) for weight in weights]
     units = [math.floor(weight) for weight in scaled]
     missing = (1 << UNIT_BITS) - sum(units)
-    negative_remainders = [unit - exact for unit, exact in zip(units, scaled, strict=True)]
-    by_remainder = sorted(range(len(units)), key=lambda source: (negative_remainders[source], source))
+    negative_remainders = [
+        unit - exact for unit, exact in zip(units, scaled, strict=True)
+    ]
+    by_remainder = sorted(
+        range(len(units)), key=lambda source: (negative_remainders[source], source)
+    )
     for source in by_remainder[:missing]:
         units[source] += 1
     return tuple(units)
 
 
-def row_weights(weights: Mapping[str, float], mean_tokens: Mapping[str, float]) -> dict[str, float]:
+def row_weights(
+    weights: Mapping[str, float], mean_tokens: Mapping[str, float]
+) -> dict[str, float]:
     """Return the weights per row that give sources the shares of *tokens* `weights`.
 
-    A source with long rows needs fewer of them: each weight is divided by the source's mean tokens per row, and the
-    results by their sum. Example: equal shares of tokens from rows of 3,000 and 1,000 tokens need weights of 0.25 and
-    0.75.
+    A source with long rows needs fewer of them: each weight is divided by the source's
+    mean tokens per row, and the results by their sum. Example: equal shares of tokens
+    from rows of 3,000 and 1,000 tokens need weights of 0.25 and 0.75.
 
-    A schedule is converted point by point. Exactly at a point the shares of tokens are then those of the schedule.
-    Between two points the weights per row move in a line or along the cosine. Shares of tokens therefore move between
-    the same two values, monotonically, but on a curve that bends towards the longer rows.
+    A schedule is converted point by point. Exactly at a point the shares of tokens are
+    then those of the schedule. Between two points the weights per row move in a line or
+    along the cosine. Shares of tokens therefore move between the same two values,
+    monotonically, but on a curve that bends towards the longer rows.
 
     Args:
         weights: Share of tokens of each source, summing to 1.
-        mean_tokens: Mean number of tokens per row of each source, more than 0; it may have other names too.
+        mean_tokens: Mean number of tokens per row of each source, more than 0; it may
+            have other names too.
 
     Raises:
         ConfigError: A source has no mean, or none above 0.

@@ -1,4 +1,6 @@
-"""Parquet as shards of packed rows use it: Thrift structs, headers of pages, the dictionary of ids, and the writer."""
+"""Parquet as shards of packed rows use it: Thrift structs, headers of pages, the
+dictionary of ids, and the writer.
+"""
 
 from tokenlake.base.lazy_names import lazy_package
 

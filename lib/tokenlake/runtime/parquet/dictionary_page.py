@@ -1,16 +1,18 @@
-"""Dictionary page in which entry k is the number k, as a zstd frame that is put together without a codec.
+"""Dictionary page in which entry k is the number k, as a zstd frame that is put
+together without a codec.
 
-zstd would take as many bytes for all entries as for the ids. But the entries follow a pattern that a frame can state in
-13 bytes for 256 entries (RFC 8878, "Zstandard Compression and the 'application/zstd' Media Type", sections 3.1.1.1 to
-3.1.1.3). Entry ``256 b + k`` has the four bytes ``k b 0 0``:
+zstd would take as many bytes for all entries as for the ids. But the entries follow a
+pattern that a frame can state in 13 bytes for 256 entries (RFC 8878, "Zstandard
+Compression and the 'application/zstd' Media Type", sections 3.1.1.1 to 3.1.1.3). Entry
+``256 b + k`` has the four bytes ``k b 0 0``:
 
 1. The first 256 entries, and the first byte of entry 256, are stored as they are.
-2. From the second byte of entry ``256 b`` on, for b = 1, 2, ...: 256 times the literal ``b``, then a match of three
-   bytes ``0 0 k+1`` that stand 1,024 bytes before.
+2. From the second byte of entry ``256 b`` on, for b = 1, 2, ...: 256 times the literal
+   ``b``, then a match of three bytes ``0 0 k+1`` that stand 1,024 bytes before.
 3. The last three bytes of all are stored as they are.
 
-Example: 512 entries are a raw block of 1,025 bytes, a block of 255 sequences (the last entry is not complete), and a
-raw block ``01 00 00``.
+Example: 512 entries are a raw block of 1,025 bytes, a block of 255 sequences (the last
+entry is not complete), and a raw block ``01 00 00``.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ def identity_dictionary(entries: int) -> bytes:
     """Return int32 0, 1, ..., entries - 1, little-endian, as a zstd frame.
 
     Args:
-        entries: Number of entries, a multiple of :data:`STEP` up to :data:`MOST_ENTRIES`.
+        entries: Number of entries, a multiple of :data:`STEP` up to
+            :data:`MOST_ENTRIES`.
 
     Raises:
         ValueError: The number of entries is another one.
@@ -79,7 +82,8 @@ def _block(kind: int, body: bytes, *, is_last: bool = False) -> bytes:
 
 
 def _sequences(high_byte: int, count: int) -> bytes:
-    """Return the body of a block of sequences, each the literal `high_byte`, then three bytes of the block before.
+    """Return the body of a block of sequences, each the literal `high_byte`, then three
+    bytes of the block before.
 
     Args:
         high_byte: Second byte of the entries.
@@ -87,7 +91,8 @@ def _sequences(high_byte: int, count: int) -> bytes:
     """
     # One literal, repeated.
     literals = (count << 4 | 0b0101).to_bytes(2, "little") + bytes([high_byte])
-    count_bytes = bytes([0x80 | count >> 8, count & 0xFF])  # the form of numbers from 128 on
+    # The form of numbers from 128 on.
+    count_bytes = bytes([0x80 | count >> 8, count & 0xFF])
     head = count_bytes + b"\x54\x01"  # each kind of code is one code, repeated
     if high_byte > 1:
         return literals + head + bytes([_SAME_OFFSET, _THREE_BYTES, 1])

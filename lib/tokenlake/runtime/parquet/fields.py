@@ -1,6 +1,8 @@
-"""Numbers of the fields in the Thrift structs of Parquet, from ``parquet.thrift`` of the format.
+"""Numbers of the fields in the Thrift structs of Parquet, from ``parquet.thrift`` of
+the format.
 
-Each class has the fields of a struct that :mod:`tokenlake.runtime.parquet.writer` writes.
+Each class has the fields of a struct that :mod:`tokenlake.runtime.parquet.writer`
+writes.
 """
 
 from __future__ import annotations

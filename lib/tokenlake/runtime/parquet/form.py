@@ -1,4 +1,6 @@
-"""Form of a schema of packed rows in Parquet: its schema elements, its key-values, and the metadata of its columns."""
+"""Form of a schema of packed rows in Parquet: its schema elements, its key-values,
+and the metadata of its columns.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,14 @@ import pyarrow as pa
 
 from tokenlake.runtime.parquet.fields import ColumnMetaDataField, SchemaElementField
 from tokenlake.runtime.parquet.pages import RLE
-from tokenlake.runtime.parquet.thrift_writer import BINARY, I32, I64, Fields, Written, write_thrift
+from tokenlake.runtime.parquet.thrift_writer import (
+    BINARY,
+    I32,
+    I64,
+    Fields,
+    Written,
+    write_thrift,
+)
 
 # Encodings of values.
 PLAIN: Final = 0
@@ -82,10 +91,12 @@ class ParquetForm(NamedTuple):
 
 @cache
 def parquet_form(serialized: bytes) -> ParquetForm:
-    """Return the Parquet form of a schema, computed once for the thousands of small shards that share it.
+    """Return the Parquet form of a schema, computed once for the thousands of small
+    shards that share it.
 
     Args:
-        serialized: Schema as an Arrow IPC message. (A schema with metadata has no hash in pyarrow below 26.)
+        serialized: Schema as an Arrow IPC message. (A schema with metadata has no hash
+            in pyarrow below 26.)
     """
     schema = pa.ipc.read_schema(pa.py_buffer(serialized))
     elements = [_element("schema", children=len(schema.names))]
@@ -99,23 +110,36 @@ def parquet_form(serialized: bytes) -> ParquetForm:
         elements.append(_element("list", _REPEATED, children=1))
         leaves: list[LeafKind] = []
         if pa.types.is_struct(value_type):
-            elements.append(_element("element", _REQUIRED, children=value_type.num_fields))
+            elements.append(
+                _element("element", _REQUIRED, children=value_type.num_fields)
+            )
             for child in value_type:
-                elements.append(_element(child.name, _REQUIRED, type_number=_TYPE_NUMBERS[child.type]))
+                elements.append(
+                    _element(
+                        child.name, _REQUIRED, type_number=_TYPE_NUMBERS[child.type]
+                    )
+                )
                 leaves.append(_leaf_kind(child.type, (*path, child.name)))
         else:
-            elements.append(_element("element", _REQUIRED, type_number=_TYPE_NUMBERS[value_type]))
+            elements.append(
+                _element("element", _REQUIRED, type_number=_TYPE_NUMBERS[value_type])
+            )
             leaves.append(_leaf_kind(value_type, path))
         length = 0
         if pa.types.is_fixed_size_list(list_type):
             length = list_type.list_size
         columns.append(ListColumn(field.name, length, tuple(leaves)))
 
-    key_values = {**(schema.metadata or {}), b"ARROW:schema": base64.b64encode(serialized)}
+    key_values = {
+        **(schema.metadata or {}),
+        b"ARROW:schema": base64.b64encode(serialized),
+    }
     return ParquetForm(
         columns=tuple(columns),
         elements=write_thrift([ELEMENT], elements),
-        described=write_thrift(KEY_VALUES, [{1: key, 2: value} for key, value in key_values.items()]),
+        described=write_thrift(
+            KEY_VALUES, [{1: key, 2: value} for key, value in key_values.items()]
+        ),
     )
 
 
@@ -137,7 +161,9 @@ def _leaf_kind(values: pa.DataType, path: tuple[str, ...]) -> LeafKind:
             ColumnMetaDataField.CODEC: _ZSTD,
         }
 
-    return LeafKind(values, plain=metadata(PLAIN, RLE), indices=metadata(PLAIN, RLE, RLE_DICTIONARY))
+    return LeafKind(
+        values, plain=metadata(PLAIN, RLE), indices=metadata(PLAIN, RLE, RLE_DICTIONARY)
+    )
 
 
 def _element(

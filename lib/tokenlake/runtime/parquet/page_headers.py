@@ -1,7 +1,8 @@
-"""Headers of pages, of any writer: where a page lies, and how much memory decoding it can take.
+"""Headers of pages, of any writer: where a page lies, and how much memory decoding it
+can take.
 
-A footer may state any size for a column chunk. The headers of its pages state the sizes that a decoder will believe,
-so that they are read before anything is decoded.
+A footer may state any size for a column chunk. The headers of its pages state the sizes
+that a decoder will believe, so that they are read before anything is decoded.
 """
 
 from __future__ import annotations
@@ -28,12 +29,26 @@ _DATA_PAGE_V2: Final = 3
 _TYPE, _UNCOMPRESSED_SIZE, _COMPRESSED_SIZE, _CRC = 1, 2, 3, 4
 _DETAILS_FIELD: Final = {DATA_PAGE: 5, DICTIONARY_PAGE: 7, _DATA_PAGE_V2: 8}
 
-# Thrift fields of the details of a page. Those of version 2 have the encoding elsewhere.
-_NUM_VALUES, _ENCODING, _DEFINITION_LEVELS, _REPETITION_LEVELS, _STATISTICS = 1, 2, 3, 4, 5
+# Thrift fields of the details of a page. Those of version 2 have the encoding
+# elsewhere.
+_NUM_VALUES, _ENCODING, _DEFINITION_LEVELS, _REPETITION_LEVELS, _STATISTICS = (
+    1,
+    2,
+    3,
+    4,
+    5,
+)
 _ENCODING_V2: Final = 4
-_OUR_DATA_FIELDS: Final = {_NUM_VALUES, _ENCODING, _DEFINITION_LEVELS, _REPETITION_LEVELS, _STATISTICS}
+_OUR_DATA_FIELDS: Final = {
+    _NUM_VALUES,
+    _ENCODING,
+    _DEFINITION_LEVELS,
+    _REPETITION_LEVELS,
+    _STATISTICS,
+}
 
-_HEADER_SIZES: Final = (192, 64 << 10, 16 << 20)  # nearly all fit the first; statistics may be long
+# Nearly all fit the first; statistics may be long.
+_HEADER_SIZES: Final = (192, 64 << 10, 16 << 20)
 _UNKNOWN: Final = -1
 
 
@@ -49,8 +64,9 @@ class PageHeader(NamedTuple):
         stored: Bytes of the body in the file.
         crc: Checksum of the body in the file, unsigned.
         known: False for a page of another type, which decoders skip.
-        ours: True for the layout of our writers: a data page of version 1, PLAIN or indices, levels in runs, a
-            checksum, no statistics; or a PLAIN dictionary with a checksum.
+        ours: True for the layout of our writers: a data page of version 1, PLAIN or
+            indices, levels in runs, a checksum, no statistics; or a PLAIN dictionary
+            with a checksum.
     """
 
     dictionary: bool
@@ -66,7 +82,10 @@ class PageHeader(NamedTuple):
     @property
     def indices(self) -> bool:
         """True for a page of indices into the dictionary."""
-        return not self.dictionary and self.encoding in (PLAIN_DICTIONARY, RLE_DICTIONARY)
+        return not self.dictionary and self.encoding in (
+            PLAIN_DICTIONARY,
+            RLE_DICTIONARY,
+        )
 
 
 def parse_header(data: bytes | memoryview, at: int = 0) -> PageHeader:
@@ -88,7 +107,13 @@ def parse_header(data: bytes | memoryview, at: int = 0) -> PageHeader:
     encoding_field = _ENCODING
     if page_type == _DATA_PAGE_V2:
         encoding_field = _ENCODING_V2
-    has_our_fields = header.keys() == {_TYPE, _UNCOMPRESSED_SIZE, _COMPRESSED_SIZE, _CRC, details_field}
+    has_our_fields = header.keys() == {
+        _TYPE,
+        _UNCOMPRESSED_SIZE,
+        _COMPRESSED_SIZE,
+        _CRC,
+        details_field,
+    }
     return PageHeader(
         dictionary=is_known and page_type == DICTIONARY_PAGE,
         size=_number(header, _UNCOMPRESSED_SIZE),
@@ -105,19 +130,28 @@ def parse_header(data: bytes | memoryview, at: int = 0) -> PageHeader:
 def _has_our_details(page_type: Any, details: Struct) -> bool:
     """Return whether the details of a page are those that our writers write."""
     if page_type == DICTIONARY_PAGE:
-        return details.keys() == {_NUM_VALUES, _ENCODING} and details[_ENCODING] == PLAIN
+        return (
+            details.keys() == {_NUM_VALUES, _ENCODING} and details[_ENCODING] == PLAIN
+        )
     if page_type != DATA_PAGE:
         return False
-    has_levels_in_runs = details.get(_DEFINITION_LEVELS) == details.get(_REPETITION_LEVELS) == RLE
+    has_levels_in_runs = (
+        details.get(_DEFINITION_LEVELS) == details.get(_REPETITION_LEVELS) == RLE
+    )
     has_no_statistics = details.get(_STATISTICS, {}) == {}
     has_our_encoding = details.get(_ENCODING) in (PLAIN, RLE_DICTIONARY)
     return (
-        has_levels_in_runs and has_no_statistics and has_our_encoding and details.keys() <= _OUR_DATA_FIELDS
+        has_levels_in_runs
+        and has_no_statistics
+        and has_our_encoding
+        and details.keys() <= _OUR_DATA_FIELDS
     )
 
 
 def _number(struct: Struct, field: int) -> int:
-    """Return the number in a field of a struct; -1 where the field is missing or no number."""
+    """Return the number in a field of a struct; -1 where the field is missing or no
+    number.
+    """
     value = struct.get(field)
     if isinstance(value, int):
         return value
@@ -125,7 +159,8 @@ def _number(struct: Struct, field: int) -> int:
 
 
 def walk_pages(pread: Pread, column: pq.ColumnChunkMetaData) -> Iterator[PageHeader]:
-    """Yield the pages of a column chunk in order, until they hold all values that its footer counts.
+    """Yield the pages of a column chunk in order, until they hold all values that its
+    footer counts.
 
     Args:
         pread: Function of a size and an offset that returns bytes of the file.
@@ -134,7 +169,9 @@ def walk_pages(pread: Pread, column: pq.ColumnChunkMetaData) -> Iterator[PageHea
     Raises:
         ValueError: A header is invalid, or the chunk ends too early.
     """
-    return walk_chunk(pread, chunk_start(column), column.total_compressed_size, column.num_values)
+    return walk_chunk(
+        pread, chunk_start(column), column.total_compressed_size, column.num_values
+    )
 
 
 def walk_chunk(pread: Pread, at: int, size: int, values: int) -> Iterator[PageHeader]:
@@ -153,10 +190,14 @@ def walk_chunk(pread: Pread, at: int, size: int, values: int) -> Iterator[PageHe
     missing_values = values
     while missing_values > 0:
         if at >= end:
-            raise ValueError(f"its pages hold {missing_values} values fewer than the {values} of the footer")
+            raise ValueError(
+                f"its pages hold {missing_values} values fewer than the {values} of the footer"
+            )
         page = _header_at(pread, at)
         if page.stored < 0 or (page.known and (page.size < 0 or page.values < 0)):
-            raise ValueError(f"the page header at byte {at} has a negative size or number of values")
+            raise ValueError(
+                f"the page header at byte {at} has a negative size or number of values"
+            )
         if page.known:
             if not page.dictionary:
                 missing_values -= page.values
@@ -183,5 +224,7 @@ def _header_at(pread: Pread, at: int) -> PageHeader:
             if len(data) < size:
                 break
         except ValueError as error:
-            raise ValueError(f"the page header at byte {at} is invalid: {error}") from error
+            raise ValueError(
+                f"the page header at byte {at} is invalid: {error}"
+            ) from error
     raise ValueError(f"the page header at byte {at} is cut off")

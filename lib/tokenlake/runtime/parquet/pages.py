@@ -1,11 +1,15 @@
-"""Pages of a column chunk as they are written: a header, then the compressed body of levels and values.
+"""Pages of a column chunk as they are written: a header, then the compressed body of
+levels and values.
 
-All rows have at least one value and nothing is null, so that the levels follow from the lengths of the rows alone: the
-repetition level is 0 where a row begins, otherwise 1; the definition level is always 1. They are stored as runs in
-Parquet's RLE/bit-packed form, each kind after its length in four bytes. A run begins with a number in groups of seven
-bits: ``count << 1``, then one level that is repeated; or ``bytes << 1 | 1``, then bits, the lowest first.
+All rows have at least one value and nothing is null, so that the levels follow from the
+lengths of the rows alone: the repetition level is 0 where a row begins, otherwise 1;
+the definition level is always 1. They are stored as runs in Parquet's RLE/bit-packed
+form, each kind after its length in four bytes. A run begins with a number in groups of
+seven bits: ``count << 1``, then one level that is repeated; or ``bytes << 1 | 1``, then
+bits, the lowest first.
 
-Example: rows of 100 values have the levels ``02 00`` (level 0, once) and ``c6 01 01`` (level 1, 99 times) for each row.
+Example: rows of 100 values have the levels ``02 00`` (level 0, once) and ``c6 01 01``
+(level 1, 99 times) for each row.
 """
 
 from __future__ import annotations
@@ -19,16 +23,25 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.runtime.parquet.fields import DataPageHeaderField, PageHeaderField
-from tokenlake.runtime.parquet.thrift_writer import I32, Fields, Written, unsigned, write_thrift
+from tokenlake.runtime.parquet.thrift_writer import (
+    I32,
+    Fields,
+    Written,
+    unsigned,
+    write_thrift,
+)
 
 RLE: Final = 3
 
 DATA_PAGE: Final = 0
 DICTIONARY_PAGE: Final = 2
 _SHORT_ROW: Final = (
-    64  # values; levels of shorter rows take fewer bytes as bits than as two runs for each row
+    # Values; levels of shorter rows take fewer bytes as bits than as two runs for each
+    # row.
+    64
 )
-_FIRST_RUN: Final = 64  # definition levels of the first of two runs, which takes three bytes
+# Definition levels of the first of two runs, which takes three bytes.
+_FIRST_RUN: Final = 64
 
 _PAGE: Final[Written] = {
     **dict.fromkeys((1, 2, 3, 4), I32),
@@ -51,7 +64,9 @@ class WrittenPage(NamedTuple):
     size: int
 
 
-def data_page(codec: pa.Codec, body: npt.NDArray[np.uint8], count: int, encoding: int) -> WrittenPage:
+def data_page(
+    codec: pa.Codec, body: npt.NDArray[np.uint8], count: int, encoding: int
+) -> WrittenPage:
     """Return a data page.
 
     Args:
@@ -70,11 +85,16 @@ def data_page(codec: pa.Codec, body: npt.NDArray[np.uint8], count: int, encoding
             DataPageHeaderField.REPETITION_LEVELS: RLE,
         }
     }
-    # Only the compressed bytes: Arrow's buffer is as long as the memory that was reserved for them.
-    return written_page(DATA_PAGE, memoryview(compressed)[: compressed.size], len(body), detail)
+    # Only the compressed bytes: Arrow's buffer is as long as the memory that was
+    # reserved for them.
+    return written_page(
+        DATA_PAGE, memoryview(compressed)[: compressed.size], len(body), detail
+    )
 
 
-def written_page(kind: int, body: bytes | memoryview, size: int, detail: Fields) -> WrittenPage:
+def written_page(
+    kind: int, body: bytes | memoryview, size: int, detail: Fields
+) -> WrittenPage:
     """Return a page with its header.
 
     Args:
@@ -100,7 +120,8 @@ def written_page(kind: int, body: bytes | memoryview, size: int, detail: Fields)
 def fixed_levels(length: int, begin: int, count: int) -> bytes:
     """Return the repetition levels of values of rows that all have one length.
 
-    Example: of rows of 4 values, the levels of 7 values from value 6 on are ``1 1 0 1 1 1 0``.
+    Example: of rows of 4 values, the levels of 7 values from value 6 on are ``1 1 0 1 1
+    1 0``.
 
     Args:
         length: Number of values of a row.
@@ -111,11 +132,14 @@ def fixed_levels(length: int, begin: int, count: int) -> bytes:
     if length < _SHORT_ROW:
         return list_levels(np.arange(rest_of_first_row, count, length), 0, count)
     whole_rows, part_of_last_row = divmod(count - rest_of_first_row, length)
-    return _run(rest_of_first_row, 1) + _row(length) * whole_rows + _row(part_of_last_row)
+    return (
+        _run(rest_of_first_row, 1) + _row(length) * whole_rows + _row(part_of_last_row)
+    )
 
 
 def list_levels(begins: npt.NDArray[np.int64], begin: int, end: int) -> bytes:
-    """Return the repetition levels of the values from `begin` to `end`, as one run of bits.
+    """Return the repetition levels of the values from `begin` to `end`, as one run of
+    bits.
 
     Args:
         begins: Value at which each row begins, ascending, int64[rows].
@@ -146,8 +170,9 @@ def _run(count: int, level: int) -> bytes:
 def all_ones(count: int, other_bytes: int = 0) -> bytes:
     """Return definition levels of 1.
 
-    Where possible, these bytes and `other_bytes` more are an even number, so that 16-bit values after them are aligned.
-    If one run would take an odd number, the levels are written as two runs.
+    Where possible, these bytes and `other_bytes` more are an even number, so that
+    16-bit values after them are aligned. If one run would take an odd number, the
+    levels are written as two runs.
 
     Args:
         count: Number of levels.

@@ -1,8 +1,10 @@
-"""Reader of Thrift's compact protocol, in which Parquet stores footers and the headers of pages.
+"""Reader of Thrift's compact protocol, in which Parquet stores footers and the headers
+of pages.
 
-Neither has a checksum, and Arrow's Python objects end the process where some of their fields contradict each other.
-Therefore both are read here: a struct is ``{number of a field: its value}``, nothing is believed, and impossible bytes
-are a ValueError. :mod:`tokenlake.runtime.parquet.thrift_writer` describes the protocol and writes it.
+Neither has a checksum, and Arrow's Python objects end the process where some of their
+fields contradict each other. Therefore both are read here: a struct is ``{number of a
+field: its value}``, nothing is believed, and impossible bytes are a ValueError.
+:mod:`tokenlake.runtime.parquet.thrift_writer` describes the protocol and writes it.
 """
 
 from __future__ import annotations
@@ -95,7 +97,8 @@ def _list(data: bytes | memoryview, at: int, levels_left: int) -> tuple[list[Any
         return items, at
     for _ in range(size):
         first = data[at]
-        if kind == _BINARY and first < 0x80 and at + first < len(data):  # a short name, as nearly all are
+        # A short name, as nearly all are.
+        if kind == _BINARY and first < 0x80 and at + first < len(data):
             items.append(bytes(data[at + 1 : at + 1 + first]))
             at += 1 + first
         elif kind in _INTEGERS and first < 0x80:
@@ -133,7 +136,9 @@ def _bytes(data: bytes | memoryview, at: int, size: int) -> tuple[bytes, int]:
 
 
 def _signed(value: int) -> int:
-    """Return the number whose zigzag form is `value`: 0, -1, 1, -2 ... for 0, 1, 2, 3 ..."""
+    """Return the number whose zigzag form is `value`: 0, -1, 1, -2 ... for 0, 1, 2,
+    3 ...
+    """
     return value >> 1 ^ -(value & 1)
 
 

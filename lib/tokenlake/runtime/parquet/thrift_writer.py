@@ -17,8 +17,9 @@ from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 Written: TypeAlias = "int | list[Written] | dict[int, Written]"
-"""Type of a value: Thrift's number for numbers and bytes, ``[type of the values]`` for a list, and the types of the
-fields by their numbers for a struct."""
+"""Type of a value: Thrift's number for numbers and bytes, ``[type of the values]`` for
+a list, and the types of the fields by their numbers for a struct.
+"""
 
 # Thrift's numbers of types.
 I32, I64, BINARY = 5, 6, 8
@@ -27,7 +28,9 @@ LIST, STRUCT = 9, 12
 _LONG_LIST: Final = 15  # size from which a list has its size after its head
 
 Fields: TypeAlias = Mapping[int, Any]
-"""Struct: values of its fields by their numbers, which rise, each at most 15 more than the one before."""
+"""Struct: values of its fields by their numbers, which rise, each at most 15 more
+than the one before.
+"""
 
 
 def write_thrift(kind: Written, value: Any) -> bytes:
@@ -35,8 +38,8 @@ def write_thrift(kind: Written, value: Any) -> bytes:
 
     Args:
         kind: Type of the value.
-        value: Number; bytes; sequence of values; or struct (:data:`Fields`). In place of a list or a struct, bytes are
-            the result of an earlier call.
+        value: Number; bytes; sequence of values; or struct (:data:`Fields`). In place
+            of a list or a struct, bytes are the result of an earlier call.
     """
     if isinstance(value, bytes):
         if kind == BINARY:
@@ -55,7 +58,8 @@ def write_thrift(kind: Written, value: Any) -> bytes:
     previous_number = 0
     for number, item in value.items():
         field_kind = field_kinds[number]
-        if isinstance(item, int):  # most fields are numbers: a call for each would double the time
+        # Most fields are numbers: a call for each would double the time.
+        if isinstance(item, int):
             data.append(number - previous_number << 4 | field_kind)
             data += unsigned(item << 1 ^ item >> 63)
         else:
@@ -82,7 +86,9 @@ def _code(kind: Written) -> int:
 
 
 def _zigzag(value: int) -> int:
-    """Return a signed number of at most 64 bits as an unsigned one, small if it is near 0."""
+    """Return a signed number of at most 64 bits as an unsigned one, small if it is
+    near 0.
+    """
     return value << 1 ^ value >> 63
 
 

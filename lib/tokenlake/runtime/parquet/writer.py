@@ -12,22 +12,28 @@ rows. A file is written from its begin to its end (https://parquet.apache.org/do
     footer           schema, row groups, key-values; then its length in four bytes
     PAR1
 
-A row group is written in these steps, for each column and each of its leaves (:meth:`PackedWriter._write_row_group`):
+A row group is written in these steps, for each column and each of its leaves
+(:meth:`PackedWriter._write_row_group`):
 
-1. Choose the encoding. At least 65,536 ids that are all below 65,536 are stored as *indices*: 16 bits each, into a
-   dictionary whose entry k is the number k. That takes half the bytes of PLAIN; to every reader it is a column of int32
-   with a dictionary. Other values are stored as they are (PLAIN).
+1. Choose the encoding. At least 65,536 ids that are all below 65,536 are stored as
+   *indices*: 16 bits each, into a dictionary whose entry k is the number k. That takes
+   half the bytes of PLAIN; to every reader it is a column of int32 with a dictionary.
+   Other values are stored as they are (PLAIN).
 2. Cut the values into pages of at most 262,144.
-3. Write the levels of a page from the lengths of the rows, then its values; compress them.
+3. Write the levels of a page from the lengths of the rows, then its values; compress
+   them.
 4. Remember sizes and offsets of the column chunk for the footer.
 
-Example: a row group of 128 rows of 2,048 ids, the largest id being 50,256, is written as a dictionary page of 50,432
-entries (a multiple of 256) and one data page. Its body has
+Example: a row group of 128 rows of 2,048 ids, the largest id being 50,256, is written
+as a dictionary page of 50,432 entries (a multiple of 256) and one data page. Its body
+has
 
-- repetition levels: for each row ``02 00`` (level 0, once) and ``fe 1f 01`` (level 1, 2,047 times),
-- definition levels: ``80 80 20 01`` (level 1, 262,144 times), or the same in two runs, so that indices begin at an even
-  byte,
-- the width of an index (16), the head of the run of indices, and the indices: 524,288 bytes.
+- repetition levels: for each row ``02 00`` (level 0, once) and ``fe 1f 01`` (level 1,
+  2,047 times),
+- definition levels: ``80 80 20 01`` (level 1, 262,144 times), or the same in two runs,
+  so that indices begin at an even byte,
+- the width of an index (16), the head of the run of indices, and the indices: 524,288
+  bytes.
 """
 
 from __future__ import annotations
@@ -40,7 +46,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.base.arrays import FlatRows, UInt8
-from tokenlake.runtime.parquet.dictionary_page import MOST_ENTRIES, STEP, identity_dictionary
+from tokenlake.runtime.parquet.dictionary_page import (
+    MOST_ENTRIES,
+    STEP,
+    identity_dictionary,
+)
 from tokenlake.runtime.parquet.fields import (
     ColumnChunkField,
     ColumnMetaDataField,
@@ -70,14 +80,24 @@ from tokenlake.runtime.parquet.pages import (
     with_length,
     written_page,
 )
-from tokenlake.runtime.parquet.thrift_writer import BINARY, I32, I64, Fields, Written, unsigned, write_thrift
+from tokenlake.runtime.parquet.thrift_writer import (
+    BINARY,
+    I32,
+    I64,
+    Fields,
+    Written,
+    unsigned,
+    write_thrift,
+)
 from tokenlake.runtime.schema import open_writer
 
 PAGE_VALUES: Final = 1 << 18
 """Number of values in a page. A full row group has one page of ids."""
 
 LEAST_INDICES: Final = 1 << 16
-"""Least number of values of a column chunk with indices. They save more than their dictionary takes, some 4 KiB."""
+"""Least number of values of a column chunk with indices. They save more than their
+dictionary takes, some 4 KiB.
+"""
 
 BITS: Final = 16
 """Number of bits of an index."""
@@ -86,17 +106,27 @@ _BUFFERED_BYTES: Final = 1 << 14  # smaller data are collected before they are w
 _MAGIC: Final = b"PAR1"
 _CREATED_BY: Final = b"tokenlake version 1.0"
 
-# For indices, level 3 saves a thirtieth and takes a third longer (measured on text, code and other languages).
+# For indices, level 3 saves a thirtieth and takes a third longer (measured on text,
+# code and other languages).
 _INDICES_CODEC: Final = pa.Codec("zstd", compression_level=2)
 _VALUES_CODEC: Final = pa.Codec("zstd", compression_level=3)
 
 # Types of the fields of Thrift structs, by field number.
 _ROW_GROUP: Final[Written] = {1: [{2: I64, 3: FACTS}], 2: I64, 3: I64, 6: I64}
 
-_FILE: Final[Written] = {1: I32, 2: [ELEMENT], 3: I64, 4: [_ROW_GROUP], 5: KEY_VALUES, 6: BINARY}
+_FILE: Final[Written] = {
+    1: I32,
+    2: [ELEMENT],
+    3: I64,
+    4: [_ROW_GROUP],
+    5: KEY_VALUES,
+    6: BINARY,
+}
 
 RowBegins = npt.NDArray[np.int64] | int
-"""Value at which each row begins, int64[rows]; the length of a row where all rows have one length."""
+"""Value at which each row begins, int64[rows]; the length of a row where all rows
+have one length.
+"""
 
 
 class RowGroupWriter(Protocol):
@@ -129,8 +159,9 @@ class PackedWriter:
 
     Args:
         sink: Binary file to write to; it is not closed.
-        schema: Schema of the rows: lists of bool, int32 or int64, or of structs of these, of one length or any, without
-            nulls. Its metadata become the file's key-values.
+        schema: Schema of the rows: lists of bool, int32 or int64, or of structs of
+            these, of one length or any, without nulls. Its metadata become the file's
+            key-values.
     """
 
     def __init__(self, sink: BinaryIO, schema: pa.Schema) -> None:
@@ -140,7 +171,8 @@ class PackedWriter:
         self._rows = 0
         self._row_groups: list[bytes] = []  # their structs for the footer
         self._buffered = bytearray()
-        # Pages are made in memory that is used again: new memory for each would cost a tenth of writing it.
+        # Pages are made in memory that is used again: new memory for each would cost a
+        # tenth of writing it.
         self._page_memory = np.empty(0, np.uint8)
         self._put(_MAGIC)
 
@@ -180,15 +212,23 @@ class PackedWriter:
         chunks: list[Fields] = []
         uncompressed_size = 0
         for column in self._form.columns:
-            # The first level of a column has the lengths of its lists, the others the values of its leaves.
+            # The first level of a column has the lengths of its lists, the others the
+            # values of its leaves.
             (_, lengths, _), *inner_levels = rows.levels[column.name]
             begins: RowBegins = column.length
             if lengths is not None:
                 begins = _begins_of(column.name, lengths)
-            leaf_values = [values for _, values, _ in inner_levels if values is not None]
+            leaf_values = [
+                values for _, values, _ in inner_levels if values is not None
+            ]
             for kind, values in zip(column.leaves, leaf_values, strict=True):
                 metadata = self._write_chunk(kind, values, begins)
-                chunks.append({ColumnChunkField.FILE_OFFSET: 0, ColumnChunkField.META_DATA: metadata})
+                chunks.append(
+                    {
+                        ColumnChunkField.FILE_OFFSET: 0,
+                        ColumnChunkField.META_DATA: metadata,
+                    }
+                )
                 uncompressed_size += metadata[ColumnMetaDataField.UNCOMPRESSED_SIZE]
         row_group = {
             RowGroupField.COLUMNS: chunks,
@@ -200,7 +240,9 @@ class PackedWriter:
         self._rows += rows.count
         self._flush()
 
-    def _write_chunk(self, kind: LeafKind, values: npt.NDArray[Any], begins: RowBegins) -> Fields:
+    def _write_chunk(
+        self, kind: LeafKind, values: npt.NDArray[Any], begins: RowBegins
+    ) -> Fields:
         """Write a column chunk, and return its metadata for the footer.
 
         Args:
@@ -232,13 +274,15 @@ class PackedWriter:
     def _pages(
         self, kind: LeafKind, values: npt.NDArray[Any], begins: RowBegins, entries: int
     ) -> Iterator[WrittenPage]:
-        """Yield the pages of a column chunk. A page is valid until the next one is requested.
+        """Yield the pages of a column chunk. A page is valid until the next one is
+        requested.
 
         Args:
             kind: Kind of the values.
             values: Values of all rows of the row group.
             begins: Begins of the rows.
-            entries: Number of entries of the dictionary; 0 if the values are stored as they are.
+            entries: Number of entries of the dictionary; 0 if the values are stored as
+                they are.
         """
         if entries:
             yield _dictionary_page(entries)
@@ -259,20 +303,31 @@ class PackedWriter:
             else:
                 yield self._plain_page(end - begin, levels, page_values)
 
-    def _plain_page(self, count: int, repetition: bytes, values: npt.NDArray[Any]) -> WrittenPage:
+    def _plain_page(
+        self, count: int, repetition: bytes, values: npt.NDArray[Any]
+    ) -> WrittenPage:
         """Return a page of `count` values as they are in memory."""
         data = values.view(np.uint8)
-        body, values_place = self._body(with_length(repetition) + with_length(all_ones(count)), len(data))
+        body, values_place = self._body(
+            with_length(repetition) + with_length(all_ones(count)), len(data)
+        )
         values_place[:] = data
         return data_page(_VALUES_CODEC, body, count, PLAIN)
 
-    def _page_of_indices(self, repetition: bytes, numbers: npt.NDArray[np.int32]) -> WrittenPage:
-        """Return a page of indices, each from 0 to 65,535. They begin at an even byte of the body."""
-        # Indices are one run of groups of 8, 16 bits each; the last group is filled with zeros.
+    def _page_of_indices(
+        self, repetition: bytes, numbers: npt.NDArray[np.int32]
+    ) -> WrittenPage:
+        """Return a page of indices, each from 0 to 65,535. They begin at an even
+        byte of the body.
+        """
+        # Indices are one run of groups of 8, 16 bits each; the last group is filled
+        # with zeros.
         groups = (len(numbers) + 7) // 8
         run_head = bytes([BITS]) + unsigned(groups << 1 | 1)
         lengths_of_levels = 8  # bytes: four before the levels of each kind
-        definition = all_ones(len(numbers), len(repetition) + lengths_of_levels + len(run_head))
+        definition = all_ones(
+            len(numbers), len(repetition) + lengths_of_levels + len(run_head)
+        )
         head = with_length(repetition) + with_length(definition) + run_head
         body, values_place = self._body(head, BITS * groups)
         indices = values_place.view("<u2")
@@ -281,7 +336,9 @@ class PackedWriter:
         return data_page(_INDICES_CODEC, body, len(numbers), RLE_DICTIONARY)
 
     def _body(self, head: bytes, size: int) -> tuple[UInt8, UInt8]:
-        """Return memory for a body that begins with `head`, and its part after the head, of `size` bytes."""
+        """Return memory for a body that begins with `head`, and its part after the
+        head, of `size` bytes.
+        """
         body_size = len(head) + size
         if len(self._page_memory) < body_size:
             self._page_memory = np.empty(body_size, np.uint8)
@@ -290,7 +347,9 @@ class PackedWriter:
         return body, body[len(head) :]
 
     def _put(self, data: bytes | memoryview) -> None:
-        """Write data. Small data are buffered, because a call of the sink takes as long as hashing 10 KB."""
+        """Write data. Small data are buffered, because a call of the sink takes as
+        long as hashing 10 KB.
+        """
         self._offset += len(data)
         if len(data) < _BUFFERED_BYTES:
             self._buffered += data
@@ -318,19 +377,25 @@ def _begins_of(name: str, lengths: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     """
     empty_rows = np.flatnonzero(lengths <= 0)
     if len(empty_rows):
-        raise ValueError(f"{name}: row {empty_rows[0]} has no values; expected at least one in every row")
+        raise ValueError(
+            f"{name}: row {empty_rows[0]} has no values; expected at least one in every row"
+        )
     return np.cumsum(lengths, dtype=np.int64) - lengths
 
 
-def _dictionary_entries(kind: LeafKind, values: npt.NDArray[Any], begins: RowBegins) -> int:
-    """Return the number of entries of a column chunk's dictionary; 0 if its values are stored as they are.
+def _dictionary_entries(
+    kind: LeafKind, values: npt.NDArray[Any], begins: RowBegins
+) -> int:
+    """Return the number of entries of a column chunk's dictionary; 0 if its values are
+    stored as they are.
 
     A dictionary has as many entries as the largest id needs.
     """
     has_ids_of_rows = isinstance(begins, int) and kind.values == INT32
     if not has_ids_of_rows or len(values) < LEAST_INDICES:
         return 0
-    largest = int(values.view(np.uint32).max())  # as unsigned, so that a negative number is too large
+    # As unsigned, so that a negative number is too large.
+    largest = int(values.view(np.uint32).max())
     if largest >= MOST_ENTRIES:
         return 0
     return (largest // STEP + 1) * STEP
@@ -343,4 +408,6 @@ def _dictionary_page(entries: int) -> WrittenPage:
             DictionaryPageHeaderField.ENCODING: PLAIN,
         }
     }
-    return written_page(DICTIONARY_PAGE, identity_dictionary(entries), 4 * entries, detail)
+    return written_page(
+        DICTIONARY_PAGE, identity_dictionary(entries), 4 * entries, detail
+    )

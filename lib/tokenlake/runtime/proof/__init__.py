@@ -1,4 +1,6 @@
-"""Signed statements of what a checkpoint was trained on, recomputed from the integers of a loader's state."""
+"""Signed statements of what a checkpoint was trained on, recomputed from the
+integers of a loader's state.
+"""
 
 from tokenlake.base.lazy_names import lazy_package
 

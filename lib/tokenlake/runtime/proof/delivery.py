@@ -1,12 +1,14 @@
 """The rows that some steps of a run delivered, counted without a walk over the steps.
 
-A lane delivers the rows of a dataset epoch by epoch. The number of rows that it delivered before a step therefore
-determines which rows they are: whole epochs, and the first places of one more epoch. Whole windows of that epoch need
-no permutation (:meth:`EpochOrder.taken`). The time depends on the number of row groups, not on the number of steps.
+A lane delivers the rows of a dataset epoch by epoch. The number of rows that it
+delivered before a step therefore determines which rows they are: whole epochs, and the
+first places of one more epoch. Whole windows of that epoch need no permutation
+(:meth:`EpochOrder.taken`). The time depends on the number of row groups, not on the
+number of steps.
 
-Example: a lane has 5 rows and delivered 12 of them. Each of its rows came twice (epochs 0 and 1), and the rows in the
-first 2 places of epoch 2 came once more. What a span of steps delivered is the count at its end minus the count at its
-begin.
+Example: a lane has 5 rows and delivered 12 of them. Each of its rows came twice (epochs
+0 and 1), and the rows in the first 2 places of epoch 2 came once more. What a span of
+steps delivered is the count at its end minus the count at its begin.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ class Delivery:
         passes: Pass of the plan from which lanes count.
         epoch: Epoch of the dataset from which lanes count.
         begin: Rows that each lane delivered since then before the steps, int64[lanes].
-        end: Rows that each lane delivered since then when the steps are over, int64[lanes].
+        end: Rows that each lane delivered since then when the steps are over,
+            int64[lanes].
     """
 
     source: int
@@ -58,13 +61,15 @@ class Delivery:
         """Add up the weights of the delivered rows, each as often as it was delivered.
 
         Args:
-            sums: Sum of the weights of the rows before each row, and of all rows, int64[rows + 1].
+            sums: Sum of the weights of the rows before each row, and of all rows,
+                int64[rows + 1].
         """
         return self._total_before(self.end, sums) - self._total_before(self.begin, sums)
 
     def times(self) -> Int64:
         """Return the number of deliveries of each row of the dataset, int64[rows]."""
-        # A range of rows that was delivered once more changes the count at its first row, and back behind its last.
+        # A range of rows that was delivered once more changes the count at its first
+        # row, and back behind its last.
         changes = np.zeros(self.order.rows + 1, np.int64)
         for counts, sign in ((self.end, 1), (self.begin, -1)):
             whole_epochs, partial_ranges = self._epochs_before(counts)
@@ -82,8 +87,8 @@ class Delivery:
             row: Index of each row in its row group, int64[n].
 
         Returns:
-            For each delivery its number in its lane, its epoch, and the index of its row among those given,
-            int64[3, deliveries].
+            For each delivery its number in its lane, its epoch, and the index of its
+            row among those given, int64[3, deliveries].
         """
         lane_rows = self.order.lengths
         deliveries = [np.empty((3, 0), np.int64)]
@@ -92,7 +97,11 @@ class Delivery:
             number = epoch * lane_rows[lane] + place
             is_delivered = (number >= self.begin[lane]) & (number < self.end[lane])
             index = np.flatnonzero(is_delivered)
-            deliveries.append(np.stack([number[index], np.full(len(index), self.epoch + epoch), index]))
+            deliveries.append(
+                np.stack(
+                    [number[index], np.full(len(index), self.epoch + epoch), index]
+                )
+            )
         return np.concatenate(deliveries, axis=1)
 
     def to_json(self, names: Sequence[str]) -> dict[str, Any]:
@@ -110,9 +119,16 @@ class Delivery:
         }
 
     def _touched_epochs(self) -> list[int]:
-        """Return the epochs, counted from `epoch`, in which any lane delivered a row in these steps."""
+        """Return the epochs, counted from `epoch`, in which any lane delivered a row
+        in these steps.
+        """
         epochs: set[int] = set()
-        lanes = zip(self.begin.tolist(), self.end.tolist(), self.order.lengths.tolist(), strict=True)
+        lanes = zip(
+            self.begin.tolist(),
+            self.end.tolist(),
+            self.order.lengths.tolist(),
+            strict=True,
+        )
         for begin, end, lane_rows in lanes:
             if begin < end:
                 # The last epoch is the one of delivery number end - 1.
@@ -127,15 +143,18 @@ class Delivery:
             total += int((sums[last_rows] - sums[first_rows]).sum())
         return total
 
-    def _epochs_before(self, counts: Int64) -> tuple[int, Iterator[tuple[Int64, Int64]]]:
+    def _epochs_before(
+        self, counts: Int64
+    ) -> tuple[int, Iterator[tuple[Int64, Int64]]]:
         """Split the first rows that each lane delivered into epochs.
 
         Args:
             counts: Rows that each lane delivered, int64[lanes].
 
         Returns:
-            The number of epochs that all lanes delivered whole, and for each later epoch the ranges of stored rows
-            that some lanes delivered: first rows and the rows behind the last ones.
+            The number of epochs that all lanes delivered whole, and for each later
+            epoch the ranges of stored rows that some lanes delivered: first rows and
+            the rows behind the last ones.
         """
         lane_rows = self.order.lengths
         # A lane without rows never delivers any, and says nothing about epochs.
@@ -162,17 +181,21 @@ def deliveries_of(plan: BatchPlan, first: int, end: int) -> list[Delivery]:
         end: Step behind the last one of the span.
 
     Raises:
-        ConfigError: The span is none, batches are grouped by length, or the mixture shortens a source.
+        ConfigError: The span is none, batches are grouped by length, or the mixture
+            shortens a source.
     """
     if not 0 <= first <= end:
         raise ConfigError(
             f"steps {first} to {end}: expected a first step from 0 on, and an end that is not before it"
         )
     _require_countable(plan)
-    passes = range(plan.steps.position(first).passes, plan.steps.position(end).passes + 1)
+    passes = range(
+        plan.steps.position(first).passes, plan.steps.position(end).passes + 1
+    )
     drops_nothing = len(passes) == 1 or not plan.options.drop_last
     if isinstance(plan.data, Dataset) and drops_nothing:
-        # The passes of one dataset that drop no rows continue one another's epochs: one count covers them all.
+        # The passes of one dataset that drop no rows continue one another's epochs: one
+        # count covers them all.
         return list(_deliveries_since(plan, passes[0], first, end))
     edges = [first, *(plan.steps.begin(number) for number in passes[1:]), end]
     deliveries: list[Delivery] = []
@@ -182,7 +205,9 @@ def deliveries_of(plan: BatchPlan, first: int, end: int) -> list[Delivery]:
 
 
 def _require_countable(plan: BatchPlan) -> None:
-    """Raise ConfigError for a plan whose deliveries cannot be counted in closed form."""
+    """Raise ConfigError for a plan whose deliveries cannot be counted in closed
+    form.
+    """
     if plan.steps.bucketed:
         raise ConfigError(
             "the loader puts rows into buckets by length, which statements do not support; pad to `multiple` or "
@@ -197,7 +222,9 @@ def _require_countable(plan: BatchPlan) -> None:
             )
 
 
-def steps_of_rows(plan: BatchPlan, delivery: Delivery, group: Int64, row: Int64) -> tuple[int, int] | None:
+def steps_of_rows(
+    plan: BatchPlan, delivery: Delivery, group: Int64, row: Int64
+) -> tuple[int, int] | None:
     """Return the first and the last step of a delivery that delivers any of some rows.
 
     Args:
@@ -216,23 +243,31 @@ def steps_of_rows(plan: BatchPlan, delivery: Delivery, group: Int64, row: Int64)
     return first, last
 
 
-def _edge_step(plan: BatchPlan, delivery: Delivery, group: Int64, row: Int64, *, is_last: bool) -> int | None:
-    """Return the first or the last step that delivers any of the rows; None if no step does.
+def _edge_step(
+    plan: BatchPlan, delivery: Delivery, group: Int64, row: Int64, *, is_last: bool
+) -> int | None:
+    """Return the first or the last step that delivers any of the rows; None if no step
+    does.
 
-    1. Look at the two epochs of each lane at the edge. Every row comes in every epoch, so that they nearly always hold
-       one of the rows.
-    2. Take the delivery with the lowest (highest) number in its lane, and its step. Lanes keep pace, so that this is
-       nearly always the right step.
-    3. Shorten the delivery to what lies beyond that step, and repeat from 2 until nothing is left.
+    1. Look at the two epochs of each lane at the edge. Every row comes in every epoch,
+       so that they nearly always hold one of the rows.
+    2. Take the delivery with the lowest (highest) number in its lane, and its step.
+       Lanes keep pace, so that this is nearly always the right step.
+    3. Shorten the delivery to what lies beyond that step, and repeat from 2 until
+       nothing is left.
     4. If nothing was found, repeat from 2 with the whole delivery.
     """
     if not len(row):
         return None
     lane_rows = delivery.order.lengths
     if is_last:
-        edge = replace(delivery, begin=np.maximum(delivery.begin, delivery.end - 2 * lane_rows))
+        edge = replace(
+            delivery, begin=np.maximum(delivery.begin, delivery.end - 2 * lane_rows)
+        )
     else:
-        edge = replace(delivery, end=np.minimum(delivery.end, delivery.begin + 2 * lane_rows))
+        edge = replace(
+            delivery, end=np.minimum(delivery.end, delivery.begin + 2 * lane_rows)
+        )
     step: int | None = None
     for remaining in (edge, delivery):
         while (seen := remaining.seen(group, row)).shape[1]:
@@ -251,7 +286,9 @@ def _edge_step(plan: BatchPlan, delivery: Delivery, group: Int64, row: Int64, *,
     return step
 
 
-def _step_of(plan: BatchPlan, delivery: Delivery, epoch: int, group: Int64, row: Int64) -> int:
+def _step_of(
+    plan: BatchPlan, delivery: Delivery, epoch: int, group: Int64, row: Int64
+) -> int:
     """Return the step that delivers one row in an epoch."""
     passes = delivery.passes
     if not isinstance(plan.data, Mixture) and plan.epochs is not None:
@@ -261,8 +298,12 @@ def _step_of(plan: BatchPlan, delivery: Delivery, epoch: int, group: Int64, row:
     return places[0].step
 
 
-def _deliveries_since(plan: BatchPlan, passes: int, first: int, end: int) -> Iterator[Delivery]:
-    """Yield the rows of each dataset that a span of steps delivered, counted from the begin of a pass."""
+def _deliveries_since(
+    plan: BatchPlan, passes: int, first: int, end: int
+) -> Iterator[Delivery]:
+    """Yield the rows of each dataset that a span of steps delivered, counted from
+    the begin of a pass.
+    """
     if first == end:
         return
     epoch = 0 if isinstance(plan.data, Mixture) else passes * (plan.epochs or 0)
@@ -274,7 +315,9 @@ def _deliveries_since(plan: BatchPlan, passes: int, first: int, end: int) -> Ite
 
 
 def _rows_given(plan: BatchPlan, passes: int, step: int) -> Int64:
-    """Return the rows that each lane delivered between the begin of a pass and a step, int64[datasets, lanes]."""
+    """Return the rows that each lane delivered between the begin of a pass and a
+    step, int64[datasets, lanes].
+    """
     if step == plan.steps.begin(passes):
         stream = plan.stream(passes)
         return np.zeros((len(stream.orders), stream.layout.lanes), np.int64)

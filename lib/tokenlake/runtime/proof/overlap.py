@@ -1,16 +1,20 @@
-"""The overlap of an evaluation set and rows that were read: n-grams of ids that both have.
+"""The overlap of an evaluation set and rows that were read: n-grams of ids that both
+have.
 
-An n-gram is n ids next to each other in one document of the evaluation set, or in one segment of a row. It is
-represented by 64 bits computed from its ids: the probability that two of 10^9 different n-grams have the same bits is
-about ``10^9 * 10^9 / 2^64 = 0.05``. N-grams across the end of a row, where a document continues in the next row, are
+An n-gram is n ids next to each other in one document of the evaluation set, or in one
+segment of a row. It is represented by 64 bits computed from its ids: the probability
+that two of 10^9 different n-grams have the same bits is about ``10^9 * 10^9 / 2^64 =
+0.05``. N-grams across the end of a row, where a document continues in the next row, are
 not counted.
 
 Steps:
 
-1. Hash the n-grams of all sets. With words ``w = splitmix64(id)`` and a factor ``f``, the hash of ``w0 w1 ... wm`` is
-   ``splitmix64(((w0 * f + w1) * f + ...) * f + wm)`` in 64-bit arithmetic.
-2. Hash the n-grams of the rows, row group by row group. A table of 2^20 bits by the first 20 bits of a hash rejects
-   most of them; a binary search decides about the others.
+1. Hash the n-grams of all sets. With words ``w = splitmix64(id)`` and a factor ``f``,
+   the hash of ``w0 w1 ... wm`` is ``splitmix64(((w0 * f + w1) * f + ...) * f + wm)`` in
+   64-bit arithmetic.
+2. Hash the n-grams of the rows, row group by row group. A table of 2^20 bits by the
+   first 20 bits of a hash rejects most of them; a binary search decides about the
+   others.
 3. Note the n-grams and count the rows that match, set by set.
 """
 
@@ -64,7 +68,9 @@ class EvaluationSet:
             ids.append(segments.ids)
             lengths.append(segments.lengths)
         identity = {"dataset": dataset.name, "manifest": dataset.manifest.sha256}
-        return cls(identity, Ragged(np.concatenate(ids), offsets_of(np.concatenate(lengths))))
+        return cls(
+            identity, Ragged(np.concatenate(ids), offsets_of(np.concatenate(lengths)))
+        )
 
     @classmethod
     def of_texts(cls, path: Path, tokenizer: Any) -> EvaluationSet:
@@ -108,7 +114,8 @@ class _SetNgrams:
     Attributes:
         index: Index of each n-gram among the distinct n-grams of all sets, int64[m].
         document: Document of each n-gram, int64[m].
-        is_member: Membership of each distinct n-gram of all sets in this set, bool[distinct].
+        is_member: Membership of each distinct n-gram of all sets in this set,
+            bool[distinct].
     """
 
     index: Int64
@@ -123,13 +130,14 @@ def overlap_of(
 
     Args:
         sets: Evaluation sets by name.
-        read: Datasets, and the number of times that each of their rows was read, int64[rows].
+        read: Datasets, and the number of times that each of their rows was read,
+            int64[rows].
         n: Ids of an n-gram.
 
     Returns:
-        For each set its `identity`, its number of `documents`, how many of them are `short` (fewer than n ids), its
-        distinct `ngrams`, how many of these were `found`, the `documents_with` any of them, and the `rows_with` any of
-        them.
+        For each set its `identity`, its number of `documents`, how many of them are
+        `short` (fewer than n ids), its distinct `ngrams`, how many of these were
+        `found`, the `documents_with` any of them, and the `rows_with` any of them.
 
     Raises:
         ConfigError: `n` is below 1.
@@ -156,14 +164,20 @@ def overlap_of(
             "short": int((evaluation_set.documents.lengths < n).sum()),
             "ngrams": int(set_ngrams.is_member.sum()),
             "found": int((set_ngrams.is_member & is_found).sum()),
-            "documents_with": len(np.unique(set_ngrams.document[is_found[set_ngrams.index]])),
+            "documents_with": len(
+                np.unique(set_ngrams.document[is_found[set_ngrams.index]])
+            ),
             "rows_with": rows_with[name],
         }
     return overlap
 
 
-def _known_ngrams(sets: Mapping[str, EvaluationSet], n: int) -> tuple[UInt64, dict[str, _SetNgrams]]:
-    """Return the distinct n-grams of all sets, ascending, uint64[distinct], and those of each set."""
+def _known_ngrams(
+    sets: Mapping[str, EvaluationSet], n: int
+) -> tuple[UInt64, dict[str, _SetNgrams]]:
+    """Return the distinct n-grams of all sets, ascending, uint64[distinct], and
+    those of each set.
+    """
     hashes: dict[str, UInt64] = {}
     documents: dict[str, Int64] = {}
     for name, evaluation_set in sets.items():
@@ -177,7 +191,8 @@ def _known_ngrams(sets: Mapping[str, EvaluationSet], n: int) -> tuple[UInt64, di
 
 
 def ids_of(dataset: Dataset, group: int) -> tuple[Ragged, Int64]:
-    """Return the ids of a row group by segment, or by document where rows are documents.
+    """Return the ids of a row group by segment, or by document where rows are
+    documents.
 
     Args:
         dataset: Split of a version.
@@ -203,7 +218,9 @@ def _documents(dataset: Dataset, group: int) -> tuple[Ragged, Int64]:
     stored = dataset.rows
     block = stored.ragged.read(group, loss_mask=False)
     first_row = stored.row_of(group)
-    lengths = stored.ragged.lengths("input_ids")[first_row : first_row + block.rows].astype(np.int64)
+    lengths = stored.ragged.lengths("input_ids")[
+        first_row : first_row + block.rows
+    ].astype(np.int64)
     begin = np.array(block.begins["input_ids"][:-1], np.int64)
     ids = np.frombuffer(block.views["input_ids"], np.int32)
     return Ragged.taken(ids, begin, begin + lengths), np.arange(block.rows)
@@ -216,18 +233,22 @@ def _packed_segments(dataset: Dataset, group: int) -> tuple[Ragged, Int64]:
     row_segments = batch.column("segment_lengths")
     row = np.repeat(np.arange(batch.num_rows), row_segments.value_lengths().to_numpy())
     lengths = row_segments.flatten().to_numpy().astype(np.int64)
-    # A segment begins where its row begins, plus the lengths of the segments before it in the row.
+    # A segment begins where its row begins, plus the lengths of the segments before it
+    # in the row.
     before = np.cumsum(lengths) - lengths
     first_segment = np.searchsorted(row, row)
     begin = row * ids.shape[1] + before - before[first_segment]
     return Ragged.taken(ids.reshape(-1), begin, begin + lengths), row
 
 
-def _hits(read: Iterable[tuple[Dataset, Int64]], known: UInt64, n: int) -> Iterator[tuple[Int64, Int64]]:
+def _hits(
+    read: Iterable[tuple[Dataset, Int64]], known: UInt64, n: int
+) -> Iterator[tuple[Int64, Int64]]:
     """Yield the known n-grams in the rows that were read, row group by row group.
 
     Yields:
-        Index of each match among the known n-grams, and its row in the row group, int64[matches] both.
+        Index of each match among the known n-grams, and its row in the row group,
+        int64[matches] both.
     """
     if not len(known):
         return
@@ -242,25 +263,32 @@ def _hits(read: Iterable[tuple[Dataset, Int64]], known: UInt64, n: int) -> Itera
             is_read_segment = was_read[row]
             hashes, segment = _ngrams(segments.select(is_read_segment), n)
             candidates = np.flatnonzero(sieve[_sieve_index(hashes)])
-            index = np.minimum(np.searchsorted(known, hashes[candidates]), len(known) - 1)
+            index = np.minimum(
+                np.searchsorted(known, hashes[candidates]), len(known) - 1
+            )
             is_match = known[index] == hashes[candidates]
             segment_row = row[is_read_segment]
             yield index[is_match], segment_row[segment[candidates[is_match]]]
 
 
 def _ngrams(documents: Ragged, n: int) -> tuple[UInt64, Int64]:
-    """Return the hash of each n-gram, uint64[m], and its document, int64[m]; the module describes the hash."""
+    """Return the hash of each n-gram, uint64[m], and its document, int64[m]; the
+    module describes the hash.
+    """
     counts = np.maximum(documents.lengths - n + 1, 0)
     document = np.repeat(np.arange(len(counts)), counts)
     if not len(document):
         return np.zeros(0, np.uint64), document
-    # Hashes of n ids from every place, also across the ends of documents; those are left out below.
+    # Hashes of n ids from every place, also across the ends of documents; those are
+    # left out below.
     words = splitmix64(documents.ids.astype(np.uint64))
     hashes = np.zeros(len(words) - n + 1, np.uint64)
     for offset in range(n):
         hashes *= _FACTOR
         hashes += words[offset : offset + len(hashes)]
-    place_in_document = np.arange(len(document)) - np.repeat(offsets_of(counts)[:-1], counts)
+    place_in_document = np.arange(len(document)) - np.repeat(
+        offsets_of(counts)[:-1], counts
+    )
     return splitmix64(hashes[documents.offsets[document] + place_in_document]), document
 
 

@@ -1,7 +1,8 @@
-"""The contents of stored rows: their ids by source, and the documents of a takedown list among them.
+"""The contents of stored rows: their ids by source, and the documents of a takedown
+list among them.
 
-Both come from the columns that record the origin of ids. These columns are read once; they are less than a hundredth of
-the files.
+Both come from the columns that record the origin of ids. These columns are read once;
+they are less than a hundredth of the files.
 """
 
 from __future__ import annotations
@@ -33,9 +34,11 @@ class RowContents:
     """The contents of the rows of a dataset.
 
     Attributes:
-        sums: For each source its ids in the rows before each row, and in all rows, int64[rows + 1].
+        sums: For each source its ids in the rows before each row, and in all rows,
+            int64[rows + 1].
         marked: Rows with a piece of a listed document, ascending, int64[m].
-        stored: Listed documents that have a piece in any row, as (identity of the input file, position).
+        stored: Listed documents that have a piece in any row, as (identity of the input
+            file, position).
     """
 
     sums: Mapping[str, Int64]
@@ -51,19 +54,26 @@ class RowContents:
             takedown: Documents to look for; None: none.
 
         Raises:
-            IntegrityError: A file is damaged, or names an input that the manifest does not list.
+            IntegrityError: A file is damaged, or names an input that the manifest does
+                not list.
         """
         entries = sorted(dataset.manifest.inputs, key=lambda entry: entry.file_id)
         files = np.array([entry.file_id for entry in entries], np.int64)
         names = sorted({entry.source for entry in entries})
-        source_of_file = np.array([names.index(entry.source) for entry in entries], np.int64)
-        wanted = _WantedDocuments(np.zeros((0, 2), np.int64) if takedown is None else takedown.among(entries))
+        source_of_file = np.array(
+            [names.index(entry.source) for entry in entries], np.int64
+        )
+        wanted = _WantedDocuments(
+            np.zeros((0, 2), np.int64) if takedown is None else takedown.among(entries)
+        )
 
         ids = np.zeros((len(names), len(dataset)), np.int64)
         marked_rows = [np.zeros(0, np.int64)]
         for group, pieces in enumerate(_pieces_by_group(dataset)):
             first_row = dataset.rows.row_of(group)
-            row = first_row + np.repeat(np.arange(len(pieces.offsets) - 1), np.diff(pieces.offsets))
+            row = first_row + np.repeat(
+                np.arange(len(pieces.offsets) - 1), np.diff(pieces.offsets)
+            )
             file_index = np.minimum(np.searchsorted(files, pieces.file), len(files) - 1)
             if (files[file_index] != pieces.file).any():
                 raise IntegrityError(
@@ -73,8 +83,13 @@ class RowContents:
             np.add.at(ids, (source_of_file[file_index], row), pieces.length)
             marked_rows.append(row[wanted.find(pieces.file, pieces.position)])
 
-        sums = {name: offsets_of(source_ids) for name, source_ids in zip(names, ids, strict=True)}
-        return cls(sums, np.unique(np.concatenate(marked_rows)), frozenset(wanted.found))
+        sums = {
+            name: offsets_of(source_ids)
+            for name, source_ids in zip(names, ids, strict=True)
+        }
+        return cls(
+            sums, np.unique(np.concatenate(marked_rows)), frozenset(wanted.found)
+        )
 
 
 def _pieces_by_group(dataset: Dataset) -> Iterator[Provenance]:
@@ -89,7 +104,9 @@ def _pieces_by_group(dataset: Dataset) -> Iterator[Provenance]:
         lengths += dataset.rows.ragged.lengths(name).astype(np.int64)
     for group, size in enumerate(dataset.rows.group_rows.tolist()):
         first_row = dataset.rows.row_of(group)
-        yield Provenance.of_documents(dataset.rows.read(group, _PLACE), lengths[first_row : first_row + size])
+        yield Provenance.of_documents(
+            dataset.rows.read(group, _PLACE), lengths[first_row : first_row + size]
+        )
 
 
 @final
@@ -99,7 +116,8 @@ class Takedown:
 
     Attributes:
         sha256: Hash of the file.
-        documents: Each document once, as (identity of an input file or its path, position).
+        documents: Each document once, as (identity of an input file or its path,
+            position).
     """
 
     sha256: str
@@ -110,7 +128,8 @@ class Takedown:
         """Read a list.
 
         Raises:
-            ConfigError: The file cannot be read, has other columns, or lists no document.
+            ConfigError: The file cannot be read, has other columns, or lists no
+                document.
         """
         documents: set[tuple[int | str, int]] = set()
         try:
@@ -118,7 +137,9 @@ class Takedown:
             table = pq.read_table(pa.BufferReader(data), columns=_PLACE)
             if not pa.types.is_integer(table["position"].type):
                 raise ValueError(f"position is of type {table['position'].type}")
-            rows: Any = zip(table["file"].to_pylist(), table["position"].to_pylist(), strict=True)
+            rows: Any = zip(
+                table["file"].to_pylist(), table["position"].to_pylist(), strict=True
+            )
             for file, position in rows:
                 documents.add((_file_name(file), int(position)))
         except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
@@ -139,17 +160,22 @@ class Takedown:
             entries: The input files.
 
         Returns:
-            Identity of the input file and position of each document, ascending, int64[n, 2].
+            Identity of the input file and position of each document, ascending,
+            int64[n, 2].
         """
         files_by_name: dict[int | str, set[int]] = {}
         for entry in entries:
             files_by_name.setdefault(entry.file_id, set()).add(entry.file_id)
             parts = entry.path.split("/")
             for index in range(len(parts)):
-                files_by_name.setdefault("/".join(parts[index:]), set()).add(entry.file_id)
+                files_by_name.setdefault("/".join(parts[index:]), set()).add(
+                    entry.file_id
+                )
         documents: set[tuple[int, int]] = set()
         for name, position in self.documents:
-            documents.update((file_id, position) for file_id in files_by_name.get(name, ()))
+            documents.update(
+                (file_id, position) for file_id in files_by_name.get(name, ())
+            )
         return np.array(sorted(documents), np.int64).reshape(-1, 2)
 
 
@@ -162,7 +188,9 @@ class _WantedDocuments:
     """
 
     def __init__(self, wanted: Int64) -> None:
-        """`wanted`: identity of the input file and position of each document, int64[n, 2]."""
+        """`wanted`: identity of the input file and position of each document,
+        int64[n, 2].
+        """
         self._keys = np.sort(_document_keys(wanted[:, 0], wanted[:, 1]))
         self._wanted = set(map(tuple, wanted.tolist()))
         self.found = set[tuple[int, ...]]()
@@ -175,7 +203,9 @@ class _WantedDocuments:
         keys = _document_keys(file, position)
         nearest = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
         candidates = np.flatnonzero(self._keys[nearest] == keys)
-        places = list(zip(file[candidates].tolist(), position[candidates].tolist(), strict=True))
+        places = list(
+            zip(file[candidates].tolist(), position[candidates].tolist(), strict=True)
+        )
         self.found |= self._wanted.intersection(places)
         return candidates[[place in self._wanted for place in places]]
 
@@ -186,7 +216,9 @@ def _document_keys(file: Int64, position: Int64) -> UInt64:
 
 
 def _file_name(value: Any) -> int | str:
-    """Return a path without its scheme, or the signed 64-bit identity that a number stands for."""
+    """Return a path without its scheme, or the signed 64-bit identity that a number
+    stands for.
+    """
     if isinstance(value, str) and not value.lstrip("-").isdecimal():
         return value.removeprefix("file://").removeprefix("./")
     number = int(value)

@@ -1,7 +1,9 @@
-"""Ed25519 signatures of statements: reading keys, and a check that refuses keys of small order.
+"""Ed25519 signatures of statements: reading keys, and a check that refuses keys of
+small order.
 
-The check is plain Python over the formulas of RFC 8032. It works on public data alone, so that it needs no constant
-time; it takes some milliseconds. Signing needs the package cryptography.
+The check is plain Python over the formulas of RFC 8032. It works on public data alone,
+so that it needs no constant time; it takes some milliseconds. Signing needs the package
+cryptography.
 """
 
 from __future__ import annotations
@@ -17,25 +19,33 @@ from typing import Any, Final
 from tokenlake.errors import ConfigError, MissingExtraError
 
 Point = tuple[int, int, int, int]
-"""A point (X, Y, Z, T) of the curve, with x = X/Z, y = Y/Z and T = XY/Z (RFC 8032, section 5.1.4)."""
+"""A point (X, Y, Z, T) of the curve, with x = X/Z, y = Y/Z and T = XY/Z (RFC 8032,
+section 5.1.4).
+"""
 
 _FIELD: Final = 2**255 - 19
 _ORDER: Final = 2**252 + 27742317777372353535851937790883648493
-_CURVE: Final = -121665 * pow(121666, -1, _FIELD) % _FIELD  # d of the curve -x^2 + y^2 = 1 + d x^2 y^2
+# D of the curve -x^2 + y^2 = 1 + d x^2 y^2.
+_CURVE: Final = -121665 * pow(121666, -1, _FIELD) % _FIELD
 _ROOT: Final = pow(2, (_FIELD - 1) // 4, _FIELD)  # a square root of -1
 _NEUTRAL: Final[Point] = (0, 1, 1, 0)
 
-_PUBLIC: Final = bytes.fromhex("302a300506032b6570032100")  # bytes before the key in a PEM file (RFC 8410)
-_PEM: Final = re.compile(r"-----BEGIN PUBLIC KEY-----(.*?)-----END PUBLIC KEY-----", re.DOTALL)
+# Bytes before the key in a PEM file (RFC 8410).
+_PUBLIC: Final = bytes.fromhex("302a300506032b6570032100")
+_PEM: Final = re.compile(
+    r"-----BEGIN PUBLIC KEY-----(.*?)-----END PUBLIC KEY-----", re.DOTALL
+)
 _HOW: Final = "openssl genpkey -algorithm ed25519 -out key.pem makes one"
 
 
 def verified(public_key: bytes, message: bytes, signature: bytes) -> bool:
-    """Return whether a signature is valid for a key and a message (RFC 8032, section 5.1.7).
+    """Return whether a signature is valid for a key and a message (RFC 8032, section
+    5.1.7).
 
-    With a key of small order the equation of the standard holds for signatures that nobody made. So a key, or a first
-    half of a signature, that is no multiple of the base point is refused. So is any point or number whose encoding is
-    not the shortest one.
+    With a key of small order the equation of the standard holds for signatures that
+    nobody made. So a key, or a first half of a signature, that is no multiple of the
+    base point is refused. So is any point or number whose encoding is not the shortest
+    one.
 
     Args:
         public_key: Public key, 32 bytes.
@@ -59,11 +69,14 @@ def verified(public_key: bytes, message: bytes, signature: bytes) -> bool:
     return _is_equal(left, right)
 
 
-def private_key(reference: str | os.PathLike[str] | dict[str, str]) -> tuple[Any, bytes]:
+def private_key(
+    reference: str | os.PathLike[str] | dict[str, str],
+) -> tuple[Any, bytes]:
     """Read a private key.
 
     Args:
-        reference: PEM file, or ``{"env": NAME}`` for an environment variable that holds its text.
+        reference: PEM file, or ``{"env": NAME}`` for an environment variable that holds
+            its text.
 
     Returns:
         The key, which signs, and its public key, 32 bytes.
@@ -76,20 +89,28 @@ def private_key(reference: str | os.PathLike[str] | dict[str, str]) -> tuple[Any
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     except ImportError as error:
-        raise MissingExtraError("signing needs cryptography: pip install 'tokenlake[prove]'") from error
+        raise MissingExtraError(
+            "signing needs cryptography: pip install 'tokenlake[prove]'"
+        ) from error
     place, text = _read_private(reference)
     try:
         key = serialization.load_pem_private_key(text, password=None)
     except (ValueError, TypeError) as error:
         # The package's own message is not repeated: it may quote the key.
-        raise ConfigError(f"{place} holds no private key in PEM without a password; {_HOW}") from error
+        raise ConfigError(
+            f"{place} holds no private key in PEM without a password; {_HOW}"
+        ) from error
     if not isinstance(key, Ed25519PrivateKey):
         raise ConfigError(f"{place} holds a key of another kind than Ed25519; {_HOW}")
     return key, key.public_key().public_bytes_raw()
 
 
-def _read_private(reference: str | os.PathLike[str] | dict[str, str]) -> tuple[str, bytes]:
-    """Return a description of the place of a private key for messages, and the text that it holds."""
+def _read_private(
+    reference: str | os.PathLike[str] | dict[str, str],
+) -> tuple[str, bytes]:
+    """Return a description of the place of a private key for messages, and the text
+    that it holds.
+    """
     if isinstance(reference, dict):
         name = reference.get("env", "")
         if list(reference) != ["env"] or name not in os.environ:
@@ -101,7 +122,9 @@ def _read_private(reference: str | os.PathLike[str] | dict[str, str]) -> tuple[s
     try:
         return path, Path(path).read_bytes()
     except OSError as error:
-        raise ConfigError(f"key {path!r} cannot be read: {error.strerror}; {_HOW}") from error
+        raise ConfigError(
+            f"key {path!r} cannot be read: {error.strerror}; {_HOW}"
+        ) from error
 
 
 def public_key(given: str) -> bytes:
@@ -150,7 +173,9 @@ def _require_usable(key: bytes, given: str) -> bytes:
 
 
 def _add(a: Point, b: Point) -> Point:
-    """Return a + b, by the formula of RFC 8032, section 5.1.4; the local names are those of the standard."""
+    """Return a + b, by the formula of RFC 8032, section 5.1.4; the local names are
+    those of the standard.
+    """
     product_minus = (a[1] - a[0]) * (b[1] - b[0])
     product_plus = (a[1] + a[0]) * (b[1] + b[0])
     product_t = 2 * a[3] * b[3] * _CURVE
@@ -182,17 +207,22 @@ def _is_equal(a: Point, b: Point) -> bool:
 
 
 def _is_multiple_of_base(point: Point) -> bool:
-    """Return whether a point is in the group of the base point, and not its neutral element."""
-    return not _is_equal(point, _NEUTRAL) and _is_equal(_multiply(_ORDER, point), _NEUTRAL)
+    """Return whether a point is in the group of the base point, and not its neutral
+    element.
+    """
+    return not _is_equal(point, _NEUTRAL) and _is_equal(
+        _multiply(_ORDER, point), _NEUTRAL
+    )
 
 
 def _decode_point(data: bytes) -> Point | None:
-    """Return the point that 32 bytes encode (RFC 8032, section 5.1.3); None if they encode none.
+    """Return the point that 32 bytes encode (RFC 8032, section 5.1.3); None if they
+    encode none.
 
     1. The last bit is the sign of x, the other bits are y.
     2. x^2 = (y^2 - 1) / (d y^2 + 1).
-    3. The candidate is x = (x^2)^((p + 3) / 8). If its square is wrong, multiply it by a root of -1; if the square is
-       still wrong, there is no such point.
+    3. The candidate is x = (x^2)^((p + 3) / 8). If its square is wrong, multiply it by
+       a root of -1; if the square is still wrong, there is no such point.
     4. Choose the root with the right sign.
     """
     sign = data[31] >> 7

@@ -1,15 +1,18 @@
-"""A signed statement of what a checkpoint was trained on, and its check, which recomputes everything in it.
+"""A signed statement of what a checkpoint was trained on, and its check, which
+recomputes everything in it.
 
 ::
 
     statement = prove_state(state, open_dataset, key={"env": "PROOF_KEY"}, takedown=Takedown.read(path))
     check_statement(statement, public_key, open_dataset, takedown=Takedown.read(path))
 
-A statement is canonical JSON. Its signature is that of the same JSON without the member `signature`. It holds the
-loader's state, from which all the rest follows with the datasets at hand: hashes of manifests; rows, ids and epochs of
-each dataset and source; deliveries of a takedown list; n-grams that evaluation sets have in common with the rows read.
-`deliveries` is meant for verifiers that know nothing of mixtures: the number of rows that each lane delivered of each
-dataset, from which :mod:`tokenlake.runtime.mixing.order` computes the rows.
+A statement is canonical JSON. Its signature is that of the same JSON without the member
+`signature`. It holds the loader's state, from which all the rest follows with the
+datasets at hand: hashes of manifests; rows, ids and epochs of each dataset and source;
+deliveries of a takedown list; n-grams that evaluation sets have in common with the rows
+read. `deliveries` is meant for verifiers that know nothing of mixtures: the number of
+rows that each lane delivered of each dataset, from which
+:mod:`tokenlake.runtime.mixing.order` computes the rows.
 
 Signatures are Ed25519 (RFC 8032). A private key is a PEM file, or an environment variable that holds the text of one::
 
@@ -39,7 +42,9 @@ from tokenlake.runtime.proof.signature import private_key, verified
 
 FORMAT: Final = 1
 NGRAM: Final = 13
-"""Default number of ids of an n-gram, as in GPT-3's decontamination (Brown et al. 2020, appendix C)."""
+"""Default number of ids of an n-gram, as in GPT-3's decontamination (Brown et al.
+2020, appendix C).
+"""
 State = Mapping[str, Any]
 Statement = dict[str, Any]
 
@@ -67,7 +72,8 @@ def prove_state(
         key: Private key, as :func:`private_key` takes it.
         first_step: First step that is counted.
         takedown: Documents; the statement records when any of them was delivered.
-        evaluation: Evaluation sets by name, whose n-grams are searched in all rows that the steps read.
+        evaluation: Evaluation sets by name, whose n-grams are searched in all rows that
+            the steps read.
         ngram: Number of ids of an n-gram.
 
     Raises:
@@ -76,7 +82,9 @@ def prove_state(
         MissingExtraError: The package that signs is not installed.
     """
     secret, public = private_key(key)
-    claims = claims_of(state, open_dataset, first_step, takedown, evaluation or {}, ngram)
+    claims = claims_of(
+        state, open_dataset, first_step, takedown, evaluation or {}, ngram
+    )
     claims["public_key"] = public.hex()
     signature = secret.sign(canonical_json(claims)).hex()
     return canonical_json(claims | {"signature": signature}) + b"\n"
@@ -105,16 +113,21 @@ def check_statement(
         The statement.
 
     Raises:
-        IntegrityError: The statement is not signed by this key, or a claim does not hold; the message names it.
+        IntegrityError: The statement is not signed by this key, or a claim does not
+            hold; the message names it.
         ConfigError: A list or a set of the statement is not given, or is another one.
     """
     stated = read_statement(statement, public_key)
     if state is not None and canonical_json(state) != canonical_json(stated["state"]):
-        raise IntegrityError("the statement is about another state than that of the checkpoint")
+        raise IntegrityError(
+            "the statement is about another state than that of the checkpoint"
+        )
     _require_same_takedown(stated, takedown)
     ngram = _require_same_evaluation(stated, evaluation or {})
     first_step = stated["steps"][0]
-    claims = claims_of(stated["state"], open_dataset, first_step, takedown, evaluation or {}, ngram)
+    claims = claims_of(
+        stated["state"], open_dataset, first_step, takedown, evaluation or {}, ngram
+    )
 
     # Compare all claims before anything is refused: the message names every wrong one.
     problems: list[str] = []
@@ -141,8 +154,12 @@ def _require_same_takedown(stated: Statement, takedown: Takedown | None) -> None
         )
 
 
-def _require_same_evaluation(stated: Statement, evaluation: Mapping[str, EvaluationSet]) -> int:
-    """Return the number of ids of an n-gram of a statement; ConfigError unless the evaluation sets are its own."""
+def _require_same_evaluation(
+    stated: Statement, evaluation: Mapping[str, EvaluationSet]
+) -> int:
+    """Return the number of ids of an n-gram of a statement; ConfigError unless the
+    evaluation sets are its own.
+    """
     overlap: dict[str, Any] = stated["overlap"] or {"n": NGRAM, "sets": {}}
     expected = {name: facts["identity"] for name, facts in overlap["sets"].items()}
     got = {name: evaluation_set.identity for name, evaluation_set in evaluation.items()}
@@ -167,7 +184,9 @@ def read_statement(statement: bytes, public_key: bytes) -> Statement:
         stated = json.loads(statement)
         signature = bytes.fromhex(stated["signature"])
         stated_key = stated["public_key"]
-        is_canonical = canonical_json(stated | {"signature": signature.hex()}) + b"\n" == statement
+        is_canonical = (
+            canonical_json(stated | {"signature": signature.hex()}) + b"\n" == statement
+        )
     except (ValueError, TypeError, KeyError, RecursionError, ConfigError) as error:
         raise IntegrityError(f"not a statement: {error!r}") from error
     if not is_canonical or set(stated) != _MEMBERS or stated["format"] != FORMAT:
@@ -176,10 +195,14 @@ def read_statement(statement: bytes, public_key: bytes) -> Statement:
             "prove` wrote"
         )
     if stated_key != public_key.hex():
-        raise IntegrityError(f"the statement is signed by the key {stated_key}; expected {public_key.hex()}")
+        raise IntegrityError(
+            f"the statement is signed by the key {stated_key}; expected {public_key.hex()}"
+        )
     signed = {name: value for name, value in stated.items() if name != "signature"}
     if not verified(public_key, canonical_json(signed), signature):
-        raise IntegrityError("the signature does not match: the statement was changed after it was signed")
+        raise IntegrityError(
+            "the signature does not match: the statement was changed after it was signed"
+        )
     return stated
 
 
@@ -207,7 +230,9 @@ def claims_of(
         "datasets": _datasets_claim(plan),
         "deliveries": [delivery.to_json(names) for delivery in deliveries],
         "sources": _sources_claim(plan, deliveries, contents),
-        "takedown": _takedown_claim(plan, deliveries, first_step, end_step, takedown, contents),
+        "takedown": _takedown_claim(
+            plan, deliveries, first_step, end_step, takedown, contents
+        ),
         "overlap": _overlap_claim(plan, deliveries, evaluation, ngram),
     }
 
@@ -228,15 +253,21 @@ def _datasets_claim(plan: BatchPlan) -> dict[str, Any]:
 def _sources_claim(
     plan: BatchPlan, deliveries: Sequence[Delivery], contents: Sequence[RowContents]
 ) -> dict[str, Any]:
-    """Return the rows, repetitions and ids delivered of each dataset; ids as stored, before a loader cuts rows."""
+    """Return the rows, repetitions and ids delivered of each dataset; ids as stored,
+    before a loader cuts rows.
+    """
     claim: dict[str, Any] = {}
     for number, name in enumerate(plan.datasets):
-        own_deliveries = [delivery for delivery in deliveries if delivery.source == number]
+        own_deliveries = [
+            delivery for delivery in deliveries if delivery.source == number
+        ]
         delivered_rows = sum(delivery.rows for delivery in own_deliveries)
         stored_rows = plan.sources[number].rows
         tokens_by_source: dict[str, int] = {}
         for source, sums in contents[number].sums.items():
-            tokens_by_source[source] = sum(delivery.total(sums) for delivery in own_deliveries)
+            tokens_by_source[source] = sum(
+                delivery.total(sums) for delivery in own_deliveries
+            )
         claim[name] = {
             "rows": delivered_rows,
             "repetitions": {
@@ -251,9 +282,14 @@ def _sources_claim(
 
 
 def _overlap_claim(
-    plan: BatchPlan, deliveries: Sequence[Delivery], evaluation: Mapping[str, EvaluationSet], ngram: int
+    plan: BatchPlan,
+    deliveries: Sequence[Delivery],
+    evaluation: Mapping[str, EvaluationSet],
+    ngram: int,
 ) -> dict[str, Any] | None:
-    """Return the overlap of evaluation sets and the delivered rows; None without sets."""
+    """Return the overlap of evaluation sets and the delivered rows; None without
+    sets.
+    """
     if not evaluation:
         return None
     times = [np.zeros(source.rows, np.int64) for source in plan.sources]
@@ -276,20 +312,26 @@ def _takedown_claim(
     takedown: Takedown | None,
     contents: Sequence[RowContents],
 ) -> dict[str, Any] | None:
-    """Return when rows with a piece of a listed document were delivered, and from which step on none was."""
+    """Return when rows with a piece of a listed document were delivered, and from
+    which step on none was.
+    """
     if takedown is None:
         return None
     first_steps: list[int] = []
     last_steps: list[int] = []
     for delivery in deliveries:
-        group, row = plan.sources[delivery.source].group_of(contents[delivery.source].marked)
+        group, row = plan.sources[delivery.source].group_of(
+            contents[delivery.source].marked
+        )
         steps = steps_of_rows(plan, delivery, group, row)
         if steps is not None:
             first_steps.append(steps[0])
             last_steps.append(steps[1])
     last_step = max(last_steps, default=None)
     none_from = first_step if last_step is None else last_step + 1
-    stored_documents = frozenset[tuple[int, ...]]().union(*(rows.stored for rows in contents))
+    stored_documents = frozenset[tuple[int, ...]]().union(
+        *(rows.stored for rows in contents)
+    )
     names = list(plan.datasets)
     return {
         "sha256": takedown.sha256,
@@ -299,5 +341,8 @@ def _takedown_claim(
         "first_step": min(first_steps, default=None),
         "last_step": last_step,
         "none_from": none_from,
-        "deliveries": [delivery.to_json(names) for delivery in deliveries_of(plan, none_from, end_step)],
+        "deliveries": [
+            delivery.to_json(names)
+            for delivery in deliveries_of(plan, none_from, end_step)
+        ],
     }

@@ -1,4 +1,6 @@
-"""Columns of rows of one length as matrices, and columns of bits with eight bits in a byte."""
+"""Columns of rows of one length as matrices, and columns of bits with eight bits in
+a byte.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from tokenlake.base.arrays import UInt8, values
 
 
 def matrix(batch: pa.RecordBatch, name: str) -> npt.NDArray[Any]:
-    """Return a column of rows of one length as [rows, length]; a view, except for a column of bits."""
+    """Return a column of rows of one length as [rows, length]; a view, except for a
+    column of bits.
+    """
     column: Any = batch.column(name)
     length = column.type.list_size
     flat = column.values.slice(column.offset * length, len(column) * length)
@@ -20,7 +24,8 @@ def matrix(batch: pa.RecordBatch, name: str) -> npt.NDArray[Any]:
 
 
 def bit_rows(batch: pa.RecordBatch, name: str) -> UInt8:
-    """Return a column of rows of bits of one length with eight bits in a byte: uint8[rows, ceil(length / 8)].
+    """Return a column of rows of bits of one length with eight bits in a byte:
+    uint8[rows, ceil(length / 8)].
 
     It is a view of the column if rows are whole bytes.
     """
@@ -35,12 +40,15 @@ def bit_rows(batch: pa.RecordBatch, name: str) -> UInt8:
 
 
 def packed_bits(rows: npt.NDArray[np.bool_]) -> UInt8:
-    """Return rows of bits with eight bits in a byte, the first one lowest: uint8[rows, ceil(length / 8)]."""
+    """Return rows of bits with eight bits in a byte, the first one lowest:
+    uint8[rows, ceil(length / 8)].
+    """
     return np.packbits(rows, axis=1, bitorder="little")
 
 
 def bit_array(rows: UInt8, length: int) -> Any:
-    """Return rows of bits as one Arrow array of booleans; a view if rows are whole bytes.
+    """Return rows of bits as one Arrow array of booleans; a view if rows are whole
+    bytes.
 
     Args:
         rows: Bits as :func:`packed_bits` returns them.
@@ -49,4 +57,6 @@ def bit_array(rows: UInt8, length: int) -> Any:
     if length % 8:
         bits = np.unpackbits(rows, axis=1, count=length, bitorder="little")
         return pa.array(bits.reshape(-1).view(np.bool_))
-    return pa.Array.from_buffers(pa.bool_(), len(rows) * length, [None, pa.py_buffer(rows.data)])
+    return pa.Array.from_buffers(
+        pa.bool_(), len(rows) * length, [None, pa.py_buffer(rows.data)]
+    )

@@ -16,10 +16,12 @@ _PAGE_BYTES: Final = 1 << 12
 
 @final
 class Blocks:
-    """Pool of memory blocks, each used by one owner at a time. It may be used by several threads.
+    """Pool of memory blocks, each used by one owner at a time. It may be used by
+    several threads.
 
-    The system provides new memory page by page, and each page is a fault at its first touch, which takes a tenth of
-    the time of decoding a row group. A row group is therefore decoded to the memory of one that a cache has released.
+    The system provides new memory page by page, and each page is a fault at its first
+    touch, which takes a tenth of the time of decoding a row group. A row group is
+    therefore decoded to the memory of one that a cache has released.
     """
 
     def __init__(self) -> None:
@@ -28,7 +30,8 @@ class Blocks:
     def take(self, size: int) -> npt.NDArray[np.uint8]:
         """Return an array of `size` bytes with any content, uint8[size].
 
-        The memory is used again when nothing refers to this array any more, nor to any view of it.
+        The memory is used again when nothing refers to this array any more, nor to any
+        view of it.
         """
         block_size = _rounded(size)
         free_blocks = self._free.get(block_size)
@@ -39,10 +42,11 @@ class Blocks:
             block: Any = free_blocks.pop()
         except IndexError:
             block = pa.allocate_buffer(block_size)
-        # A view of an array refers to the array that owns the memory. A block belongs to a buffer, which is no array,
-        # so that all views refer to this array.
+        # A view of an array refers to the array that owns the memory. A block belongs
+        # to a buffer, which is no array, so that all views refer to this array.
         array = np.ndarray(size, np.uint8, block)
-        # Any thread may call this at any moment, so that it takes no lock. A full deque drops its oldest block.
+        # Any thread may call this at any moment, so that it takes no lock. A full deque
+        # drops its oldest block.
         weakref.finalize(array, free_blocks.append, block).atexit = False
         return array
 

@@ -1,7 +1,8 @@
 """Whole column chunks of packed rows, decoded page by page.
 
-Where a column chunk is one page of indices, its numbers stay in the memory that the page was decompressed to. Otherwise
-they are copied: each page is decompressed to the memory of the page before, which is in the processor's cache.
+Where a column chunk is one page of indices, its numbers stay in the memory that the
+page was decompressed to. Otherwise they are copied: each page is decompressed to the
+memory of the page before, which is in the processor's cache.
 """
 
 from __future__ import annotations
@@ -13,13 +14,23 @@ import numpy.typing as npt
 
 from tokenlake.base.arrays import Bools, Int32, Int64, UInt8
 from tokenlake.runtime.reading.blocks import BLOCKS
-from tokenlake.runtime.reading.levels import SeenLevels, Unfamiliar, decode_levels, is_all_ones, joined
+from tokenlake.runtime.reading.levels import (
+    SeenLevels,
+    Unfamiliar,
+    decode_levels,
+    is_all_ones,
+    joined,
+)
 from tokenlake.runtime.reading.pages import pages_of
 from tokenlake.runtime.reading.token_ids import Ids
 
 
 def fixed_numbers(
-    chunk: memoryview, rows: int, length: int, seen: SeenLevels, limit: int | None = None
+    chunk: memoryview,
+    rows: int,
+    length: int,
+    seen: SeenLevels,
+    limit: int | None = None,
 ) -> Ids:
     """Return a column of rows of one length, read-only int32 or uint16 [rows, length].
 
@@ -28,7 +39,8 @@ def fixed_numbers(
         rows: Number of rows.
         length: Number of values of each row.
         seen: Check of the levels, shared by all column chunks of rows of this length.
-        limit: Upper bound of the values, which are ids from 0 to `limit` - 1; None for any numbers.
+        limit: Upper bound of the values, which are ids from 0 to `limit` - 1; None for
+            any numbers.
 
     Raises:
         Unfamiliar: The pages have another layout, or not all rows have this length.
@@ -53,7 +65,9 @@ def fixed_numbers(
 
 
 def fixed_bits(chunk: memoryview, rows: int, length: int, seen: SeenLevels) -> Bools:
-    """Return a column of rows of one length, read-only bool[rows, length]; errors as of :func:`fixed_numbers`."""
+    """Return a column of rows of one length, read-only bool[rows, length]; errors as
+    of :func:`fixed_numbers`.
+    """
     parts: list[UInt8] = []
     at = 0
     for page in pages_of(chunk, rows * length, 1):
@@ -72,7 +86,8 @@ def list_numbers(chunk: memoryview, values: int) -> tuple[Int32, Int64]:
         values: Number of values of all lists.
 
     Returns:
-        The numbers, read-only int32[values], and the begin of each list and the end of the last, int64[n + 1] from 0.
+        The numbers, read-only int32[values], and the begin of each list and the end of
+        the last, int64[n + 1] from 0.
 
     Raises:
         Unfamiliar: The pages have another layout, or a list is null or empty.

@@ -10,13 +10,20 @@ import numpy.typing as npt
 from tokenlake.base.arrays import Int64, places
 
 LONG: Final = 16
-"""Mean length of a run from which copying run by run is faster than looking up each value (measured)."""
+"""Mean length of a run from which copying run by run is faster than looking up each
+value (measured).
+"""
 
 
 def copy_runs(
-    source: npt.NDArray[Any], start: Int64, target: npt.NDArray[Any], begin: Int64, lengths: Int64
+    source: npt.NDArray[Any],
+    start: Int64,
+    target: npt.NDArray[Any],
+    begin: Int64,
+    lengths: Int64,
 ) -> None:
-    """Copy ``source[start[i] : start[i] + lengths[i]]`` to ``target[begin[i] :]`` for each of n runs.
+    """Copy ``source[start[i] : start[i] + lengths[i]]`` to ``target[begin[i] :]`` for
+    each of n runs.
 
     Args:
         source: Values to read.
@@ -35,11 +42,17 @@ def copy_runs(
     source_begins = (start * width).tolist()
     target_begins = (begin * width).tolist()
     sizes = (lengths * width).tolist()
-    for source_begin, target_begin, size in zip(source_begins, target_begins, sizes, strict=True):
-        target_bytes[target_begin : target_begin + size] = source_bytes[source_begin : source_begin + size]
+    for source_begin, target_begin, size in zip(
+        source_begins, target_begins, sizes, strict=True
+    ):
+        target_bytes[target_begin : target_begin + size] = source_bytes[
+            source_begin : source_begin + size
+        ]
 
 
-def copied_runs(source: npt.NDArray[Any], start: Int64, lengths: Int64) -> npt.NDArray[Any]:
+def copied_runs(
+    source: npt.NDArray[Any], start: Int64, lengths: Int64
+) -> npt.NDArray[Any]:
     """Return the runs of :func:`copy_runs` in a new array, one after the other."""
     ends = np.cumsum(lengths)
     target = np.empty(int(lengths.sum()), source.dtype)

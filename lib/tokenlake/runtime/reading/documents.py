@@ -1,7 +1,8 @@
 """Any documents of token datasets, in any order.
 
-Documents have many lengths. Where the ids of a document go in the result depends on the lengths of all documents before
-it, so that the wanted ids are collected first and copied to their places at the end.
+Documents have many lengths. Where the ids of a document go in the result depends on the
+lengths of all documents before it, so that the wanted ids are collected first and
+copied to their places at the end.
 """
 
 from __future__ import annotations
@@ -17,7 +18,12 @@ from tokenlake.base.arrays import Bools, Int32, Int64, offsets_of, values
 from tokenlake.runtime.reading.copy_runs import copied_runs, copy_runs
 from tokenlake.runtime.reading.stored_columns import runs
 from tokenlake.runtime.reading.version import StoredRows
-from tokenlake.runtime.reading.wanted_rows import ReadGroup, WantedGroup, check_kind, wanted_groups
+from tokenlake.runtime.reading.wanted_rows import (
+    ReadGroup,
+    WantedGroup,
+    check_kind,
+    wanted_groups,
+)
 
 
 class StoredDocuments(NamedTuple):
@@ -25,10 +31,12 @@ class StoredDocuments(NamedTuple):
 
     Attributes:
         ids: Ids of all documents, one after the other, without padding, int32[total].
-        offsets: Begin of each document in `ids` and end of the last, int64[n + 1] from 0.
+        offsets: Begin of each document in `ids` and end of the last, int64[n + 1] from
+            0.
         file: Hash of the file that each document comes from, int64[n].
         position: Row index or byte offset in that file, int64[n].
-        learned: True for ids that count toward the loss, bool[total]; None if no dataset has a mask: then all count.
+        learned: True for ids that count toward the loss, bool[total]; None if no
+            dataset has a mask: then all count.
     """
 
     ids: Int32
@@ -54,7 +62,8 @@ def take_documents(
         source: Index of each wanted document's dataset, int64[n].
         group: Row group of each document in its dataset, int64[n].
         row: Row in the row group, int64[n].
-        read: Function of (dataset, number of a row group) that returns the decoded row group, all columns.
+        read: Function of (dataset, number of a row group) that returns the decoded row
+            group, all columns.
         bos_id: Id that begins a document; None if there is none.
 
     Raises:
@@ -71,8 +80,12 @@ def take_documents(
     for wanted_group in wanted_groups(sources, source, group, row, read):
         part = _collected(wanted_group, bos_id, has_loss_mask=has_loss_mask)
         lengths[wanted_group.places] = part.lengths
-        file[wanted_group.places] = values(wanted_group.batch.column("file"))[wanted_group.rows]
-        position[wanted_group.places] = values(wanted_group.batch.column("position"))[wanted_group.rows]
+        file[wanted_group.places] = values(wanted_group.batch.column("file"))[
+            wanted_group.rows
+        ]
+        position[wanted_group.places] = values(wanted_group.batch.column("position"))[
+            wanted_group.rows
+        ]
         collected.append(part)
 
     # All lengths are known: the ids go to their places.
@@ -98,8 +111,10 @@ class _CollectedIds:
         places: Place of each document in the result, int64[m].
         start: Begin of each document's ids in `ids`, int64[m].
         lengths: Number of ids of each document, int64[m].
-        ids: Ids of the whole row group if at least half of them are wanted, otherwise only the wanted ones, int32[k].
-        learned: True for elements of `ids` that count toward the loss, bool[k]; None if no dataset has a mask.
+        ids: Ids of the whole row group if at least half of them are wanted, otherwise
+            only the wanted ones, int32[k].
+        learned: True for elements of `ids` that count toward the loss, bool[k]; None if
+            no dataset has a mask.
     """
 
     places: Int64
@@ -109,7 +124,9 @@ class _CollectedIds:
     learned: Bools | None
 
 
-def _collected(wanted: WantedGroup, bos_id: int | None, *, has_loss_mask: bool) -> _CollectedIds:
+def _collected(
+    wanted: WantedGroup, bos_id: int | None, *, has_loss_mask: bool
+) -> _CollectedIds:
     """Collect the ids of the wanted documents of a row group, without padding."""
     batch = wanted.batch
     stored_ids, offsets = runs(batch, "input_ids")
@@ -122,7 +139,8 @@ def _collected(wanted: WantedGroup, bos_id: int | None, *, has_loss_mask: bool) 
         stored_mask, _ = runs(batch, "loss_mask")
         learned = values(stored_mask)
 
-    # A row group of which less than half is wanted is copied, so that its memory can be released.
+    # A row group of which less than half is wanted is copied, so that its memory can be
+    # released.
     if lengths.sum() * 2 < len(ids):
         ids = copied_runs(ids, start, lengths)
         if learned is not None:
@@ -139,17 +157,20 @@ def _collected(wanted: WantedGroup, bos_id: int | None, *, has_loss_mask: bool) 
 
 
 def _without_padding(batch: pa.RecordBatch, offsets: Int64) -> tuple[Int64, Int64]:
-    """Return begin and number of each row's ids without padding, which is at one end of a row, int64[rows] both.
+    """Return begin and number of each row's ids without padding, which is at one end of
+    a row, int64[rows] both.
 
     Args:
         batch: Row group.
-        offsets: Begin of each row in the values of its list columns, and end of the last row, int64[rows + 1].
+        offsets: Begin of each row in the values of its list columns, and end of the
+            last row, int64[rows + 1].
     """
     start = offsets[:-1]
     lengths = np.diff(offsets)
     if "attention_mask" not in batch.schema.names:
         return start, lengths
-    # Ids of a row are the ones of its mask; padding comes first if the mask begins with a zero.
+    # Ids of a row are the ones of its mask; padding comes first if the mask begins with
+    # a zero.
     stored_mask, _ = runs(batch, "attention_mask")
     mask = values(stored_mask)
     ids_per_row = np.diff(offsets_of(mask)[offsets])

@@ -33,7 +33,8 @@ class Decoded:
         groups: Number of decoded row groups; one that was decoded twice counts twice.
         rows: Number of rows in them.
         bytes: Number of bytes in memory that they took.
-        seconds: Time that threads spent on reading and decoding, summed over the threads.
+        seconds: Time that threads spent on reading and decoding, summed over the
+            threads.
     """
 
     hits: int = 0
@@ -56,14 +57,18 @@ class Decoded:
 class GroupCache(Generic[K, T]):
     """Cache of decoded row groups. It may be used by several threads.
 
-    A row group that two threads request at once is decoded by one of them, and the other waits.
+    A row group that two threads request at once is decoded by one of them, and the
+    other waits.
 
     Args:
-        max_bytes: Limit of the decoded row groups in bytes; the last one stays, however large it is.
+        max_bytes: Limit of the decoded row groups in bytes; the last one stays, however
+            large it is.
         decode: Function that decodes the row group of a key.
-        first_out: Function that chooses the key to remove where space is needed, from the keys in the order of their
-            last use; None to remove the one that was used longest ago.
-        lock: Lock that is held while `first_out` is called; None for a lock of the cache.
+        first_out: Function that chooses the key to remove where space is needed, from
+            the keys in the order of their last use; None to remove the one that was
+            used longest ago.
+        lock: Lock that is held while `first_out` is called; None for a lock of the
+            cache.
     """
 
     def __init__(
@@ -76,7 +81,12 @@ class GroupCache(Generic[K, T]):
     ) -> None:
         self._decode = decode
         self._groups: MemoryCache[K] = MemoryCache(
-            None, max_bytes, size_of=lambda group: measure(group)[1], first_out=first_out, stay=1, lock=lock
+            None,
+            max_bytes,
+            size_of=lambda group: measure(group)[1],
+            first_out=first_out,
+            stay=1,
+            lock=lock,
         )
         self._decoded = Decoded()
         self._counted_hits = 0
@@ -85,7 +95,9 @@ class GroupCache(Generic[K, T]):
     @property
     def decoded(self) -> Decoded:
         """Work of the cache so far."""
-        return self._decoded + Decoded(hits=self._groups.stats["hits"] + self._counted_hits)
+        return self._decoded + Decoded(
+            hits=self._groups.stats["hits"] + self._counted_hits
+        )
 
     @property
     def groups(self) -> MemoryCache[K]:
@@ -97,7 +109,9 @@ class GroupCache(Generic[K, T]):
         return self._groups.compute(key, lambda: self._decode_now(key)).value
 
     def hit(self, count: int) -> None:
-        """Count row groups that a caller found in :attr:`groups`; it must hold their lock."""
+        """Count row groups that a caller found in :attr:`groups`; it must hold their
+        lock.
+        """
         self._counted_hits += count
 
     def _decode_now(self, key: K) -> Entry:

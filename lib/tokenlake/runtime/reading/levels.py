@@ -1,14 +1,16 @@
 """Repetition and definition levels of lists that are never null and never empty.
 
-The repetition level of a value is 0 where a row begins, otherwise 1. The definition level of every value is 1. Both are
-stored as runs. A run begins with an unsigned number ``head`` in groups of seven bits:
+The repetition level of a value is 0 where a row begins, otherwise 1. The definition
+level of every value is 1. Both are stored as runs. A run begins with an unsigned number
+``head`` in groups of seven bits:
 
-- ``head`` is odd: a run of bits. ``head >> 1`` bytes follow, each with eight levels, the lowest bit first. Bits after
-  the last level of the page mean nothing.
+- ``head`` is odd: a run of bits. ``head >> 1`` bytes follow, each with eight levels,
+  the lowest bit first. Bits after the last level of the page mean nothing.
 - ``head`` is even: one level, ``head >> 1`` times. The level follows in one byte.
 
-Example: rows of 4 values have the repetition levels ``0 1 1 1 0 1 1 1``. As a run of bits they are ``03 ee``: head 3,
-one byte, 0b11101110. Their definition levels are ``10 01``: head 16, eight times level 1.
+Example: rows of 4 values have the repetition levels ``0 1 1 1 0 1 1 1``. As a run of
+bits they are ``03 ee``: head 3, one byte, 0b11101110. Their definition levels are ``10
+01``: head 16, eight times level 1.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ _MOST_KNOWN: Final = 128  # levels that are remembered
 
 
 class Unfamiliar(Exception):
-    """Bytes that may be valid Parquet, but have another layout than that of our writers."""
+    """Bytes that may be valid Parquet, but have another layout than that of our
+    writers.
+    """
 
 
 class PageLevels(Protocol):
@@ -49,7 +53,8 @@ class PageLevels(Protocol):
 
 @final
 class SeenLevels:
-    """Check of the levels of rows of one length. Levels that were correct once are recognized by their bytes.
+    """Check of the levels of rows of one length. Levels that were correct once are
+    recognized by their bytes.
 
     Args:
         length: Number of values of a row.
@@ -71,7 +76,9 @@ class SeenLevels:
             return
         expected = np.ones(page.values, np.uint8)
         expected[-phase % self._length :: self._length] = 0
-        is_correct = np.array_equal(decode_levels(page.repetition, page.values), expected)
+        is_correct = np.array_equal(
+            decode_levels(page.repetition, page.values), expected
+        )
         if not is_correct or not is_all_ones(page.definition, page.values):
             raise Unfamiliar(f"rows that do not all have {self._length} values")
         if len(self._correct) >= _MOST_KNOWN:
@@ -87,7 +94,8 @@ def decode_levels(data: bytes, count: int) -> UInt8:
         count: Number of levels.
 
     Raises:
-        Unfamiliar: The data hold fewer levels, other levels, or bytes after the last level.
+        Unfamiliar: The data hold fewer levels, other levels, or bytes after the last
+            level.
     """
     runs: list[UInt8] = []
     at = 0
@@ -102,13 +110,17 @@ def decode_levels(data: bytes, count: int) -> UInt8:
                 raise Unfamiliar("a run of levels that is too long")
             levels_of_run = min(8 * length, missing)
             stored_bits = np.frombuffer(data, np.uint8, length, at)
-            runs.append(np.unpackbits(stored_bits, count=levels_of_run, bitorder="little"))
+            runs.append(
+                np.unpackbits(stored_bits, count=levels_of_run, bitorder="little")
+            )
         else:
             # One level, repeated.
             end = at + 1
             levels_of_run = length
             if not 0 < length <= missing or end > len(data) or data[at] > 1:
-                raise Unfamiliar("a run of levels that is too long, or of a level other than 0 and 1")
+                raise Unfamiliar(
+                    "a run of levels that is too long, or of a level other than 0 and 1"
+                )
             runs.append(np.full(length, data[at], np.uint8))
         at = end
         missing -= levels_of_run
@@ -118,12 +130,16 @@ def decode_levels(data: bytes, count: int) -> UInt8:
 
 
 def is_all_ones(data: bytes, count: int) -> bool:
-    """Return whether all stored levels are 1; the errors are those of :func:`decode_levels`."""
+    """Return whether all stored levels are 1; the errors are those of
+    :func:`decode_levels`.
+    """
     return bool(decode_levels(data, count).all())
 
 
 def read_run_head(data: bytes, at: int) -> tuple[int, int]:
-    """Return the head of the run at byte `at`, and the offset after it; Unfamiliar if the head is cut off."""
+    """Return the head of the run at byte `at`, and the offset after it; Unfamiliar
+    if the head is cut off.
+    """
     try:
         return read_unsigned(data, at)
     except (IndexError, ValueError) as error:

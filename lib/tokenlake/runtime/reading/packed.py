@@ -1,8 +1,9 @@
 """Row groups of a packed dataset, decoded to exactly what a batch is made of.
 
-The ids of the rows stay in the memory that they were decoded to. The lengths of the segments determine everything else
-that a batch needs: the document of an id, its position in the document, the begin of padding. Pages are decoded
-directly, or by Arrow where they have another layout than that of our writers.
+The ids of the rows stay in the memory that they were decoded to. The lengths of the
+segments determine everything else that a batch needs: the document of an id, its
+position in the document, the begin of padding. Pages are decoded directly, or by Arrow
+where they have another layout than that of our writers.
 """
 
 from __future__ import annotations
@@ -15,10 +16,24 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenlake.base.arrays import Bools, Int32, Int64, Ragged, cut_runs, offsets_of, values
+from tokenlake.base.arrays import (
+    Bools,
+    Int32,
+    Int64,
+    Ragged,
+    cut_runs,
+    offsets_of,
+    values,
+)
 from tokenlake.runtime.reading.columns import fixed_bits, fixed_numbers, list_numbers
 from tokenlake.runtime.reading.levels import SeenLevels, Unfamiliar
-from tokenlake.runtime.reading.shard_file import ColumnChunk, Footer, OpenShards, ShardBytes, one_batch
+from tokenlake.runtime.reading.shard_file import (
+    ColumnChunk,
+    Footer,
+    OpenShards,
+    ShardBytes,
+    one_batch,
+)
 from tokenlake.runtime.reading.token_ids import MOST_IDS, SHORT_IDS, Ids, check_ids
 from tokenlake.runtime.reading.unfolding import check_unfolded
 
@@ -31,7 +46,8 @@ _BOOLEAN: Final = 0
 _INT32: Final = 1
 _TYPES: Final = {IDS: _INT32, LENGTHS: _INT32, LEARNED: _BOOLEAN}
 
-_GAP_BYTES: Final = 1 << 16  # largest gap between two column chunks that is read rather than skipped
+# Largest gap between two column chunks that is read rather than skipped.
+_GAP_BYTES: Final = 1 << 16
 
 
 @final
@@ -39,9 +55,11 @@ class PackedGroup:
     """Row group of n rows. Nothing of it may be written to.
 
     Args:
-        ids: Ids of all rows, padding included, int32[n, length], or uint16 if they are stored in 16 bits.
+        ids: Ids of all rows, padding included, int32[n, length], or uint16 if they are
+            stored in 16 bits.
         segments: Lengths of the segments of each row; None if they were not requested.
-        learned: Loss mask, bool[n, length]; None if it was not requested or is not stored.
+        learned: Loss mask, bool[n, length]; None if it was not requested or is not
+            stored.
 
     Attributes:
         ids: Ids of all rows, padding included, int32 or uint16 [n, length].
@@ -49,12 +67,15 @@ class PackedGroup:
         length: Number of ids of a row.
         data: Memory of `ids`, row after row.
         row_bytes: Number of bytes of a row in `data`.
-        segments: Number of ids of each segment, at least 1, of each of the n rows; None if they were not requested.
-        learned: True for ids that count toward the loss, bool[n, length]; None if not requested or not stored.
+        segments: Number of ids of each segment, at least 1, of each of the n rows; None
+            if they were not requested.
+        learned: True for ids that count toward the loss, bool[n, length]; None if not
+            requested or not stored.
         nbytes: Number of bytes of memory that the row group keeps.
 
     Raises:
-        ValueError: A row has no segment, a segment no id, or the segments of a row are longer than the row.
+        ValueError: A row has no segment, a segment no id, or the segments of a row are
+            longer than the row.
     """
 
     __slots__ = (
@@ -69,7 +90,9 @@ class PackedGroup:
         "segments",
     )
 
-    def __init__(self, ids: Ids, segments: Ragged | None, learned: Bools | None) -> None:
+    def __init__(
+        self, ids: Ids, segments: Ragged | None, learned: Bools | None
+    ) -> None:
         self.ids = ids
         self.rows, self.length = ids.shape
         self.data = ids.reshape(-1).view(np.uint8).data
@@ -85,7 +108,9 @@ class PackedGroup:
         self._attention: dict[int | None, list[int]] = {}  # costs for the last `within`
 
     def attention(self, within: int | None) -> list[int]:
-        """Return the cost of attention inside segments for each row, n numbers; see :func:`attention`."""
+        """Return the cost of attention inside segments for each row, n numbers; see
+        :func:`attention`.
+        """
         if within not in self._attention:
             assert self.segments is not None
             costs = attention(self.segments.ids, self.segments.offsets, within)
@@ -94,7 +119,9 @@ class PackedGroup:
 
     @classmethod
     def of(cls, batch: pa.RecordBatch, length: int) -> Self:
-        """View the columns of a batch; ValueError unless they are those of packed rows of `length` ids."""
+        """View the columns of a batch; ValueError unless they are those of packed
+        rows of `length` ids.
+        """
         ids = _matrix(batch, IDS, pa.int32(), length)
         segments: Ragged | None = None
         if LENGTHS in batch.schema.names:
@@ -129,23 +156,32 @@ def segments_of(groups: Sequence[PackedGroup], group: Int64, row: Int64) -> Ragg
         offsets_of_groups.append(packed_group.segments.offsets)
     lengths = np.concatenate(lengths_of_groups)
     offsets = np.concatenate(offsets_of_groups)
-    # Index of each row's begin in the joined offsets, and segments of the row groups before.
-    first_offset = offsets_of([len(group_offsets) for group_offsets in offsets_of_groups[1:]])
-    first_segment = offsets_of([len(group_lengths) for group_lengths in lengths_of_groups[1:]])
+    # Index of each row's begin in the joined offsets, and segments of the row groups
+    # before.
+    first_offset = offsets_of(
+        [len(group_offsets) for group_offsets in offsets_of_groups[1:]]
+    )
+    first_segment = offsets_of(
+        [len(group_lengths) for group_lengths in lengths_of_groups[1:]]
+    )
     place = first_offset[group] + row
     segments_before = first_segment[group]
-    return Ragged.taken(lengths, segments_before + offsets[place], segments_before + offsets[place + 1])
+    return Ragged.taken(
+        lengths, segments_before + offsets[place], segments_before + offsets[place + 1]
+    )
 
 
 def attention(lengths: Int32 | Int64, offsets: Int64, within: int | None) -> Int64:
-    """Return the cost of attention inside segments for each row: the sum of their squared lengths, int64[n].
+    """Return the cost of attention inside segments for each row: the sum of their
+    squared lengths, int64[n].
 
     Example: a row of segments of 3 and 2 ids costs 9 + 4 = 13.
 
     Args:
         lengths: Number of ids of each segment, one row after the other.
         offsets: First segment of each row, and end of the last, int64[n + 1].
-        within: Number of ids; segments are cut at its multiples in their row. None if they are not cut.
+        within: Number of ids; segments are cut at its multiples in their row. None if
+            they are not cut.
     """
     if within is not None:
         lengths, row, _ = cut_runs(lengths, offsets, within)
@@ -164,7 +200,9 @@ def check_segments(segments: Ragged, rows: int, length: int) -> None:
     lengths = segments.ids
     offsets = segments.offsets
     if len(offsets) != rows + 1:
-        raise ValueError(f"segments of {len(offsets) - 1} rows; expected those of {rows} rows")
+        raise ValueError(
+            f"segments of {len(offsets) - 1} rows; expected those of {rows} rows"
+        )
     if not rows:
         return
     if (offsets[1:] <= offsets[:-1]).any():
@@ -174,17 +212,25 @@ def check_segments(segments: Ragged, rows: int, length: int) -> None:
     ids_of_rows = np.add.reduceat(lengths, offsets[:-1], dtype=np.int64)
     longest = int(ids_of_rows.max())
     if longest > length:
-        raise ValueError(f"segments of {longest} ids in a row; expected at most {length}")
+        raise ValueError(
+            f"segments of {longest} ids in a row; expected at most {length}"
+        )
 
 
-def _matrix(batch: pa.RecordBatch, name: str, kind: pa.DataType, length: int) -> npt.NDArray[Any]:
-    """Return a column of rows of one length, [rows, length]; ValueError if it has another type or nulls."""
+def _matrix(
+    batch: pa.RecordBatch, name: str, kind: pa.DataType, length: int
+) -> npt.NDArray[Any]:
+    """Return a column of rows of one length, [rows, length]; ValueError if it has
+    another type or nulls.
+    """
     column: Any = batch.column(name)
     expected = pa.list_(kind, length)
     if not pa.types.is_fixed_size_list(column.type) or column.type.value_type != kind:
         raise ValueError(f"{name} is {column.type}; expected {expected}")
     if column.type.list_size != length:
-        raise ValueError(f"{name} has rows of {column.type.list_size} ids; expected {length}")
+        raise ValueError(
+            f"{name} has rows of {column.type.list_size} ids; expected {length}"
+        )
     flat = column.values.slice(column.offset * length, len(column) * length)
     _check_no_nulls(name, column, flat)
     return values(flat).reshape(len(column), length)
@@ -213,7 +259,13 @@ class PackedReader:
         self._through_arrow: set[int] = set()
 
     def read(
-        self, shard: int, index: int, rows: int, *, loss_mask: bool, segments: bool = True
+        self,
+        shard: int,
+        index: int,
+        rows: int,
+        *,
+        loss_mask: bool,
+        segments: bool = True,
     ) -> PackedGroup:
         """Decode one row group.
 
@@ -225,7 +277,8 @@ class PackedReader:
             segments: True to read the lengths of the segments.
 
         Raises:
-            ValueError, OSError, pa.ArrowException: The row group is damaged, or has other columns or rows.
+            ValueError, OSError, pa.ArrowException: The row group is damaged, or has
+                other columns or rows.
         """
         columns = [IDS]
         if segments:
@@ -235,7 +288,9 @@ class PackedReader:
         # The footer states where the columns are; it must agree with the manifest.
         source, footer = self._shards.with_footer(shard)
         chunks = _chunks(footer, index, rows, columns, self._length)
-        has_our_types = all(chunk.kind == _TYPES[name] for name, chunk in chunks.items())
+        has_our_types = all(
+            chunk.kind == _TYPES[name] for name, chunk in chunks.items()
+        )
         if has_our_types and shard not in self._through_arrow:
             with contextlib.suppress(Unfamiliar):
                 return self._read_directly(source, chunks, rows)
@@ -243,7 +298,9 @@ class PackedReader:
         self._through_arrow.add(shard)
         if self._limit <= SHORT_IDS:
             # Half the memory, which the default order of a loader counts on.
-            return PackedGroup(group.ids.astype(np.uint16), group.segments, group.learned)
+            return PackedGroup(
+                group.ids.astype(np.uint16), group.segments, group.learned
+            )
         return group
 
     @property
@@ -251,7 +308,9 @@ class PackedReader:
         """Numbers of the shards that turned out to have another layout than ours."""
         return frozenset(self._through_arrow)
 
-    def _read_directly(self, source: ShardBytes, chunks: dict[str, ColumnChunk], rows: int) -> PackedGroup:
+    def _read_directly(
+        self, source: ShardBytes, chunks: dict[str, ColumnChunk], rows: int
+    ) -> PackedGroup:
         data = _bytes_of(source, chunks)
         ids = fixed_numbers(data[IDS], rows, self._length, self._levels, self._limit)
         segments: Ragged | None = None
@@ -269,14 +328,18 @@ class PackedReader:
         table = source.parquet().read_row_group(index, list(chunks))
         if sorted(table.schema.names) != sorted(chunks) or table.num_rows != rows:
             names = ", ".join(table.schema.names)
-            raise ValueError(f"{table.num_rows} rows of {names}; expected {rows} rows of {', '.join(chunks)}")
+            raise ValueError(
+                f"{table.num_rows} rows of {names}; expected {rows} rows of {', '.join(chunks)}"
+            )
         group = PackedGroup.of(one_batch(table), self._length)
         check_ids(group.ids, self._limit)
         if group.segments is not None:
             count = len(group.segments.ids)
             stated = chunks[LENGTHS].values
             if count != stated:
-                raise ValueError(f"{count} segments; expected {stated}, as the footer says")
+                raise ValueError(
+                    f"{count} segments; expected {stated}, as the footer says"
+                )
         return group
 
 
@@ -303,14 +366,21 @@ def _chunks(
     for name, chunk in chunks.items():
         least = rows if name == LENGTHS else rows * length
         if not least <= chunk.values <= rows * length:
-            raise ValueError(f"{chunk.values} values of {name}; expected {rows} rows of {length}")
-    # Before memory is allocated: a footer and a manifest by one author agree on any number.
+            raise ValueError(
+                f"{chunk.values} values of {name}; expected {rows} rows of {length}"
+            )
+    # Before memory is allocated: a footer and a manifest by one author agree on any
+    # number.
     check_unfolded(4 * rows * length, sum(chunk.size for chunk in chunks.values()))
     return chunks
 
 
-def _bytes_of(source: ShardBytes, chunks: dict[str, ColumnChunk]) -> dict[str, memoryview]:
-    """Return the bytes of column chunks by name; those that lie close together are read at once."""
+def _bytes_of(
+    source: ShardBytes, chunks: dict[str, ColumnChunk]
+) -> dict[str, memoryview]:
+    """Return the bytes of column chunks by name; those that lie close together are
+    read at once.
+    """
     # 1. Column chunks in the order of the file, in groups without large gaps.
     groups: list[list[str]] = []
     previous_end = 0
@@ -326,7 +396,9 @@ def _bytes_of(source: ShardBytes, chunks: dict[str, ColumnChunk]) -> dict[str, m
     for names in groups:
         first = chunks[names[0]]
         last = chunks[names[-1]]
-        group_bytes = memoryview(source.read(first.begin, last.begin + last.size - first.begin))
+        group_bytes = memoryview(
+            source.read(first.begin, last.begin + last.size - first.begin)
+        )
         for name in names:
             begin = chunks[name].begin - first.begin
             data[name] = group_bytes[begin : begin + chunks[name].size]

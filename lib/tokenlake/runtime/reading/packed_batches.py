@@ -13,7 +13,12 @@ from tokenlake.errors import IntegrityError
 from tokenlake.runtime.reading.bits import bit_array, bit_rows, matrix, packed_bits
 from tokenlake.runtime.reading.stored_columns import runs
 from tokenlake.runtime.reading.version import StoredRows
-from tokenlake.runtime.reading.wanted_rows import ReadGroup, WantedGroup, check_kind, wanted_groups
+from tokenlake.runtime.reading.wanted_rows import (
+    ReadGroup,
+    WantedGroup,
+    check_kind,
+    wanted_groups,
+)
 from tokenlake.runtime.schema import packed_schema
 
 _LENGTHS: Final = "segment_lengths"
@@ -37,12 +42,14 @@ def take_packed(
         source: Index of each wanted row's dataset, int64[n].
         group: Row group of each row in its dataset, int64[n].
         row: Row in the row group, int64[n].
-        read: Function of (dataset, number of a row group) that returns the decoded row group, all columns.
+        read: Function of (dataset, number of a row group) that returns the decoded row
+            group, all columns.
         bos_id: Id that begins a document; None if there is none.
 
     Returns:
-        n rows of :func:`tokenlake.runtime.schema.packed_schema`. They have a ``loss_mask`` if one of the datasets has.
-        In rows of the other datasets, all ids of a document except its BOS count toward the loss.
+        n rows of :func:`tokenlake.runtime.schema.packed_schema`. They have a
+        ``loss_mask`` if one of the datasets has. In rows of the other datasets, all ids
+        of a document except its BOS count toward the loss.
 
     Raises:
         ConfigError: The datasets are not packed to one length, or a row does not exist.
@@ -56,14 +63,19 @@ def take_packed(
     if has_loss_mask:
         loss_bits = np.empty((len(source), -(-length // 8)), np.uint8)
 
-    # Rows have one length: ids and loss bits go to their places at once, segments are put in order at the end.
+    # Rows have one length: ids and loss bits go to their places at once, segments are
+    # put in order at the end.
     segments: list[pa.RecordBatch] = []
     places: list[Int64] = []
     for wanted_group in wanted_groups(sources, source, group, row, read):
         wanted_segments = _segments_of(wanted_group)
-        ids[wanted_group.places] = np.take(matrix(wanted_group.batch, "input_ids"), wanted_group.rows, axis=0)
+        ids[wanted_group.places] = np.take(
+            matrix(wanted_group.batch, "input_ids"), wanted_group.rows, axis=0
+        )
         if loss_bits is not None:
-            loss_bits[wanted_group.places] = _loss_bits_of(wanted_group, wanted_segments, ids, bos_id)
+            loss_bits[wanted_group.places] = _loss_bits_of(
+                wanted_group, wanted_segments, ids, bos_id
+            )
         segments.append(wanted_segments)
         places.append(wanted_group.places)
     schema: Any = packed_schema(length, loss_mask=has_loss_mask)
@@ -84,7 +96,9 @@ def take_packed(
         columns[_LOSS_MASK] = arrow.FixedSizeListArray.from_arrays(
             bit_array(loss_bits, length), type=schema.field(_LOSS_MASK).type
         )
-    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+    return pa.RecordBatch.from_arrays(
+        [columns[name] for name in schema.names], schema=schema
+    )
 
 
 def _segments_of(wanted: WantedGroup) -> pa.RecordBatch:
@@ -104,10 +118,14 @@ def _segments_of(wanted: WantedGroup) -> pa.RecordBatch:
     return segments.take(pa.array(wanted.rows))
 
 
-def _loss_bits_of(wanted: WantedGroup, segments: pa.RecordBatch, ids: Int32, bos_id: int | None) -> UInt8:
-    """Return the ids of the wanted rows that count toward the loss, as bits: uint8[m, ceil(length / 8)].
+def _loss_bits_of(
+    wanted: WantedGroup, segments: pa.RecordBatch, ids: Int32, bos_id: int | None
+) -> UInt8:
+    """Return the ids of the wanted rows that count toward the loss, as bits: uint8[m,
+    ceil(length / 8)].
 
-    Where the dataset stores no loss mask, all ids of segments count, except the BOS that begins a document.
+    Where the dataset stores no loss mask, all ids of segments count, except the BOS
+    that begins a document.
 
     Args:
         wanted: Row group with its m wanted rows.

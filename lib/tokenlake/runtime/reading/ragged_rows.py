@@ -1,11 +1,14 @@
-"""Row groups of datasets whose rows have many lengths: documents, padded or not, and preferences.
+"""Row groups of datasets whose rows have many lengths: documents, padded or not, and
+preferences.
 
-A row consists of *runs* of ids. A row of kind tokens has one run, without a name. A row of kind preference has the
-prompt, and each answer with its prompt before it, however its columns are stored.
+A row consists of *runs* of ids. A row of kind tokens has one run, without a name. A row
+of kind preference has the prompt, and each answer with its prompt before it, however
+its columns are stored.
 
-The lengths of all runs are known before any row is decoded, because batches are made by length. A page of lists begins
-with its repetition levels, which state for each id whether a row begins there. Therefore only the first bytes of a page
-are decompressed; the rest is read only for its checksum.
+The lengths of all runs are known before any row is decoded, because batches are made by
+length. A page of lists begins with its repetition levels, which state for each id
+whether a row begins there. Therefore only the first bytes of a page are decompressed;
+the rest is read only for its checksum.
 """
 
 from __future__ import annotations
@@ -34,10 +37,13 @@ LABEL: Final = "label"
 Lengths = npt.NDArray[Any]
 """Lengths of rows, uint16[rows], or uint32[rows] if one is longer."""
 
-_ZERO_BITS: Final = [tuple(bit for bit in range(8) if not byte >> bit & 1) for byte in range(256)]
+_ZERO_BITS: Final = [
+    tuple(bit for bit in range(8) if not byte >> bit & 1) for byte in range(256)
+]
 """Places of the zero bits of each byte, the lowest first."""
 
-_MOST_LEVEL_BYTES: Final = 64  # of a page with few values; levels of many take far less than a byte for each
+# Of a page with few values; levels of many take far less than a byte for each.
+_MOST_LEVEL_BYTES: Final = 64
 
 
 @final
@@ -46,9 +52,11 @@ class TokenRun:
     """One run of ids of every row.
 
     Attributes:
-        name: ``chosen``, ``rejected``, ``completion`` or ``prompt``; empty for a document.
+        name: ``chosen``, ``rejected``, ``completion`` or ``prompt``; empty for a
+            document.
         columns: Columns whose ids the run consists of, one after the other.
-        prompt: Column of the prompt, whose ids come first and do not count toward the loss; None if there is none.
+        prompt: Column of the prompt, whose ids come first and do not count toward the
+            loss; None if there is none.
         bears_loss: True if ids of the run count toward the loss.
     """
 
@@ -65,7 +73,9 @@ def runs_of(manifest: Manifest) -> tuple[TokenRun, ...]:
     # Columns of ids by the parts of a row that they hold.
     method, trainer = manifest.preference
     columns: dict[tuple[str, ...], str] = {
-        column.parts: column.name for column in columns_for(method, trainer) if column.holds == "ids"
+        column.parts: column.name
+        for column in columns_for(method, trainer)
+        if column.holds == "ids"
     }
     prompt = columns.get(("prompt",))
     runs: list[TokenRun] = []
@@ -75,7 +85,9 @@ def runs_of(manifest: Manifest) -> tuple[TokenRun, ...]:
         if ("prompt", part) in columns:  # one column holds the prompt and the answer
             runs.append(TokenRun(part, (columns["prompt", part],), prompt))
         elif prompt is not None:
-            runs.append(TokenRun(part, (prompt, columns[part,]), prompt, bears_loss=True))
+            runs.append(
+                TokenRun(part, (prompt, columns[part,]), prompt, bears_loss=True)
+            )
         else:
             runs.append(TokenRun(part, (columns[part,],), None, bears_loss=False))
     if prompt is not None:
@@ -89,15 +101,19 @@ class RaggedGroup:
 
     Args:
         ids: Ids of all rows of each column.
-        offsets: Begin of each row in the ids of each column and end of the last, int64[n + 1].
-        learned: Loss mask of :data:`IDS`; None if it is not stored or was not requested.
+        offsets: Begin of each row in the ids of each column and end of the last,
+            int64[n + 1].
+        learned: Loss mask of :data:`IDS`; None if it is not stored or was not
+            requested.
         label: Label of each row, bool[n]; None if rows have none.
 
     Attributes:
         rows: Number of rows.
         views: Memory of the ids of all rows of each column, four bytes each.
-        begins: Begin of each row's ids in each column and end of the last, n + 1 numbers.
-        learned: Loss mask of :data:`IDS`, one byte for each id; None if it is not stored or was not requested.
+        begins: Begin of each row's ids in each column and end of the last, n + 1
+            numbers.
+        learned: Loss mask of :data:`IDS`, one byte for each id; None if it is not
+            stored or was not requested.
         label: True for rows with a good answer, bool[n]; None if rows have no label.
         nbytes: Number of bytes of memory that the row group keeps.
     """
@@ -105,14 +121,21 @@ class RaggedGroup:
     __slots__ = ("begins", "label", "learned", "nbytes", "rows", "views")
 
     def __init__(
-        self, ids: dict[str, Int32], offsets: dict[str, Int64], learned: Bools | None, label: Bools | None
+        self,
+        ids: dict[str, Int32],
+        offsets: dict[str, Int64],
+        learned: Bools | None,
+        label: Bools | None,
     ) -> None:
         self.views = {name: column.view(np.uint8).data for name, column in ids.items()}
-        self.begins = {name: column_offsets.tolist() for name, column_offsets in offsets.items()}
+        self.begins = {
+            name: column_offsets.tolist() for name, column_offsets in offsets.items()
+        }
         self.rows = len(next(iter(offsets.values()))) - 1
         self.label = label
         ids_bytes = sum(column.nbytes for column in ids.values())
-        begins_bytes = 16 * self.rows * len(offsets)  # a list of Python integers, roughly
+        # A list of Python integers, roughly.
+        begins_bytes = 16 * self.rows * len(offsets)
         self.nbytes = ids_bytes + begins_bytes
         self.learned = None
         if learned is not None:
@@ -136,7 +159,9 @@ class ListColumns(Protocol):
         ...
 
     def list_values(self, group: int, column: str, values: int) -> npt.NDArray[Any]:
-        """Return the values of a row group's lists, `values` of them, one list after the other."""
+        """Return the values of a row group's lists, `values` of them, one list after
+        the other.
+        """
         ...
 
     def flags(self, group: int, column: str) -> Bools:
@@ -146,7 +171,8 @@ class ListColumns(Protocol):
 
 @final
 class RaggedRows:
-    """Rows of a split, by row group, and their lengths, which are read once. It may be used by several threads.
+    """Rows of a split, by row group, and their lengths, which are read once. It may be
+    used by several threads.
 
     Args:
         stored: Stored columns.
@@ -174,10 +200,14 @@ class RaggedRows:
     def has_label(self) -> bool:
         """True if rows state whether their answer is good."""
         preference = self._stored.manifest.preference
-        return preference is not None and any(column.holds == "label" for column in columns_for(*preference))
+        return preference is not None and any(
+            column.holds == "label" for column in columns_for(*preference)
+        )
 
     def lengths(self, column: str) -> Lengths:
-        """Return the number of ids of each row in a column without padding, unsigned[rows]."""
+        """Return the number of ids of each row in a column without padding,
+        unsigned[rows].
+        """
         if column == IDS and self._is_padded:
             _, lengths = self._begins_and_lengths
             return lengths
@@ -198,7 +228,9 @@ class RaggedRows:
         ids: dict[str, Int32] = {}
         offsets: dict[str, Int64] = {}
         for name in self.columns:
-            offsets[name] = offsets_of(self._stored.list_lengths(name)[rows].astype(np.int64))
+            offsets[name] = offsets_of(
+                self._stored.list_lengths(name)[rows].astype(np.int64)
+            )
             ids[name] = self._stored.list_values(group, name, int(offsets[name][-1]))
         learned: Bools | None = None
         if loss_mask and self._has_loss_mask:
@@ -215,35 +247,49 @@ class RaggedRows:
     def _is_padded(self) -> bool:
         """True if rows hold padding, which a column marks."""
         manifest = self._stored.manifest
-        return manifest.preference is None and bool(manifest.config.get("build", {}).get("attention_mask"))
+        return manifest.preference is None and bool(
+            manifest.config.get("build", {}).get("attention_mask")
+        )
 
     @cached_property
     def _begins_and_lengths(self) -> tuple[Lengths, Lengths]:
-        """Number of padding ids before each row's own ids, and number of its own ids, unsigned[rows] both."""
+        """Number of padding ids before each row's own ids, and number of its own
+        ids, unsigned[rows] both.
+        """
         # Row group by row group: the masks of all rows would be as large as their ids.
         stored_lengths = self._stored.list_lengths(MASK).astype(np.int64)
         begins: list[Int64] = [np.zeros(0, np.int64)]
         lengths: list[Int64] = [np.zeros(0, np.int64)]
         for group in range(len(self._stored.group_rows)):
             rows = slice(int(self._first_rows[group]), int(self._first_rows[group + 1]))
-            group_begins, group_lengths = self._without_padding(group, stored_lengths[rows])
+            group_begins, group_lengths = self._without_padding(
+                group, stored_lengths[rows]
+            )
             begins.append(group_begins)
             lengths.append(group_lengths)
         return narrowest(np.concatenate(begins)), narrowest(np.concatenate(lengths))
 
-    def _without_padding(self, group: int, stored_lengths: Int64) -> tuple[Int64, Int64]:
-        """Return the begin of each row's own ids in its stored ids, and their number, int64[rows] both."""
+    def _without_padding(
+        self, group: int, stored_lengths: Int64
+    ) -> tuple[Int64, Int64]:
+        """Return the begin of each row's own ids in its stored ids, and their
+        number, int64[rows] both.
+        """
         offsets = offsets_of(stored_lengths)
-        ids_before = offsets_of(self._stored.list_values(group, MASK, int(offsets[-1])) != 0)
+        ids_before = offsets_of(
+            self._stored.list_values(group, MASK, int(offsets[-1])) != 0
+        )
         own_ids = np.diff(ids_before[offsets])
-        # Padding is at one end: unless the first id of a row is its own, all padding comes first.
+        # Padding is at one end: unless the first id of a row is its own, all padding
+        # comes first.
         second = np.minimum(offsets[:-1] + 1, offsets[-1])
         begins_with_id = ids_before[second] > ids_before[offsets[:-1]]
         return np.where(begins_with_id, 0, stored_lengths - own_ids), own_ids
 
 
 def list_lengths(chunk: memoryview, values: int) -> Int64:
-    """Return the number of values of each list of a column chunk, int64[n]. All checksums of pages are verified.
+    """Return the number of values of each list of a column chunk, int64[n]. All
+    checksums of pages are verified.
 
     Args:
         chunk: Bytes of the column chunk.
@@ -261,8 +307,12 @@ def list_lengths(chunk: memoryview, values: int) -> Int64:
         if not header.ours or header.dictionary:
             raise Unfamiliar("the header of a page has another form")
         if not 0 < header.values <= values - values_before:
-            raise ValueError(f"a page of {header.values} values; expected 1 to {values - values_before}")
-        starts.extend(_list_starts(stored_body(chunk, header), header.values, values_before))
+            raise ValueError(
+                f"a page of {header.values} values; expected 1 to {values - values_before}"
+            )
+        starts.extend(
+            _list_starts(stored_body(chunk, header), header.values, values_before)
+        )
         at = header.begin + header.stored
         values_before += header.values
     if values_before != values or not starts or starts[0]:
@@ -272,14 +322,17 @@ def list_lengths(chunk: memoryview, values: int) -> Int64:
     return np.diff(np.array([*starts, values], np.int64))
 
 
-def list_values(chunk: memoryview, values: int, bits: int, limit: int | None = None) -> npt.NDArray[Any]:
+def list_values(
+    chunk: memoryview, values: int, bits: int, limit: int | None = None
+) -> npt.NDArray[Any]:
     """Return the values of all lists of a column chunk, one list after the other.
 
     Args:
         chunk: Bytes of the column chunk.
         values: Number of values of the column chunk, from the footer.
         bits: Bits of a value: 32 for int32, 1 for bool.
-        limit: Upper bound of the values, which are ids from 0 to `limit` - 1; None for any numbers.
+        limit: Upper bound of the values, which are ids from 0 to `limit` - 1; None for
+            any numbers.
 
     Returns:
         int32[values] or bool[values], read-only.
@@ -299,7 +352,9 @@ def list_values(chunk: memoryview, values: int, bits: int, limit: int | None = N
             column[at:end] = page.numbers
         else:
             stored_bits = np.frombuffer(page.data, np.uint8)
-            bits_of_page = np.unpackbits(stored_bits, count=page.values, bitorder="little")
+            bits_of_page = np.unpackbits(
+                stored_bits, count=page.values, bitorder="little"
+            )
             column[at:end] = bits_of_page.view(np.bool_)
         at = end
         del page  # the next page is decompressed to its memory
@@ -308,7 +363,9 @@ def list_values(chunk: memoryview, values: int, bits: int, limit: int | None = N
 
 
 def narrowest(lengths: Int64) -> Lengths:
-    """Return lengths as uint16[n] if all fit, otherwise as uint32[n]: there may be 10^8 of them."""
+    """Return lengths as uint16[n] if all fit, otherwise as uint32[n]: there may be
+    10^8 of them.
+    """
     if not len(lengths) or lengths.max() < 1 << 16:
         return lengths.astype(np.uint16)
     return lengths.astype(np.uint32)
@@ -350,8 +407,8 @@ def _read_levels(stream: Any, count: int) -> bytes:
 def _places_of_zeros(levels: bytes, count: int, first: int) -> list[int]:
     """Return the places of the levels that are 0.
 
-    The form of levels is that of :mod:`tokenlake.runtime.reading.levels`, whose decoder returns all levels and takes a
-    multiple of the time where rows are long.
+    The form of levels is that of :mod:`tokenlake.runtime.reading.levels`, whose decoder
+    returns all levels and takes a multiple of the time where rows are long.
 
     Args:
         levels: Levels as stored.
@@ -381,7 +438,9 @@ def _places_of_zeros(levels: bytes, count: int, first: int) -> list[int]:
             else:
                 # One level, repeated.
                 if not 0 < length <= end - place or levels[at] > 1:
-                    raise Unfamiliar("a run of levels that is too long, or of a level other than 0 and 1")
+                    raise Unfamiliar(
+                        "a run of levels that is too long, or of a level other than 0 and 1"
+                    )
                 if levels[at] == 0:
                     zeros += range(place, place + length)
                 place += length

@@ -1,11 +1,13 @@
 """Open shards: their bytes by offset, their footers, and Parquet files for Arrow.
 
-The author of a manifest also writes its hashes: a shard that matches its manifest need not be a shard of ours. 500
-bytes can stand for 10 GB: in a dictionary, in runs, or in a page that is all zeros. So before a row group is decoded,
-the headers of its pages are read, whose sizes the decoder will believe; and the footer, which counts the values.
+The author of a manifest also writes its hashes: a shard that matches its manifest need
+not be a shard of ours. 500 bytes can stand for 10 GB: in a dictionary, in runs, or in a
+page that is all zeros. So before a row group is decoded, the headers of its pages are
+read, whose sizes the decoder will believe; and the footer, which counts the values.
 
-A shard is open once, however many threads read it: a positional read moves nothing that they share. The places of its
-columns are read from its footer without Arrow, as plain numbers.
+A shard is open once, however many threads read it: a positional read moves nothing that
+they share. The places of its columns are read from its footer without Arrow, as plain
+numbers.
 """
 
 from __future__ import annotations
@@ -25,19 +27,26 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenlake.base.arrays import Int64, RandomAccessFile
-from tokenlake.runtime.parquet.page_headers import DELTA_BYTE_ARRAY, PageHeader, walk_chunk
+from tokenlake.runtime.parquet.page_headers import (
+    DELTA_BYTE_ARRAY,
+    PageHeader,
+    walk_chunk,
+)
 from tokenlake.runtime.parquet.thrift import Struct, read_struct
 from tokenlake.runtime.reading.unfolding import check_unfolded
 
 KEPT_OPEN: Final = 32
-"""Number of shards of each dataset that stay open; a process may have some 1,000 files open."""
+"""Number of shards of each dataset that stay open; a process may have some 1,000
+files open.
+"""
 
 #: Bytes of a decoded value, by Parquet's number of its type; 0 if values have many lengths.
 _VALUE_BYTES: Final = (1, 4, 8, 12, 4, 8, 0, 0)
 _READ_AHEAD: Final = 4096
 _LEVEL_BYTES: Final = 4  # of the two levels of a value
 
-# Numbers of Thrift fields: of FileMetaData, SchemaElement, RowGroup, ColumnChunk and ColumnMetaData.
+# Numbers of Thrift fields: of FileMetaData, SchemaElement, RowGroup, ColumnChunk and
+# ColumnMetaData.
 _SCHEMA, _GROUPS = 2, 4
 _TYPE, _REPETITION, _NAME, _CHILDREN = 1, 3, 4, 5
 _COLUMNS, _ROWS = 1, 3
@@ -45,7 +54,8 @@ _META = 3
 _META_TYPE, _CODEC, _VALUES, _SIZE, _DATA, _DICTIONARY = 1, 4, 5, 7, 9, 11
 
 _MAGIC: Final = b"PAR1"
-_TAIL_BYTES: Final = 1 << 16  # end of a file that is read at once; it holds most footers
+# End of a file that is read at once; it holds most footers.
+_TAIL_BYTES: Final = 1 << 16
 _ZSTD: Final = 6
 _REQUIRED: Final = 0
 _REPEATED: Final = 2
@@ -59,8 +69,8 @@ class ColumnChunk(NamedTuple):
         begin: Offset of its first byte in the file.
         size: Number of its bytes.
         values: Number of values; an empty list counts as one.
-        kind: Parquet's number of the type of the values if it is a list that our writers may have written (zstd,
-            nothing may be null); otherwise -1.
+        kind: Parquet's number of the type of the values if it is a list that our
+            writers may have written (zstd, nothing may be null); otherwise -1.
     """
 
     begin: int
@@ -77,13 +87,13 @@ class Footer:
     Attributes:
         rows: Number of rows of each row group, int64[groups].
         sizes: Number of bytes of each row group in the file, int64[groups].
-        values: Number of values of each leaf of the schema in each row group, int64[groups, leaves]; an empty list
-            counts as one.
-        lists: Fields of :class:`ColumnChunk` in all row groups, int64[groups, 4], for each column that is a list of
-            plain values.
+        values: Number of values of each leaf of the schema in each row group,
+            int64[groups, leaves]; an empty list counts as one.
+        lists: Fields of :class:`ColumnChunk` in all row groups, int64[groups, 4], for
+            each column that is a list of plain values.
         digest: Checksum of the footer's bytes.
-        chunks: Parquet's number of the type, number of values, number of bytes and offset of each column chunk,
-            int64[groups, leaves, 4].
+        chunks: Parquet's number of the type, number of values, number of bytes and
+            offset of each column chunk, int64[groups, leaves, 4].
     """
 
     rows: Int64
@@ -98,13 +108,20 @@ class Footer:
         """Read the footer of a shard.
 
         Raises:
-            ValueError: The shard has no footer, or it does not describe column chunks that follow each other.
+            ValueError: The shard has no footer, or it does not describe column chunks
+                that follow each other.
         """
         data = _footer_bytes(source)
         try:
             metadata, _ = read_struct(data)
             return cls._of(metadata, zlib.crc32(data), source.size - len(data))
-        except (KeyError, IndexError, TypeError, AttributeError, OverflowError) as error:
+        except (
+            KeyError,
+            IndexError,
+            TypeError,
+            AttributeError,
+            OverflowError,
+        ) as error:
             raise ValueError(f"the footer is incomplete: {error!r}") from error
 
     @classmethod
@@ -131,7 +148,9 @@ class Footer:
         lists: dict[str, Int64] = {}
         for column in _list_columns(metadata[_SCHEMA]):
             leaf = column.leaf
-            is_ours = is_zstd[:, leaf] & (types[:, leaf] == column.kind) & column.is_required
+            is_ours = (
+                is_zstd[:, leaf] & (types[:, leaf] == column.kind) & column.is_required
+            )
             kinds = np.where(is_ours, column.kind, _UNKNOWN_TYPE)
             columns = [begins[:, leaf], sizes[:, leaf], values[:, leaf], kinds]
             lists[column.name] = np.stack(columns, axis=1)
@@ -149,7 +168,9 @@ class Footer:
 
 
 def _footer_bytes(source: ShardBytes) -> bytes:
-    """Return the end of a file: the footer's Thrift, its length in four bytes, ``PAR1``."""
+    """Return the end of a file: the footer's Thrift, its length in four bytes,
+    ``PAR1``.
+    """
     # One read is enough for most footers; a longer one is read again as a whole.
     file_size = source.size
     tail_size = min(file_size, _TAIL_BYTES)
@@ -183,10 +204,11 @@ class _ListColumn(NamedTuple):
 def _list_columns(schema: Sequence[Struct]) -> list[_ListColumn]:
     """Return the columns of a schema that are lists of plain values.
 
-    The elements of a schema stand in depth-first order, after the root. A list is three elements: a group that contains
-    one repeated group, which contains the values.
+    The elements of a schema stand in depth-first order, after the root. A list is three
+    elements: a group that contains one repeated group, which contains the values.
     """
-    # Column by column: `at` is its first element, `leaf` the number of leaves before it.
+    # Column by column: `at` is its first element, `leaf` the number of leaves before
+    # it.
     columns: list[_ListColumn] = []
     at = 1
     leaf = 0
@@ -195,8 +217,12 @@ def _list_columns(schema: Sequence[Struct]) -> list[_ListColumn]:
         if end - at == 3:
             outer, middle, inner = schema[at:end]
             if middle.get(_REPETITION) == _REPEATED and _TYPE in inner:
-                is_required = outer.get(_REPETITION) == inner.get(_REPETITION) == _REQUIRED
-                columns.append(_ListColumn(outer[_NAME].decode(), leaf, inner[_TYPE], is_required))
+                is_required = (
+                    outer.get(_REPETITION) == inner.get(_REPETITION) == _REQUIRED
+                )
+                columns.append(
+                    _ListColumn(outer[_NAME].decode(), leaf, inner[_TYPE], is_required)
+                )
         leaf += sum(not element.get(_CHILDREN) for element in schema[at:end])
         at = end
     return columns
@@ -212,7 +238,9 @@ def _end_of_element(schema: Sequence[Struct], at: int) -> int:
 
 
 _ChunkFacts = tuple[int, int, int, int, bool]
-"""Parquet's number of the type, number of values, number of bytes, offset of the first byte, and whether it is zstd."""
+"""Parquet's number of the type, number of values, number of bytes, offset of the
+first byte, and whether it is zstd.
+"""
 
 
 def _facts_of_group(group: Struct) -> list[_ChunkFacts]:
@@ -227,7 +255,8 @@ def _facts_of_group(group: Struct) -> list[_ChunkFacts]:
 
 
 def _check_places(begin: Int64, size: Int64, end: int) -> None:
-    """Raise ValueError unless column chunks follow each other from the first byte on, as writers lay them out.
+    """Raise ValueError unless column chunks follow each other from the first byte on,
+    as writers lay them out.
 
     Otherwise a flipped bit in a footer could lead from one valid page to another.
 
@@ -237,7 +266,9 @@ def _check_places(begin: Int64, size: Int64, end: int) -> None:
         end: Offset of the footer.
     """
     if len(size) and not 0 <= size.min() <= size.max() <= end:
-        raise ValueError(f"a column chunk of {size.min()} to {size.max()} bytes; expected 0 to {end}")
+        raise ValueError(
+            f"a column chunk of {size.min()} to {size.max()} bytes; expected 0 to {end}"
+        )
     # Each chunk begins where the one before ends.
     expected = len(_MAGIC) + np.cumsum(size) - size
     wrong = np.flatnonzero(begin != expected)
@@ -248,16 +279,20 @@ def _check_places(begin: Int64, size: Int64, end: int) -> None:
         )
     last_byte = len(_MAGIC) + int(size.sum())
     if last_byte > end:
-        raise ValueError(f"column chunks up to byte {last_byte}; the footer begins at {end}")
+        raise ValueError(
+            f"column chunks up to byte {last_byte}; the footer begins at {end}"
+        )
 
 
 @final
 class ShardBytes:
-    """Bytes of an open shard. It may be used by several threads, and is closed when nobody refers to it any more.
+    """Bytes of an open shard. It may be used by several threads, and is closed when
+    nobody refers to it any more.
 
     Args:
         stream: Stream that :meth:`tokenlake.runtime.store.base.ReadStore.open` returns.
-        known: Footer that was read when the shard was open before; None if there is none.
+        known: Footer that was read when the shard was open before; None if there is
+            none.
 
     Attributes:
         size: Number of bytes of the file.
@@ -280,7 +315,9 @@ class ShardBytes:
             next_data = self._pread(offset + len(data), size - len(data))
             if not next_data:
                 missing = size - len(data)
-                raise ValueError(f"the file ends {missing} bytes before byte {offset + size}")
+                raise ValueError(
+                    f"the file ends {missing} bytes before byte {offset + size}"
+                )
             data += next_data
         return data
 
@@ -296,20 +333,25 @@ class ShardBytes:
         known_footer = self._known_footer
         if known_footer is None:
             return None
-        # A file that was closed meanwhile may have been replaced; an object of a remote store is created once.
+        # A file that was closed meanwhile may have been replaced; an object of a remote
+        # store is created once.
         if self.local and not known_footer.is_of(self):
             return None
         return known_footer
 
     def parquet(self) -> ShardFile:
-        """Return the shard as a Parquet file for one thread; Arrow parses its footer the first time."""
+        """Return the shard as a Parquet file for one thread; Arrow parses its footer
+        the first time.
+        """
         file = ShardFile(self, self._metadata)
         self._metadata = file.metadata
         return file
 
 
 def _positional_reader(stream: BinaryIO) -> Callable[[int, int], bytes]:
-    """Return a function of an offset and a size that returns bytes; any number of threads may call it."""
+    """Return a function of an offset and a size that returns bytes; any number of
+    threads may call it.
+    """
     read_at: Callable[[int, int], bytes] | None = getattr(stream, "read_at", None)
     if read_at is not None:
         return read_at
@@ -332,15 +374,24 @@ class ShardFile(pq.ParquetFile):
     """ParquetFile that checks the decoded size of row groups before it decodes them.
 
     Args:
-        source: Bytes of the shard. Page headers of a local file are checked. Each header of a remote file would cost a
-            request, so that only the sum in its footer is checked.
+        source: Bytes of the shard. Page headers of a local file are checked. Each
+            header of a remote file would cost a request, so that only the sum in its
+            footer is checked.
         metadata: Footer as Arrow parsed it before; None if it did not.
     """
 
-    def __init__(self, source: ShardBytes, metadata: pq.FileMetaData | None = None) -> None:
-        # A footer is small; the pages of a row group are read when it is, without keeping them.
+    def __init__(
+        self, source: ShardBytes, metadata: pq.FileMetaData | None = None
+    ) -> None:
+        # A footer is small; the pages of a row group are read when it is, without
+        # keeping them.
         super().__init__(
-            cast("BinaryIO", RandomAccessFile(source.size, lambda size, offset: source.read(offset, size))),
+            cast(
+                "BinaryIO",
+                RandomAccessFile(
+                    source.size, lambda size, offset: source.read(offset, size)
+                ),
+            ),
             metadata=metadata,
             page_checksum_verification=True,
             pre_buffer=False,
@@ -357,7 +408,8 @@ class ShardFile(pq.ParquetFile):
         """Decode a row group.
 
         Raises:
-            ValueError: Its decoded size cannot be that of written rows, or it does not exist.
+            ValueError: Its decoded size cannot be that of written rows, or it does not
+                exist.
             pa.ArrowException, OSError: It is damaged.
         """
         return self.read_row_groups([i], columns, use_threads, use_pandas_metadata)
@@ -369,7 +421,9 @@ class ShardFile(pq.ParquetFile):
         use_threads: bool = False,
         use_pandas_metadata: bool = False,
     ) -> pa.Table:
-        """Decode row groups together; the errors are those of :meth:`read_row_group`."""
+        """Decode row groups together; the errors are those of
+        :meth:`read_row_group`.
+        """
         groups = list(row_groups)
         self._check_decoded_size(groups)
         names: list[str] | None = None
@@ -386,11 +440,15 @@ class ShardFile(pq.ParquetFile):
     iter_batches = read
 
     def _check_decoded_size(self, groups: Sequence[int]) -> None:
-        """Raise ValueError if a row group does not exist, or decodes to far more bytes than it has."""
+        """Raise ValueError if a row group does not exist, or decodes to far more
+        bytes than it has.
+        """
         source = self.source
         for group in groups:
             if not 0 <= group < self.num_row_groups:
-                raise ValueError(f"there is no row group {group}; it has {self.num_row_groups}")
+                raise ValueError(
+                    f"there is no row group {group}; it has {self.num_row_groups}"
+                )
             if not source.local:
                 check_unfolded(self.metadata.row_group(group).total_byte_size, 0)
                 continue
@@ -400,7 +458,8 @@ class ShardFile(pq.ParquetFile):
             stored = 0
             decoded = 0
             window = _HeaderWindow(source)
-            # Not Arrow's own description of the columns: for a damaged footer it ends the process.
+            # Not Arrow's own description of the columns: for a damaged footer it ends
+            # the process.
             for kind, values, size, begin in chunks[group].tolist():
                 value_bytes = 0
                 if 0 <= kind < len(_VALUE_BYTES):
@@ -414,7 +473,9 @@ class ShardFile(pq.ParquetFile):
 
 @final
 class _HeaderWindow:
-    """Bytes of a file, read a little further than requested: the small columns of a row group lie together."""
+    """Bytes of a file, read a little further than requested: the small columns of a
+    row group lie together.
+    """
 
     def __init__(self, source: ShardBytes) -> None:
         self._source = source
@@ -425,7 +486,9 @@ class _HeaderWindow:
         """Return `size` bytes from an offset on, fewer only at the end of the file."""
         at = offset - self._begin
         if not 0 <= at <= len(self._data) - size:
-            window_size = max(0, min(max(size, _READ_AHEAD), self._source.size - offset))
+            window_size = max(
+                0, min(max(size, _READ_AHEAD), self._source.size - offset)
+            )
             self._begin = offset
             self._data = self._source.read(offset, window_size)
             at = 0
@@ -447,7 +510,8 @@ def _decoded_sizes(pages: Iterable[PageHeader], value_bytes: int) -> Iterable[in
         if page.indices:
             largest_value = largest_entry
         elif page.encoding == DELTA_BYTE_ARRAY:
-            # Values share the beginning of the one before: each may be as long as all that is written of them.
+            # Values share the beginning of the one before: each may be as long as all
+            # that is written of them.
             largest_value = page.size
         yield max(page.size, page.values * (largest_value + _LEVEL_BYTES))
 
@@ -461,11 +525,14 @@ class OpenShards:
         kept: Number of shards that stay open.
     """
 
-    def __init__(self, open_shard: Callable[[int], BinaryIO], *, kept: int = KEPT_OPEN) -> None:
+    def __init__(
+        self, open_shard: Callable[[int], BinaryIO], *, kept: int = KEPT_OPEN
+    ) -> None:
         self._open_shard = open_shard
         self._most_open = kept
         self._lock = Lock()
-        self._open: OrderedDict[int, ShardBytes] = OrderedDict()  # the one that was used longest ago first
+        # The one that was used longest ago first.
+        self._open: OrderedDict[int, ShardBytes] = OrderedDict()
         self._footers: dict[int, Footer] = {}
 
     def of(self, shard: int) -> ShardBytes:
@@ -475,7 +542,8 @@ class OpenShards:
             if source is not None:
                 self._open.move_to_end(shard)
                 return source
-        # Opened without the lock, because it may take a request. If two threads open it, the later one is kept.
+        # Opened without the lock, because it may take a request. If two threads open
+        # it, the later one is kept.
         source = ShardBytes(self._open_shard(shard), self._footers.get(shard))
         with self._lock:
             self._open[shard] = source
@@ -484,7 +552,8 @@ class OpenShards:
         return source
 
     def with_footer(self, shard: int) -> tuple[ShardBytes, Footer]:
-        """Return an open shard and its footer, which is parsed once, however often the shard is opened.
+        """Return an open shard and its footer, which is parsed once, however often the
+        shard is opened.
 
         Raises:
             ValueError: The footer is missing or invalid.
@@ -494,7 +563,9 @@ class OpenShards:
         return source, source.footer
 
     def close(self, shard: int | None = None) -> None:
-        """Release one shard, or all for None; a thread that reads one at the moment reads on."""
+        """Release one shard, or all for None; a thread that reads one at the moment
+        reads on.
+        """
         with self._lock:
             if shard is None:
                 self._open.clear()
@@ -503,7 +574,9 @@ class OpenShards:
 
 
 def one_batch(table: pa.Table) -> pa.RecordBatch:
-    """Return a table as one batch, without a copy if its columns are in one piece, as those of a row group are."""
+    """Return a table as one batch, without a copy if its columns are in one piece,
+    as those of a row group are.
+    """
     batches = table.to_batches()
     if len(batches) == 1:
         return batches[0]

@@ -1,8 +1,10 @@
-"""Columns of a version's shards: their schema by the manifest, and checks of decoded row groups against it.
+"""Columns of a version's shards: their schema by the manifest, and checks of decoded
+row groups against it.
 
-Pages have checksums; their headers and the footer have none, and Arrow believes both. A flipped bit in one of them
-turns the same bytes into other types, or drops the last values of a list, and the result still looks like rows.
-Therefore both are compared with other records: types with the manifest, numbers of values with the footer.
+Pages have checksums; their headers and the footer have none, and Arrow believes both. A
+flipped bit in one of them turns the same bytes into other types, or drops the last
+values of a list, and the result still looks like rows. Therefore both are compared with
+other records: types with the manifest, numbers of values with the footer.
 """
 
 from __future__ import annotations
@@ -23,32 +25,46 @@ from tokenlake.runtime.store.manifest import Manifest
 
 
 def stored_schema(manifest: Manifest) -> pa.Schema:
-    """Return the columns that shards of a version have by its manifest; shards may have other columns too."""
+    """Return the columns that shards of a version have by its manifest; shards may
+    have other columns too.
+    """
     # Columns that shards have, and fields kept of the input.
     build = manifest.config.get("build", {})
     names: set[str] = set()
     for shard in manifest.files:
         names.update(shard.logical)
-    kept_fields = tuple((name, arrow_type(kind)) for name, kind in build.get("kept", ()))
+    kept_fields = tuple(
+        (name, arrow_type(kind)) for name, kind in build.get("kept", ())
+    )
     if manifest.preference is not None:
         return preference_schema(*manifest.preference, kept_fields)
     has_loss_mask = "loss_mask" in names
     if manifest.width:
         has_segment_ids = "segment_ids" in names
-        return packed_schema(manifest.width, store_segment_ids=has_segment_ids, loss_mask=has_loss_mask)
+        return packed_schema(
+            manifest.width, store_segment_ids=has_segment_ids, loss_mask=has_loss_mask
+        )
     has_attention_mask = bool(build.get("attention_mask"))
-    return tokens_schema(loss_mask=has_loss_mask, attention_mask=has_attention_mask, kept=kept_fields)
+    return tokens_schema(
+        loss_mask=has_loss_mask, attention_mask=has_attention_mask, kept=kept_fields
+    )
 
 
 def id_columns(manifest: Manifest) -> tuple[str, ...]:
     """Return the columns that hold lists of ids."""
     if manifest.preference is None:
         return (IDS,)
-    return tuple(column.name for column in columns_for(*manifest.preference) if column.holds == "ids")
+    return tuple(
+        column.name
+        for column in columns_for(*manifest.preference)
+        if column.holds == "ids"
+    )
 
 
 def id_limit(manifest: Manifest) -> int:
-    """Return one more than the largest id of the version's tokenizers; the limit of int32 if one does not state it."""
+    """Return one more than the largest id of the version's tokenizers; the limit of
+    int32 if one does not state it.
+    """
     sizes = [int(facts.get("vocab_size", 0)) for facts in manifest.tokenizer.values()]
     if not sizes or min(sizes) <= 0:
         return MOST_IDS
@@ -56,13 +72,16 @@ def id_limit(manifest: Manifest) -> int:
 
 
 def runs(batch: pa.RecordBatch, name: str) -> tuple[Any, Int64]:
-    """Return the values of a list column as an Arrow array, and their offsets by row, int64[rows + 1]."""
+    """Return the values of a list column as an Arrow array, and their offsets by
+    row, int64[rows + 1].
+    """
     column: Any = batch.column(name)
     return column.values, values(column.offsets).astype(np.int64)
 
 
 def check_types(schema: pa.Schema, expected: pa.Schema) -> None:
-    """Raise ValueError if a column has another type than by the manifest, or may hold nulls.
+    """Raise ValueError if a column has another type than by the manifest, or may hold
+    nulls.
 
     Args:
         schema: Columns of a decoded row group.
@@ -74,8 +93,12 @@ def check_types(schema: pa.Schema, expected: pa.Schema) -> None:
             continue
         got = schema.field(index)
         expected_field = expected.field(name)
-        if got.type != expected_field.type or (got.nullable and not expected_field.nullable):
-            raise ValueError(f"{name} is {_shown(got)}; expected {_shown(expected_field)}, by the manifest")
+        if got.type != expected_field.type or (
+            got.nullable and not expected_field.nullable
+        ):
+            raise ValueError(
+                f"{name} is {_shown(got)}; expected {_shown(expected_field)}, by the manifest"
+            )
 
 
 def _shown(field: Any) -> str:
@@ -86,26 +109,32 @@ def _shown(field: Any) -> str:
 
 
 def check_values(batch: pa.RecordBatch, expected: npt.NDArray[np.int64]) -> None:
-    """Raise ValueError unless the columns of a whole row group hold as many values as its footer says.
+    """Raise ValueError unless the columns of a whole row group hold as many values as
+    its footer says.
 
     Args:
         batch: Decoded row group, all columns.
-        expected: Number of values of each leaf of the schema, int64[leaves]; an empty list, and a null, counts as one.
+        expected: Number of values of each leaf of the schema, int64[leaves]; an empty
+            list, and a null, counts as one.
     """
     columns: list[Any] = batch.columns
     counts: list[int] = []
     for column in columns:
         counts += _counts_of_leaves(column, 0)
     if counts != expected.tolist():
-        raise ValueError(f"columns of {counts} values; expected {expected.tolist()}, as the footer says")
+        raise ValueError(
+            f"columns of {counts} values; expected {expected.tolist()}, as the footer says"
+        )
 
 
 def _counts_of_leaves(array: Any, empty_above: int) -> list[int]:
-    """Return the number of values of each leaf below an array, in the order of the schema.
+    """Return the number of values of each leaf below an array, in the order of the
+    schema.
 
     Args:
         array: Column, or values of one.
-        empty_above: Number of empty lists and nulls above the array, each of which is a value of every leaf.
+        empty_above: Number of empty lists and nulls above the array, each of which is a
+            value of every leaf.
     """
     kind = array.type
     types = pa.types

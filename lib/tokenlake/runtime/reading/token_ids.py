@@ -22,7 +22,8 @@ def check_ids(numbers: Ids, limit: int) -> None:
     """Raise ValueError unless all numbers are from 0 to `limit` - 1."""
     if not numbers.size:
         return
-    # As unsigned, a negative number is larger than every id: one pass finds both errors.
+    # As unsigned, a negative number is larger than every id: one pass finds both
+    # errors.
     unsigned_ids = numbers.view(np.uint32) if numbers.dtype == np.int32 else numbers
     largest = int(unsigned_ids.max())
     if largest >= limit:
@@ -33,4 +34,6 @@ def refuse_id(number: int, limit: int) -> NoReturn:
     """Raise the ValueError for a number that is no id, given as unsigned."""
     if number >= MOST_IDS:
         number -= 1 << 32
-    raise ValueError(f"the id {number} does not belong to its tokenizer; expected 0 to {limit - 1}")
+    raise ValueError(
+        f"the id {number} does not belong to its tokenizer; expected 0 to {limit - 1}"
+    )

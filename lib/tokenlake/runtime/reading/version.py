@@ -1,7 +1,8 @@
 """Rows of one split of a committed version, by row group.
 
-Row groups are numbered over all shards of the split, in the order of the manifest. The manifest states where they
-begin, so that an order can be computed before any file is opened.
+Row groups are numbered over all shards of the split, in the order of the manifest. The
+manifest states where they begin, so that an order can be computed before any file is
+opened.
 """
 
 from __future__ import annotations
@@ -16,11 +17,24 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenlake.base.arrays import Bools, Int64, Ragged, lengths_between, offsets_of, values
+from tokenlake.base.arrays import (
+    Bools,
+    Int64,
+    Ragged,
+    lengths_between,
+    offsets_of,
+    values,
+)
 from tokenlake.base.threads import in_order
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
 from tokenlake.runtime.reading.levels import Unfamiliar
-from tokenlake.runtime.reading.packed import LEARNED, LENGTHS, PackedGroup, PackedReader, check_segments
+from tokenlake.runtime.reading.packed import (
+    LEARNED,
+    LENGTHS,
+    PackedGroup,
+    PackedReader,
+    check_segments,
+)
 from tokenlake.runtime.reading.pages import VALUE_BITS
 from tokenlake.runtime.reading.ragged_rows import (
     Lengths,
@@ -57,7 +71,9 @@ _SEGMENT_BYTES: Final = 4
 _T = TypeVar("_T")
 
 DAMAGE: Final = (pa.ArrowException, OSError, ValueError, OverflowError)
-"""Errors of Arrow for damaged Parquet: its own errors, OSError for pages, ValueError for metadata."""
+"""Errors of Arrow for damaged Parquet: its own errors, OSError for pages, ValueError
+for metadata.
+"""
 
 
 def open_rows(store: ReadStore, dataset: str, version: int, split: str) -> StoredRows:
@@ -108,7 +124,9 @@ class StoredRows:
         # Row groups are numbered over the shards, rows over the row groups.
         group_begins = [shard.row_groups for shard in self._shards]
         self._first_groups = offsets_of([len(begins) for begins in group_begins])
-        self.group_rows = lengths_between(group_begins, [shard.rows for shard in self._shards])
+        self.group_rows = lengths_between(
+            group_begins, [shard.rows for shard in self._shards]
+        )
         self._first_rows = offsets_of(self.group_rows)
         # Open files, and the facts of the manifest that decoded rows are compared with.
         self._open = OpenShards(self._open_shard)
@@ -132,7 +150,9 @@ class StoredRows:
     @property
     def ids(self) -> int:
         """Number of ids of all rows, padding included."""
-        return self.rows * self.manifest.width or self.manifest.splits[self.split].tokens
+        return (
+            self.rows * self.manifest.width or self.manifest.splits[self.split].tokens
+        )
 
     @property
     def decoded_bytes(self) -> int:
@@ -151,7 +171,9 @@ class StoredRows:
         return any("loss_mask" in shard.logical for shard in self._shards)
 
     def shard_of(self, group: int) -> tuple[ShardEntry, int]:
-        """Return the shard that contains a row group, and the row group's index in it."""
+        """Return the shard that contains a row group, and the row group's index in
+        it.
+        """
         shard, index = self._place(group)
         return self._shards[shard], index
 
@@ -161,14 +183,20 @@ class StoredRows:
         return int(self._first_rows[group])
 
     def group_of(self, rows: Int64) -> tuple[Int64, Int64]:
-        """Return the row group and the row in it of rows counted over the split, int64[n] both."""
+        """Return the row group and the row in it of rows counted over the split,
+        int64[n] both.
+        """
         if len(rows) and not (rows.min() >= 0 and rows.max() < self.rows):
-            raise ConfigError(f"{self.name} has rows 0 to {self.rows - 1}, not {rows.min()} to {rows.max()}")
+            raise ConfigError(
+                f"{self.name} has rows 0 to {self.rows - 1}, not {rows.min()} to {rows.max()}"
+            )
         group = np.searchsorted(self._first_rows, rows, side="right") - 1
         return group, rows - self._first_rows[group]
 
     def ranges(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Yield (row group, first row in it, end in it) for rows ``start .. stop``, fewer if the split ends before."""
+        """Yield (row group, first row in it, end in it) for rows ``start .. stop``,
+        fewer if the split ends before.
+        """
         end = min(stop, self.rows)
         while start < end:
             group = int(np.searchsorted(self._first_rows, start, side="right")) - 1
@@ -185,20 +213,27 @@ class StoredRows:
             columns: Names of the columns; None for all.
 
         Raises:
-            IntegrityError: The file is missing or differs from the manifest; the error names file and row group.
+            IntegrityError: The file is missing or differs from the manifest; the error
+                names file and row group.
         """
         shard, index = self._place(group)
-        batch = self._checked(shard, f"row group {index}", lambda: self._decode(shard, index, columns))
+        batch = self._checked(
+            shard, f"row group {index}", lambda: self._decode(shard, index, columns)
+        )
         # The row group must have the columns and rows of the manifest.
         expected_names = sorted(columns or self._shards[shard].logical)
         names = sorted(batch.schema.names)
         if names != expected_names or batch.num_rows != self.group_rows[group]:
             got = f"{batch.num_rows} rows of {', '.join(names)}"
             expected = f"{self.group_rows[group]} rows of {', '.join(expected_names)}"
-            raise self._damaged(shard, f": row group {index} holds {got}; expected {expected}")
+            raise self._damaged(
+                shard, f": row group {index} holds {got}; expected {expected}"
+            )
         return batch
 
-    def _decode(self, shard: int, index: int, columns: Sequence[str] | None) -> pa.RecordBatch:
+    def _decode(
+        self, shard: int, index: int, columns: Sequence[str] | None
+    ) -> pa.RecordBatch:
         source, footer = self._open.with_footer(shard)
         batch = one_batch(source.parquet().read_row_group(index, columns))
         check_types(batch.schema, self._schema)
@@ -208,10 +243,14 @@ class StoredRows:
         return batch
 
     def _check_rows(self, batch: pa.RecordBatch) -> None:
-        """Raise ValueError if an id is not one of the tokenizer, or the segments do not fit their rows."""
+        """Raise ValueError if an id is not one of the tokenizer, or the segments do
+        not fit their rows.
+        """
         for name in self._id_columns:
             if name in batch.schema.names:
-                check_ids(values(cast("Any", batch.column(name)).flatten()), self._id_limit)
+                check_ids(
+                    values(cast("Any", batch.column(name)).flatten()), self._id_limit
+                )
         if LENGTHS not in batch.schema.names or not self.manifest.width:
             return
         # Segments must fit their rows, and have as many documents.
@@ -222,32 +261,44 @@ class StoredRows:
         if "documents" in batch.schema.names:
             documents: Any = batch.column("documents")
             if not np.array_equal(np.diff(offsets), values(documents.value_lengths())):
-                raise ValueError(f"{LENGTHS} and documents of a row are not of the same segments")
+                raise ValueError(
+                    f"{LENGTHS} and documents of a row are not of the same segments"
+                )
 
-    def packed(self, group: int, *, loss_mask: bool, segments: bool = True) -> PackedGroup:
-        """Decode the parts of a row group of a packed dataset that a batch needs. All checksums are verified.
+    def packed(
+        self, group: int, *, loss_mask: bool, segments: bool = True
+    ) -> PackedGroup:
+        """Decode the parts of a row group of a packed dataset that a batch needs. All
+        checksums are verified.
 
         Args:
             group: Row group, 0 to G - 1.
             loss_mask: True to read the stored ``loss_mask`` as well, if there is one.
-            segments: True to read the lengths of the segments; a batch of ids alone needs none.
+            segments: True to read the lengths of the segments; a batch of ids alone
+                needs none.
 
         Raises:
             ConfigError: The dataset is not packed, or the row group does not exist.
             IntegrityError: The row group is damaged; see :meth:`read`.
         """
         if self.manifest.kind != "packed":
-            raise ConfigError(f"{self.name} is of kind {self.manifest.kind}; expected packed")
+            raise ConfigError(
+                f"{self.name} is of kind {self.manifest.kind}; expected packed"
+            )
         shard, index = self._place(group)
         has_loss_mask = loss_mask and LEARNED in self._shards[shard].logical
         rows = int(self.group_rows[group])
         return self._checked(
             shard,
             f"row group {index}",
-            lambda: self._packed.read(shard, index, rows, loss_mask=has_loss_mask, segments=segments),
+            lambda: self._packed.read(
+                shard, index, rows, loss_mask=has_loss_mask, segments=segments
+            ),
         )
 
-    def decoded(self, group: int, *, loss_mask: bool, segments: bool = True) -> PackedGroup | RaggedGroup:
+    def decoded(
+        self, group: int, *, loss_mask: bool, segments: bool = True
+    ) -> PackedGroup | RaggedGroup:
         """Decode the parts of a row group that a batch needs, for any kind of dataset.
 
         Args:
@@ -269,9 +320,11 @@ class StoredRows:
         return RaggedRows(self, has_loss_mask=self.has_loss_mask)
 
     def list_lengths(self, column: str) -> Lengths:
-        """Return the number of values of each row's list, of all rows: uint16[rows], or uint32 if one is longer.
+        """Return the number of values of each row's list, of all rows: uint16[rows], or
+        uint32 if one is longer.
 
-        The column is read once, which takes some 3 us a row; two or four bytes a row are kept.
+        The column is read once, which takes some 3 us a row; two or four bytes a row
+        are kept.
 
         Args:
             column: Name of a column of lists.
@@ -283,13 +336,21 @@ class StoredRows:
             if column not in self._lengths:
                 threads = 1 if isinstance(self._store, LocalStore) else _REMOTE_THREADS
                 groups = range(len(self.group_rows))
-                lengths = in_order(lambda group: self._lengths_of_group(group, column), groups, threads)
-                self._lengths[column] = narrowest(np.concatenate([np.zeros(0, np.int64), *lengths]))
+                lengths = in_order(
+                    lambda group: self._lengths_of_group(group, column), groups, threads
+                )
+                self._lengths[column] = narrowest(
+                    np.concatenate([np.zeros(0, np.int64), *lengths])
+                )
             return self._lengths[column]
 
     def _lengths_of_group(self, group: int, column: str) -> Int64:
-        """Return the number of values of each row's list in a row group, int64[rows]."""
-        lengths = self._read_directly(group, column, lambda data, chunk: list_lengths(data, chunk.values))
+        """Return the number of values of each row's list in a row group,
+        int64[rows].
+        """
+        lengths = self._read_directly(
+            group, column, lambda data, chunk: list_lengths(data, chunk.values)
+        )
         if lengths is None:
             _, offsets = runs(self.read(group, [column]), column)
             lengths = np.diff(offsets)
@@ -297,7 +358,8 @@ class StoredRows:
         return lengths
 
     def list_values(self, group: int, column: str, values: int) -> npt.NDArray[Any]:
-        """Return the values of the lists of a column in a row group, one list after the other.
+        """Return the values of the lists of a column in a row group, one list after the
+        other.
 
         Args:
             group: Row group, 0 to G - 1.
@@ -331,12 +393,14 @@ class StoredRows:
         column: str,
         decode: Callable[[memoryview, ColumnChunk], npt.NDArray[Any] | None],
     ) -> npt.NDArray[Any] | None:
-        """Return the decoded pages of a list column; None if they have another layout than that of our writers.
+        """Return the decoded pages of a list column; None if they have another layout
+        than that of our writers.
 
         Args:
             group: Row group, 0 to G - 1.
             column: Name of the column.
-            decode: Function that decodes the bytes of the column chunk; None or Unfamiliar for another layout.
+            decode: Function that decodes the bytes of the column chunk; None or
+                Unfamiliar for another layout.
         """
         shard, index = self._place(group)
 
@@ -345,32 +409,50 @@ class StoredRows:
             chunk = footer.chunk(index, column)
             with suppress(Unfamiliar):
                 if chunk.kind in VALUE_BITS:
-                    return decode(memoryview(source.read(chunk.begin, chunk.size)), chunk)
+                    return decode(
+                        memoryview(source.read(chunk.begin, chunk.size)), chunk
+                    )
             return None
 
         return self._checked(shard, f"row group {index}", read)
 
     def _check_count(self, group: int, count: int, expected: int, noun: str) -> None:
-        """Raise IntegrityError unless a row group holds the expected number of rows or values."""
+        """Raise IntegrityError unless a row group holds the expected number of rows
+        or values.
+        """
         if count != expected:
             shard, index = self._place(group)
-            raise self._damaged(shard, f": row group {index} holds {count} {noun}; expected {expected}")
+            raise self._damaged(
+                shard, f": row group {index} holds {count} {noun}; expected {expected}"
+            )
 
     def flags(self, group: int, column: str) -> Bools:
-        """Return a column of booleans of a row group, bool[rows]; the errors are those of :meth:`read`."""
+        """Return a column of booleans of a row group, bool[rows]; the errors are
+        those of :meth:`read`.
+        """
         return values(self.read(group, [column]).column(column)).astype(np.bool_)
 
     @property
     def through_arrow(self) -> tuple[str, ...]:
-        """Paths of the shards with another layout than ours, which :meth:`packed` reads more slowly."""
-        return tuple(self._shards[shard].path for shard in sorted(self._packed.through_arrow))
+        """Paths of the shards with another layout than ours, which :meth:`packed`
+        reads more slowly.
+        """
+        return tuple(
+            self._shards[shard].path for shard in sorted(self._packed.through_arrow)
+        )
 
     def bytes_of(self, group: int) -> int:
-        """Return the number of bytes of a row group in its file (compressed); the footer of the file is read once."""
+        """Return the number of bytes of a row group in its file (compressed); the
+        footer of the file is read once.
+        """
         shard, index = self._place(group)
-        sizes = self._checked(shard, "the footer", lambda: self._open.with_footer(shard)[1].sizes)
+        sizes = self._checked(
+            shard, "the footer", lambda: self._open.with_footer(shard)[1].sizes
+        )
         if index >= len(sizes):
-            raise self._damaged(shard, f": it has {len(sizes)} row groups; expected more than {index}")
+            raise self._damaged(
+                shard, f": it has {len(sizes)} row groups; expected more than {index}"
+            )
         return int(sizes[index])
 
     def close(self) -> None:
@@ -384,19 +466,27 @@ class StoredRows:
         self.close()
 
     def _place(self, group: int) -> tuple[int, int]:
-        """Return the number of the shard that contains a row group, and the row group's index in it."""
+        """Return the number of the shard that contains a row group, and the row
+        group's index in it.
+        """
         if not 0 <= group < len(self.group_rows):
-            raise ConfigError(f"{self.name} has row groups 0 to {len(self.group_rows) - 1}, not {group}")
+            raise ConfigError(
+                f"{self.name} has row groups 0 to {len(self.group_rows) - 1}, not {group}"
+            )
         shard = int(np.searchsorted(self._first_groups, group, side="right")) - 1
         return shard, group - int(self._first_groups[shard])
 
     def _key(self, shard: int) -> str:
-        return Layout(self.manifest.dataset, self.manifest.version).key(self._shards[shard].path)
+        return Layout(self.manifest.dataset, self.manifest.version).key(
+            self._shards[shard].path
+        )
 
     def _open_shard(self, shard: int) -> BinaryIO:
         entry = self._shards[shard]
         # A file of another size is damaged; `tokenlake verify` compares its hash.
-        stream = self._store.open(self._key(shard), size=entry.bytes, sha256=entry.sha256)
+        stream = self._store.open(
+            self._key(shard), size=entry.bytes, sha256=entry.sha256
+        )
         size = stream.seek(0, 2)
         if size != entry.bytes:
             stream.close()
@@ -406,8 +496,8 @@ class StoredRows:
     def _checked(self, shard: int, place: str, read: Callable[[], _T]) -> _T:
         """Return the result of reading, with errors of damage as IntegrityError.
 
-        The store may keep a copy of a remote shard, which may be the damaged one: then it is discarded, and the shard
-        is read once more.
+        The store may keep a copy of a remote shard, which may be the damaged one: then
+        it is discarded, and the shard is read once more.
 
         Args:
             shard: Number of the shard.
@@ -425,11 +515,14 @@ class StoredRows:
         try:
             return read()
         except BaseException as error:
-            self._open.close(shard)  # the open file may be a copy, or one that has no name any more
+            # The open file may be a copy, or one that has no name any more.
+            self._open.close(shard)
             if isinstance(error, NotFoundError):
                 raise self._damaged(shard, " is missing") from error
             if isinstance(error, DAMAGE):
-                raise self._damaged(shard, f": {place} cannot be read: {error}") from error
+                raise self._damaged(
+                    shard, f": {place} cannot be read: {error}"
+                ) from error
             raise
 
     def _damaged(self, shard: int, problem: str) -> IntegrityError:

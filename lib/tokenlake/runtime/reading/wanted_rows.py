@@ -1,8 +1,9 @@
 """Rows that are wanted of several datasets, row group by row group.
 
-n wanted rows, in any order, are given by three arrays: ``source`` (index of the dataset), ``group`` (row group of that
-dataset) and ``row`` (row in that row group). Their place in the result is their index in these arrays. Each row group
-is decoded once for a call, and released unless the caller keeps it.
+n wanted rows, in any order, are given by three arrays: ``source`` (index of the
+dataset), ``group`` (row group of that dataset) and ``row`` (row in that row group).
+Their place in the result is their index in these arrays. Each row group is decoded once
+for a call, and released unless the caller keeps it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from tokenlake.runtime.reading.version import StoredRows
 from tokenlake.runtime.store.manifest import Kind
 
 ReadGroup = Callable[[tuple[StoredRows, int]], pa.RecordBatch]
-"""Function of a dataset and the number of a row group that returns the decoded row group, all columns."""
+"""Function of a dataset and the number of a row group that returns the decoded row
+group, all columns.
+"""
 
 
 @final
@@ -32,7 +35,8 @@ class WantedGroup:
     Attributes:
         source: Dataset of the row group.
         batch: Decoded row group, all columns.
-        rows: Wanted rows of the row group, int64[m], in any order; a row may occur several times.
+        rows: Wanted rows of the row group, int64[m], in any order; a row may occur
+            several times.
         places: Place of each wanted row in the result, int64[m].
     """
 
@@ -68,7 +72,9 @@ def wanted_groups(
         )
     # Row groups are numbered over all sources.
     first_groups = offsets_of([len(rows.group_rows) for rows in sources])
-    group_rows = np.concatenate([np.zeros(0, np.int64), *(rows.group_rows for rows in sources)])
+    group_rows = np.concatenate(
+        [np.zeros(0, np.int64), *(rows.group_rows for rows in sources)]
+    )
     number = first_groups[source] + group
 
     # A row group must be one of its source, and a row one of its row group.
@@ -94,11 +100,15 @@ def wanted_groups(
 
 
 def check_kind(sources: Sequence[StoredRows], kind: Kind) -> None:
-    """Raise ConfigError unless all datasets, at least one, are of a kind and have rows of one length."""
+    """Raise ConfigError unless all datasets, at least one, are of a kind and have
+    rows of one length.
+    """
     kinds = {rows.manifest.kind for rows in sources}
     widths = {rows.manifest.width for rows in sources}
     if kinds != {kind}:
-        raise ConfigError(f"expected datasets of kind {kind}, got {_listed(sources) or 'none'}")
+        raise ConfigError(
+            f"expected datasets of kind {kind}, got {_listed(sources) or 'none'}"
+        )
     if len(widths) > 1:
         raise ConfigError(
             f"sequences of different lengths cannot be mixed row by row: {_listed(sources)}. "

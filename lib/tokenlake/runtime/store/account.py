@@ -1,4 +1,6 @@
-"""The audit of a unit or a version: counts of rows and tokens, whose equations must hold at commit."""
+"""The audit of a unit or a version: counts of rows and tokens, whose equations must
+hold at commit.
+"""
 
 from __future__ import annotations
 
@@ -15,34 +17,44 @@ LAWS: Final[dict[str, tuple[str, ...]]] = {
     "tokens": ("content_packed", "dropped"),
     "slots": ("content_packed", "bos", "eos", "pad"),
 }
-"""Equations of the audit: each count is the sum of others. The last equation holds for packed rows only."""
+"""Equations of the audit: each count is the sum of others. The last equation holds
+for packed rows only.
+"""
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """Counts of one unit, one source or one version. Dictionaries are by reason; all counts are >= 0.
+    """Counts of one unit, one source or one version. Dictionaries are by reason; all
+    counts are >= 0.
 
     Attributes:
         rows_read: Rows of the input that were read.
-        rows_skipped: Rows that were never read (``num_rows``, pruned row groups); outside the equations.
-        filtered: Rows left out on purpose (``empty``, ``excluded``, ``too_long``, ``nothing_to_learn``).
+        rows_skipped: Rows that were never read (``num_rows``, pruned row groups);
+            outside the equations.
+        filtered: Rows left out on purpose (``empty``, ``excluded``, ``too_long``,
+            ``nothing_to_learn``).
         quarantined: Bad records set aside.
-        normalized: Corrections on reading (``bom``, ``crlf``, ``blank_line``), and documents that were cut to
-            `max_length` (``long_documents_truncate``, ``long_documents_split``); outside the equations.
+        normalized: Corrections on reading (``bom``, ``crlf``, ``blank_line``), and
+            documents that were cut to `max_length` (``long_documents_truncate``,
+            ``long_documents_split``); outside the equations.
         kept: Rows that became documents.
-        expanded: Documents beyond one per row; without packing also the further pieces of split documents.
+        expanded: Documents beyond one per row; without packing also the further pieces
+            of split documents.
         documents: Documents that were encoded.
         tokens: Content tokens drawn, including those dropped later.
         content_packed: Content tokens written.
-        dropped: Content tokens not written (``truncated``, ``too_long``, ``nothing_to_learn``).
+        dropped: Content tokens not written (``truncated``, ``too_long``,
+            ``nothing_to_learn``).
         bos: Places that hold a BOS token.
         eos: Places that hold an EOS token that is not content.
-        eos_existing: Documents to which no EOS was appended, because they ended with one.
+        eos_existing: Documents to which no EOS was appended, because they ended with
+            one.
         pad: Places that hold padding.
         sequences: Packed rows.
         slots: Ids in packed rows.
-        special_tokens_in_text: Occurrences of special-token strings in the documents' own text.
+        special_tokens_in_text: Occurrences of special-token strings in the documents'
+            own text.
         text_bytes: UTF-8 bytes of the documents.
     """
 
@@ -68,7 +80,9 @@ class Account:
 
     @classmethod
     def total(cls, accounts: Iterable[Self]) -> Self:
-        """Return the sum of any number of audits, field by field and reason by reason; empty for none."""
+        """Return the sum of any number of audits, field by field and reason by
+        reason; empty for none.
+        """
         terms = [cls(), *accounts]
         sums: dict[str, Any] = {}
         for name in _NAMES:
@@ -81,7 +95,9 @@ class Account:
 
     @property
     def of_rows(self) -> Self:
-        """The counts of packed rows, which belong to no one of the sources that share them."""
+        """The counts of packed rows, which belong to no one of the sources that
+        share them.
+        """
         return type(self)(sequences=self.sequences, slots=self.slots, pad=self.pad)
 
     def to_json(self) -> dict[str, Any]:
@@ -92,11 +108,13 @@ class Account:
         """Check that the audit balances.
 
         Args:
-            width: Ids of a row of a packed dataset; None or 0 leaves out the equations on slots.
+            width: Ids of a row of a packed dataset; None or 0 leaves out the equations
+                on slots.
             where: Subject of the audit, for messages.
 
         Raises:
-            AccountError: An equation does not hold; the message names it, both sides and their terms.
+            AccountError: An equation does not hold; the message names it, both sides
+                and their terms.
         """
         if self.eos_existing > self.documents:
             raise AccountError(
@@ -109,9 +127,17 @@ class Account:
             if total == "slots":
                 if not width:
                     continue
-                equations.append((f"slots = sequences * {width}", self.slots, [self.sequences * width]))
+                equations.append(
+                    (
+                        f"slots = sequences * {width}",
+                        self.slots,
+                        [self.sequences * width],
+                    )
+                )
             terms = [self.count(part) for part in parts]
-            equations.append((f"{total} = {' + '.join(parts)}", self.count(total), terms))
+            equations.append(
+                (f"{total} = {' + '.join(parts)}", self.count(total), terms)
+            )
         for equation, left, terms in equations:
             right = sum(terms)
             if left != right:
@@ -146,7 +172,9 @@ def _sum_by_reason(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 _NAMES: Final = tuple(field.name for field in fields(Account))
 
 
-def require_equal(whose: str, equations: Iterable[tuple[str, object, object]], where: str) -> None:
+def require_equal(
+    whose: str, equations: Iterable[tuple[str, object, object]], where: str
+) -> None:
     """Check equations.
 
     Args:

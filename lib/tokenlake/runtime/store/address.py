@@ -1,7 +1,9 @@
-"""From an address to a store: local folders and buckets for writing, and all file systems of fsspec for reading.
+"""From an address to a store: local folders and buckets for writing, and all file
+systems of fsspec for reading.
 
-An address is a path or a URL with the options of its file system; configurations, jobs and processes pass it on. An
-object store whose address has no options takes those of the environment.
+An address is a path or a URL with the options of its file system; configurations, jobs
+and processes pass it on. An object store whose address has no options takes those of
+the environment.
 """
 
 from __future__ import annotations
@@ -27,11 +29,13 @@ from tokenlake.runtime.store.url import BUCKETS
 @final
 @dataclass(frozen=True, slots=True)
 class StoreAddress:
-    """A store that :func:`tokenlake.runtime.store.address.open_store` and ``open_read_store`` open.
+    """A store that :func:`tokenlake.runtime.store.address.open_store` and
+    ``open_read_store`` open.
 
     Attributes:
         url: Path or URL, without credentials.
-        options: Options of its file system. References (``{"env": NAME}``) stay references, and no repr shows them.
+        options: Options of its file system. References (``{"env": NAME}``) stay
+            references, and no repr shows them.
     """
 
     url: str
@@ -49,20 +53,25 @@ class StoreAddress:
 
 
 def absolute_address(where: str, options: Mapping[str, Any]) -> StoreAddress:
-    """Return an address that does not depend on the current folder: a path is made absolute."""
+    """Return an address that does not depend on the current folder: a path is made
+    absolute.
+    """
     if where and "://" not in where:
         where = str(Path(where).expanduser().absolute())
     return StoreAddress(where, options)
 
 
 OPTIONS_VARIABLE: Final = "TOKENLAKE_STORE_OPTIONS"
-"""Environment variable: a JSON object of storage_options for ``s3://`` and ``gs://`` stores that come without any."""
+"""Environment variable: a JSON object of storage_options for ``s3://`` and ``gs://``
+stores that come without any.
+"""
 
 
 def options_here(
     url: str, options: Mapping[str, Any] | None, environ: Mapping[str, str] = os.environ
 ) -> Mapping[str, Any]:
-    """Return the given options; without any, those of the environment for an object store.
+    """Return the given options; without any, those of the environment for an object
+    store.
 
     Args:
         url: Path or URL of the store.
@@ -70,7 +79,8 @@ def options_here(
         environ: Environment variables.
 
     Raises:
-        ConfigError: The variable holds no JSON object. Its value, which may hold secrets, is not shown.
+        ConfigError: The variable holds no JSON object. Its value, which may hold
+            secrets, is not shown.
     """
     if options or url.partition("://")[0].lower() not in BUCKETS:
         return options or {}
@@ -89,24 +99,33 @@ def options_here(
 
 
 def open_store(
-    where: str | os.PathLike[str] | StoreAddress, *, storage_options: Mapping[str, Any] | None = None
+    where: str | os.PathLike[str] | StoreAddress,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Store:
-    """Open the store at a path (``artifacts``, ``~/lake``), a ``file://`` URL, or in a bucket (``s3://``, ``gs://``).
-    Nothing is created or requested yet.
+    """Open the store at a path (``artifacts``, ``~/lake``), a ``file://`` URL, or in a
+    bucket (``s3://``, ``gs://``). Nothing is created or requested yet.
 
     Args:
         where: Path, URL or address.
-        storage_options: Options that replace those of a :class:`StoreAddress`. Local stores take none.
+        storage_options: Options that replace those of a :class:`StoreAddress`. Local
+            stores take none.
 
     Raises:
-        NotAvailableError: The scheme is another one; :func:`open_read_store` reads those.
-        ConfigError: A local store got options, the URL holds credentials, or an option is unknown.
-        MissingExtraError: The package for the bucket is missing; the message has the line that installs it.
-        StoreError: The address is empty, a ``file://`` URL of another host, or a file instead of a folder.
+        NotAvailableError: The scheme is another one; :func:`open_read_store` reads
+            those.
+        ConfigError: A local store got options, the URL holds credentials, or an option
+            is unknown.
+        MissingExtraError: The package for the bucket is missing; the message has the
+            line that installs it.
+        StoreError: The address is empty, a ``file://`` URL of another host, or a file
+            instead of a folder.
     """
     place = StoreAddress.of(where)
     address = place.url
-    options = options_here(address, place.options if storage_options is None else storage_options)
+    options = options_here(
+        address, place.options if storage_options is None else storage_options
+    )
     if (local := _local_store(address, options)) is not None:
         return local
     scheme = address.partition("://")[0].lower()
@@ -125,7 +144,9 @@ def open_store(
 
 
 def scratch_folder(url: str) -> Path:
-    """Return the folder of this machine for files on their way into a folder of a bucket."""
+    """Return the folder of this machine for files on their way into a folder of a
+    bucket.
+    """
     return scratch_of(url).local_path("flat")
 
 
@@ -136,8 +157,8 @@ def open_read_store(
     cache: str | os.PathLike[str] | None = None,
     cache_bytes: int | str | None = None,
 ) -> ReadStore:
-    """Open a store for reading: a path, or a URL with ``file``, ``s3``, ``gs``, ``http``, ``https`` or another of
-    fsspec's schemes. Nothing is requested yet.
+    """Open a store for reading: a path, or a URL with ``file``, ``s3``, ``gs``,
+    ``http``, ``https`` or another of fsspec's schemes. Nothing is requested yet.
 
     ::
 
@@ -146,20 +167,25 @@ def open_read_store(
 
     Args:
         url: Path or URL.
-        storage_options: Options of fsspec's file system; ``{"env": NAME}`` stands for an environment variable. Local
-            stores take none.
-        cache: Folder of this machine for copies of whole shards, shared by all processes that name it. Local stores
-            make no copies.
-        cache_bytes: Bytes of all copies together, such as ``"100GB"``; 64 GiB by default.
+        storage_options: Options of fsspec's file system; ``{"env": NAME}`` stands for
+            an environment variable. Local stores take none.
+        cache: Folder of this machine for copies of whole shards, shared by all
+            processes that name it. Local stores make no copies.
+        cache_bytes: Bytes of all copies together, such as ``"100GB"``; 64 GiB by
+            default.
 
     Raises:
-        ConfigError: The URL holds credentials, a scheme or an option is unknown, or an option has no use.
-        MissingExtraError: The package that reads the scheme is missing; the message has the line that installs it.
+        ConfigError: The URL holds credentials, a scheme or an option is unknown, or an
+            option has no use.
+        MissingExtraError: The package that reads the scheme is missing; the message has
+            the line that installs it.
         StoreError: The address is empty, or the folder cannot be used.
     """
     address = os.fspath(url)
     if cache is None and cache_bytes is not None:
-        raise ConfigError(f"cache_bytes={cache_bytes!r} without a cache; also give its folder: cache=FOLDER")
+        raise ConfigError(
+            f"cache_bytes={cache_bytes!r} without a cache; also give its folder: cache=FOLDER"
+        )
     options = options_here(address, storage_options)
     if (local := _local_store(address, options)) is not None:
         return local
@@ -167,22 +193,35 @@ def open_read_store(
     from tokenlake.runtime.store.remote import RemoteStore
 
     limit = DEFAULT_BYTES if cache_bytes is None else parse_size(cache_bytes)
-    return RemoteStore(address, options, None if cache is None else ShardCache(cache, limit))
+    return RemoteStore(
+        address, options, None if cache is None else ShardCache(cache, limit)
+    )
 
 
 def _local_store(address: str, options: Mapping[str, Any]) -> LocalStore | None:
     if not address:
-        raise StoreError("the store's address is empty; expected a path such as ./artifacts")
+        raise StoreError(
+            "the store's address is empty; expected a path such as ./artifacts"
+        )
     scheme, separator, _ = address.partition("://")
     if separator and scheme.lower() != "file":
         return None
     if separator:
         parts = urlsplit(address)
-        if parts.netloc not in ("", "localhost") or not parts.path or parts.query or parts.fragment:
-            raise StoreError(f"the store URL {address!r} is refused; expected file:///absolute/path")
+        if (
+            parts.netloc not in ("", "localhost")
+            or not parts.path
+            or parts.query
+            or parts.fragment
+        ):
+            raise StoreError(
+                f"the store URL {address!r} is refused; expected file:///absolute/path"
+            )
         address = unquote(parts.path)
     local = LocalStore(address)
     if options:
         names = ", ".join(sorted(options))
-        raise ConfigError(f"storage_options ({names}) for {local.url}, which is local; leave them out")
+        raise ConfigError(
+            f"storage_options ({names}) for {local.url}, which is local; leave them out"
+        )
     return local

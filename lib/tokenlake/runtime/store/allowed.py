@@ -1,18 +1,22 @@
-"""The folders and URLs that the owner of a worker allows: one rule for inputs, outputs, tokenizers and redirects.
+"""The folders and URLs that the owner of a worker allows: one rule for inputs, outputs,
+tokenizers and redirects.
 
 A list is an environment variable with folders and URLs, separated like ``PATH``::
 
     TOKENLAKE_ALLOWED_INPUTS=/data/raw:s3://corpora/raw:https://data.example.org:8443/sets:hf://datasets/our-org
 
-A place is allowed if it is an entry or lies below one. What counts is where the bytes are, and not how the place is
-spelled:
+A place is allowed if it is an entry or lies below one. What counts is where the bytes
+are, and not how the place is spelled:
 
-- A path is followed through links. Names are compared part by part, so that ``/data/raw`` allows no ``/data/raw-2``.
-- A URL must have the scheme and host of an entry, in any case and with or without the port that the scheme has
-  anyway, and a path below that of the entry, compared part by part. A path that a server may read in another way is
-  refused: ``.`` and ``..``, percent-encoded or behind a ``;`` too, backslashes and control characters.
-- A pattern is judged by the folder before its first wildcard, and has no ``..`` behind it: ``raw/*/../../secret``
-  lies in ``raw`` by its beginning alone. Braces are expanded before.
+- A path is followed through links. Names are compared part by part, so that
+  ``/data/raw`` allows no ``/data/raw-2``.
+- A URL must have the scheme and host of an entry, in any case and with or without the
+  port that the scheme has anyway, and a path below that of the entry, compared part by
+  part. A path that a server may read in another way is refused: ``.`` and ``..``,
+  percent-encoded or behind a ``;`` too, backslashes and control characters.
+- A pattern is judged by the folder before its first wildcard, and has no ``..`` behind
+  it: ``raw/*/../../secret`` lies in ``raw`` by its beginning alone. Braces are expanded
+  before.
 """
 
 from __future__ import annotations
@@ -33,7 +37,9 @@ INPUTS: Final = "TOKENLAKE_ALLOWED_INPUTS"
 
 _WILDCARD: Final = re.compile(r"[*?\[]")
 # A colon separates entries, but not a scheme or a host from what follows it.
-_ENTRY: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/:]*(?::\d+(?=[/:]|$))?[^:]*|[^:]+")
+_ENTRY: Final = re.compile(
+    r"[A-Za-z][A-Za-z0-9+.-]*://[^/:]*(?::\d+(?=[/:]|$))?[^:]*|[^:]+"
+)
 _PORTS: Final = {"http": ":80", "https": ":443"}
 _HUB: Final = "hf://datasets"
 # A revision that follows the name of a dataset, as the Hub's URLs have it.
@@ -84,12 +90,18 @@ class AllowedPlaces:
     @property
     def urls(self) -> list[Url]:
         """The entries that are URLs."""
-        return [parse_url(entry) for entry in self.entries or () if not is_on_disk(entry)]
+        return [
+            parse_url(entry) for entry in self.entries or () if not is_on_disk(entry)
+        ]
 
     @property
     def folders(self) -> list[Path]:
         """The entries that are folders of this machine, links followed."""
-        return [real_path(path_of(entry)) for entry in self.entries or () if is_on_disk(entry)]
+        return [
+            real_path(path_of(entry))
+            for entry in self.entries or ()
+            if is_on_disk(entry)
+        ]
 
     def require(self, place: str, option: str) -> None:
         """Refuse a path or URL that is not allowed.
@@ -108,15 +120,19 @@ class AllowedPlaces:
             self.require_url(place, option)
 
     def require_url(self, place: str, option: str) -> None:
-        """Refuse a URL that is not allowed, also one without a scheme; otherwise as :meth:`require`."""
+        """Refuse a URL that is not allowed, also one without a scheme; otherwise as
+        :meth:`require`.
+        """
         if not self.is_bounded:
             return
-        url = parse_url(place, option)  # refuses URLs with credentials, so that the message shows none
+        # Refuses URLs with credentials, so that the message shows none.
+        url = parse_url(place, option)
         if not self.has_url(url):
             raise self._outside(str(url), str(url), list(map(str, self.urls)), option)
 
     def require_pattern(self, pattern: str, option: str) -> None:
-        """Refuse a path, glob or URL of inputs if it can match a place that is not allowed.
+        """Refuse a path, glob or URL of inputs if it can match a place that is not
+        allowed.
 
         Args:
             pattern: Without braces.
@@ -134,25 +150,33 @@ class AllowedPlaces:
                 got=pattern,
             )
         folder = _static_folder(path)
-        # A listing takes `..` out of a path before it follows links, and the system after it; both must be inside.
+        # A listing takes `..` out of a path before it follows links, and the system
+        # after it; both must be inside.
         self._require_path(pattern, real_path(folder), option)
-        self._require_path(pattern, Path(os.path.realpath(os.path.abspath(_expanded(folder)))), option)  # noqa: PTH100
+        shortened = os.path.abspath(_expanded(folder))  # noqa: PTH100
+        self._require_path(pattern, Path(os.path.realpath(shortened)), option)
 
     def has_path(self, real: Path) -> bool:
         """Return whether a path, links followed, lies in an allowed folder."""
-        return not self.is_bounded or any(real.is_relative_to(folder) for folder in self.folders)
+        return not self.is_bounded or any(
+            real.is_relative_to(folder) for folder in self.folders
+        )
 
     def has_url(self, url: Url) -> bool:
         """Return whether a URL, up to its first wildcard, is allowed."""
         if not self.is_bounded:
             return True
-        return not is_odd(url.path) and any(_lies_below(url, entry) for entry in self.urls)
+        return not is_odd(url.path) and any(
+            _lies_below(url, entry) for entry in self.urls
+        )
 
     def _require_path(self, place: str, real: Path, option: str) -> None:
         if not self.has_path(real):
             raise self._outside(place, str(real), list(map(str, self.folders)), option)
 
-    def _outside(self, place: str, real: str, allowed: list[str], option: str) -> ConfigError:
+    def _outside(
+        self, place: str, real: str, allowed: list[str], option: str
+    ) -> ConfigError:
         return ConfigError(
             f"{option}: {place!r} is outside the places that this worker allows; got {real!r}, expected a path in "
             f"{', '.join(allowed) or 'nothing'} ({self.variable} in the worker's environment)",
@@ -167,10 +191,13 @@ def has_dots_behind_wildcard(path: str) -> bool:
 
 
 def real_path(path: str) -> Path:
-    """Return a path with ``~`` expanded and links followed; ConfigError for one that is none."""
+    """Return a path with ``~`` expanded and links followed; ConfigError for one that
+    is none.
+    """
     try:
         return Path(_expanded(path)).resolve()
-    except (ValueError, RuntimeError, OSError) as error:  # a NUL character, an unknown user, a loop of links
+    # A NUL character, an unknown user, a loop of links.
+    except (ValueError, RuntimeError, OSError) as error:
         raise ConfigError(f"{path!r} is not a path: {error}", got=path) from error
 
 
@@ -179,7 +206,9 @@ def _expanded(path: str) -> str:
 
 
 def _static_folder(path: str) -> str:
-    """Return the folder below which a glob matches; a path without wildcards as it is."""
+    """Return the folder below which a glob matches; a path without wildcards as it
+    is.
+    """
     wildcard = _WILDCARD.search(path)
     if wildcard is None:
         return path
@@ -190,7 +219,9 @@ def _static_folder(path: str) -> str:
 
 
 def is_odd(path: str) -> bool:
-    """Return whether a server may take the path of a URL for another one than it looks like."""
+    """Return whether a server may take the path of a URL for another one than it
+    looks like.
+    """
     plain = path
     while (decoded := unquote(plain)) != plain:
         plain = decoded
@@ -227,10 +258,12 @@ _bounded_here = False
 
 
 def bound_inputs_here() -> None:
-    """Have listings of this process hold every file against :data:`INPUTS`, also below the folder that is named.
+    """Have listings of this process hold every file against :data:`INPUTS`, also below
+    the folder that is named.
 
-    A command's user may name any folder, and the list then bounds links alone. Whoever starts a deployment's run may
-    not, and a folder that was checked may be another one when it is listed.
+    A command's user may name any folder, and the list then bounds links alone. Whoever
+    starts a deployment's run may not, and a folder that was checked may be another one
+    when it is listed.
     """
     global _bounded_here
     _bounded_here = True

@@ -1,7 +1,9 @@
-"""The interface of a store: named objects that are created once, verified when written, and never half visible.
+"""The interface of a store: named objects that are created once, verified when written,
+and never half visible.
 
-The bytes that arrive may differ from the bytes that are stored: a bit that flipped on its way is right the next time,
-and no finished work may be thrown away for it. So an object with a wrong hash is read once more.
+The bytes that arrive may differ from the bytes that are stored: a bit that flipped on
+its way is right the next time, and no finished work may be thrown away for it. So an
+object with a wrong hash is read once more.
 """
 
 from __future__ import annotations
@@ -17,7 +19,13 @@ from typing import BinaryIO, Final, TypeVar, final
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
 from tokenlake.runtime.store.ledger import FileEntry, QuarantineEntry, ShardEntry
-from tokenlake.runtime.store.writes import ByteTarget, HashingTarget, Orphan, Outcome, Put
+from tokenlake.runtime.store.writes import (
+    ByteTarget,
+    HashingTarget,
+    Orphan,
+    Outcome,
+    Put,
+)
 
 _PIECE: Final = 1 << 20
 _Made = TypeVar("_Made")
@@ -31,8 +39,10 @@ class ObjectInfo:
     Attributes:
         key: Key of the object.
         size: Size in bytes.
-        modified: Time of the last change by the storage's clock, in seconds since the epoch; None if unknown.
-        token: Token of its version (ETag or generation) in storages that change no object in place; "" in others.
+        modified: Time of the last change by the storage's clock, in seconds since the
+            epoch; None if unknown.
+        token: Token of its version (ETag or generation) in storages that change no
+            object in place; "" in others.
     """
 
     key: str
@@ -44,16 +54,19 @@ class ObjectInfo:
 @final
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """Something unpublished in a store: a temporary file, or an upload in parts. No listing shows it.
+    """Something unpublished in a store: a temporary file, or an upload in parts. No
+    listing shows it.
 
     Attributes:
-        name: Name for people, by which :meth:`Store.remove_leftover` finds it. In a bucket it begins with its kind:
+        name: Name for people, by which :meth:`Store.remove_leftover` finds it. In a
+            bucket it begins with its kind:
             ``upload:ID:code/v1/data/train-00000-00.parquet``.
         bytes: Size, as far as it is known.
-        modified: Time of the last change by the storage's clock, in seconds since the epoch. A change of an unpublished
-            thing is a change of its build.
+        modified: Time of the last change by the storage's clock, in seconds since the
+            epoch. A change of an unpublished thing is a change of its build.
         dead: The process that made it ran on this machine and is gone.
-        key: Key below which it lies, without its kind: ``code/v1/data/train-00000-00.parquet``.
+        key: Key below which it lies, without its kind:
+            ``code/v1/data/train-00000-00.parquet``.
     """
 
     name: str
@@ -64,20 +77,25 @@ class Leftover:
 
 
 class ReadStore(ABC):
-    """Objects under one root, for reading. Keys are relative POSIX paths (:mod:`tokenlake.runtime.store.layout`).
+    """Objects under one root, for reading. Keys are relative POSIX paths
+    (:mod:`tokenlake.runtime.store.layout`).
 
-    All methods raise StoreError for an unsafe key or a storage that fails, and may be called from several
-    threads and processes at once.
+    All methods raise StoreError for an unsafe key or a storage that fails, and may be
+    called from several threads and processes at once.
     """
 
     @property
     @abstractmethod
     def url(self) -> str:
-        """Path or URL, as :func:`tokenlake.runtime.store.address.open_read_store` takes it; without credentials."""
+        """Path or URL, as :func:`tokenlake.runtime.store.address.open_read_store`
+        takes it; without credentials.
+        """
 
     @property
     def can_list(self) -> bool:
-        """Whether :meth:`list` and :meth:`list_dirs` work; web servers do not list their files."""
+        """Whether :meth:`list` and :meth:`list_dirs` work; web servers do not list
+        their files.
+        """
         return True
 
     @abstractmethod
@@ -85,29 +103,36 @@ class ReadStore(ABC):
         """Return the bytes of an object; NotFoundError if it does not exist."""
 
     @abstractmethod
-    def open(self, key: str, *, size: int | None = None, sha256: str | None = None) -> BinaryIO:
+    def open(
+        self, key: str, *, size: int | None = None, sha256: str | None = None
+    ) -> BinaryIO:
         """Open an object as a seekable file; NotFoundError if it does not exist.
 
-        A remote object of known size costs no request until it is read; if it is missing, reading fails. A remote
-        file is a file of this machine with a descriptor, or has ``read_at(offset, size) -> bytes``, which any number of
+        A remote object of known size costs no request until it is read; if it is
+        missing, reading fails. A remote file is a file of this machine with a
+        descriptor, or has ``read_at(offset, size) -> bytes``, which any number of
         threads may call at once.
 
         Args:
             key: Key of the object.
-            size: Size in bytes, as a manifest states it. It saves a remote store requests.
-            sha256: Hash, hex, as a manifest states it. With both a remote store can keep a copy. Local files are opened
-                without a check.
+            size: Size in bytes, as a manifest states it. It saves a remote store
+                requests.
+            sha256: Hash, hex, as a manifest states it. With both a remote store can
+                keep a copy. Local files are opened without a check.
         """
 
     def discard(self, key: str) -> bool:
         """Drop this store's own copy of an object; return whether there was one.
 
-        Meant for a reader that found damage: after a copy was dropped, opening the object fetches it again.
+        Meant for a reader that found damage: after a copy was dropped, opening the
+        object fetches it again.
         """
         return False
 
     def digest(self, key: str) -> FileEntry:
-        """Read a whole object once, and return its size and hash; NotFoundError if it does not exist."""
+        """Read a whole object once, and return its size and hash; NotFoundError if
+        it does not exist.
+        """
         target = HashingTarget()
         self._pour(key, target)
         return target.finish()
@@ -129,7 +154,9 @@ class ReadStore(ABC):
         try:
             file = path.open("xb")
         except OSError as error:
-            raise StoreError(f"cannot write a copy of {key}: {error.strerror} ({path})", key=key) from error
+            raise StoreError(
+                f"cannot write a copy of {key}: {error.strerror} ({path})", key=key
+            ) from error
         try:
             with file:
                 target = HashingTarget(file)
@@ -155,7 +182,9 @@ class ReadStore(ABC):
 
     @abstractmethod
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Yield all objects below the folder ``prefix`` ("" = all), sorted by key, no temporary files."""
+        """Yield all objects below the folder ``prefix`` ("" = all), sorted by key,
+        no temporary files.
+        """
 
     @abstractmethod
     def list_dirs(self, prefix: str) -> builtins.list[str]:
@@ -165,8 +194,8 @@ class ReadStore(ABC):
 class Store(ReadStore):
     """Objects under one root, for reading and writing.
 
-    Publishing is create-only: of two writers of one key exactly one creates it, and the other learns whether the object
-    is equal to its own.
+    Publishing is create-only: of two writers of one key exactly one creates it, and the
+    other learns whether the object is equal to its own.
 
     Attributes:
         at_once: Number of objects that are worth having under way at a time.
@@ -175,58 +204,87 @@ class Store(ReadStore):
     at_once: int = 1
 
     def local_path(self, key: str) -> Path:
-        """Return the object's path on this machine (local stores only; the object need not exist)."""
-        raise StoreError(f"{self.url} is not on this machine: {key} has no path", key=key)
+        """Return the object's path on this machine (local stores only; the object
+        need not exist).
+        """
+        raise StoreError(
+            f"{self.url} is not on this machine: {key} has no path", key=key
+        )
 
     def preflight(self) -> None:
-        """Check by a trial that the storage keeps the conditions that publishing relies on; StoreError if not.
+        """Check by a trial that the storage keeps the conditions that publishing relies
+        on; StoreError if not.
 
-        It must refuse to create a key twice, and to swap a version that does not exist any more. Stores whose storage
-        may lack this call it themselves, once, before they write. File systems need no trial.
+        It must refuse to create a key twice, and to swap a version that does not exist
+        any more. Stores whose storage may lack this call it themselves, once, before
+        they write. File systems need no trial.
         """
         return
 
-    def put_new(self, key: str, data: bytes, *, replace_orphan: Orphan = False) -> Outcome:
+    def put_new(
+        self, key: str, data: bytes, *, replace_orphan: Orphan = False
+    ) -> Outcome:
         """Create an object.
 
         Args:
             key: Key of the object.
             data: Its bytes.
-            replace_orphan: Condition for replacing an unequal object, as in :meth:`publish`.
+            replace_orphan: Condition for replacing an unequal object, as in
+                :meth:`publish`.
 
         Returns:
             ``"created"``; ``"equal"`` if an object of the same bytes exists.
 
         Raises:
-            VersionConflictError: An object of other bytes exists; the message names both hashes.
+            VersionConflictError: An object of other bytes exists; the message names
+                both hashes.
         """
-        return self._put([Put(key=key, data=data, sha256=_sha256(data), orphan=replace_orphan)])[0]
+        return self._put(
+            [Put(key=key, data=data, sha256=_sha256(data), orphan=replace_orphan)]
+        )[0]
 
     def put_all(self, objects: Mapping[str, bytes]) -> None:
-        """Create many objects as :meth:`put_new` does, several at a time; all are durable when it returns."""
-        self._put([Put(key=key, data=data, sha256=_sha256(data)) for key, data in objects.items()])
+        """Create many objects as :meth:`put_new` does, several at a time; all are
+        durable when it returns.
+        """
+        self._put(
+            [
+                Put(key=key, data=data, sha256=_sha256(data))
+                for key, data in objects.items()
+            ]
+        )
 
-    def publish(self, temp: Path, key: str, sha256: str, *, replace_orphan: Orphan = False) -> Outcome:
-        """Turn a temporary file into an object, create-only; the temporary name is removed.
+    def publish(
+        self, temp: Path, key: str, sha256: str, *, replace_orphan: Orphan = False
+    ) -> Outcome:
+        """Turn a temporary file into an object, create-only; the temporary name is
+        removed.
 
         Args:
             temp: File of :meth:`temp`, written and closed.
             key: Key of the object.
-            sha256: Hash, hex, as computed while writing; the file is read back and compared.
-            replace_orphan: Replace an unequal object instead of raising a conflict. Pass it only for objects of an
-                uncommitted version without a ledger record. A callable is called again at the last moment, with other
+            sha256: Hash, hex, as computed while writing; the file is read back and
+                compared.
+            replace_orphan: Replace an unequal object instead of raising a conflict.
+                Pass it only for objects of an uncommitted version without a ledger
+                record. A callable is called again at the last moment, with other
                 replacing writers of this machine locked out.
 
         Raises:
-            VersionConflictError: An unequal object exists; the message names both hashes.
+            VersionConflictError: An unequal object exists; the message names both
+                hashes.
             StoreError: The file that was read back has another hash.
         """
-        return self._put([Put(key=key, data=temp, sha256=sha256, orphan=replace_orphan)])[0]
+        return self._put(
+            [Put(key=key, data=temp, sha256=sha256, orphan=replace_orphan)]
+        )[0]
 
     def swap(self, key: str, data: bytes, expected: bytes | None) -> Outcome:
-        """Replace a small object, but only if it has not changed since the caller saw it (compare-and-swap).
+        """Replace a small object, but only if it has not changed since the caller saw
+        it (compare-and-swap).
 
-        Readers see the old bytes or the new ones. Of several writers that expect the same bytes, one succeeds.
+        Readers see the old bytes or the new ones. Of several writers that expect the
+        same bytes, one succeeds.
 
         Args:
             key: Key of the object.
@@ -234,15 +292,21 @@ class Store(ReadStore):
             expected: Bytes to replace; None: the object must not exist.
 
         Returns:
-            ``"created"`` or ``"replaced"``; ``"equal"`` if the object has the new bytes already, whatever was expected.
+            ``"created"`` or ``"replaced"``; ``"equal"`` if the object has the new bytes
+            already, whatever was expected.
 
         Raises:
-            VersionConflictError: The object has other bytes, or does not exist; nothing was changed.
+            VersionConflictError: The object has other bytes, or does not exist; nothing
+                was changed.
         """
         seen = None if expected is None else _sha256(expected)
-        return self._put([Put(key=key, data=data, sha256=_sha256(data), expected=seen)])[0]
+        return self._put(
+            [Put(key=key, data=data, sha256=_sha256(data), expected=seen)]
+        )[0]
 
-    def replace(self, data: bytes | Path, key: str, sha256: str, damaged_sha256: str | None) -> Outcome:
+    def replace(
+        self, data: bytes | Path, key: str, sha256: str, damaged_sha256: str | None
+    ) -> Outcome:
         """Replace a damaged object by good bytes; only repair replaces committed bytes.
 
         A reader that has the old object open keeps it. A temporary name is removed.
@@ -251,33 +315,46 @@ class Store(ReadStore):
             data: Good bytes, or a file of :meth:`temp`, written and closed.
             key: Key of the object.
             sha256: Hash of the good bytes, hex; they are read back and compared.
-            damaged_sha256: Hash of the damaged bytes as the caller saw them, hex; None: there was no object.
+            damaged_sha256: Hash of the damaged bytes as the caller saw them, hex; None:
+                there was no object.
 
         Returns:
-            ``"created"`` or ``"replaced"``; ``"equal"`` if the object has the good bytes already.
+            ``"created"`` or ``"replaced"``; ``"equal"`` if the object has the good
+            bytes already.
 
         Raises:
-            VersionConflictError: The object has neither the good nor the damaged bytes; nothing was changed.
+            VersionConflictError: The object has neither the good nor the damaged bytes;
+                nothing was changed.
             StoreError: The bytes that were read back have another hash.
         """
-        return self._put([Put(key=key, data=data, sha256=sha256, expected=damaged_sha256)])[0]
+        return self._put(
+            [Put(key=key, data=data, sha256=sha256, expected=damaged_sha256)]
+        )[0]
 
-    def link(self, src_key: str, dst_key: str, sha256: str, *, replace_orphan: Orphan = False) -> Outcome:
-        """Reuse an object under a second key (hard link, else a copy), after checking its hash.
+    def link(
+        self, src_key: str, dst_key: str, sha256: str, *, replace_orphan: Orphan = False
+    ) -> Outcome:
+        """Reuse an object under a second key (hard link, else a copy), after checking
+        its hash.
 
         Raises:
             NotFoundError: The source does not exist.
-            IntegrityError: The source has another hash, or is not the version that was seen.
+            IntegrityError: The source has another hash, or is not the version that was
+                seen.
             VersionConflictError: An unequal object exists, as in :meth:`publish`.
         """
-        link = Link(source=src_key, target=dst_key, size=0, sha256=sha256, orphan=replace_orphan)
+        link = Link(
+            source=src_key, target=dst_key, size=0, sha256=sha256, orphan=replace_orphan
+        )
         [result] = self.link_all([link])
         if isinstance(result, Exception):
             raise result
         return result
 
     @abstractmethod
-    def link_all(self, links: Sequence[Link]) -> builtins.list[Outcome | NotFoundError | IntegrityError]:
+    def link_all(
+        self, links: Sequence[Link]
+    ) -> builtins.list[Outcome | NotFoundError | IntegrityError]:
         """Reuse many objects, several at a time; all are durable when it returns.
 
         Returns:
@@ -286,13 +363,17 @@ class Store(ReadStore):
 
     @abstractmethod
     def temp(self, prefix: str) -> Path:
-        """Create an empty temporary file to write an object of ``prefix`` into, for :meth:`publish`."""
+        """Create an empty temporary file to write an object of ``prefix`` into, for
+        :meth:`publish`.
+        """
 
     @abstractmethod
     def _put(self, puts: Sequence[Put]) -> builtins.list[Outcome]:
-        """Create or replace objects, several at a time; all are durable when it returns.
+        """Create or replace objects, several at a time; all are durable when it
+        returns.
 
-        Each is read back before it is published. Temporary files are removed, unless they are not ours.
+        Each is read back before it is published. Temporary files are removed, unless
+        they are not ours.
         """
 
     @abstractmethod
@@ -300,14 +381,22 @@ class Store(ReadStore):
         """Remove an object; NotFoundError if it does not exist."""
 
     def sweep_temp(self, prefix: str) -> int:
-        """Remove temporary files below ``prefix`` left by dead processes of this machine; return how many."""
-        return sum(self.remove_leftover(leftover) for leftover in self.leftovers(prefix) if leftover.dead)
+        """Remove temporary files below ``prefix`` left by dead processes of this
+        machine; return how many.
+        """
+        return sum(
+            self.remove_leftover(leftover)
+            for leftover in self.leftovers(prefix)
+            if leftover.dead
+        )
 
     @abstractmethod
     def leftovers(self, prefix: str) -> builtins.list[Leftover]:
-        """Return the unpublished things below the folder ``prefix`` ("" = all), sorted by name.
+        """Return the unpublished things below the folder ``prefix`` ("" = all), sorted
+        by name.
 
-        Those that a running build is about to publish are among them: age and ``dead`` tell them apart.
+        Those that a running build is about to publish are among them: age and ``dead``
+        tell them apart.
         """
 
     @abstractmethod
@@ -315,7 +404,9 @@ class Store(ReadStore):
         """Remove one of :meth:`leftovers`; return False if it is gone already."""
 
     def remove_folder(self, prefix: str) -> bool:
-        """Remove an empty folder; return whether it was removed. Only file systems have folders."""
+        """Remove an empty folder; return whether it was removed. Only file systems
+        have folders.
+        """
         return False
 
 
@@ -339,7 +430,9 @@ def looked_twice(read: Callable[[], _Made]) -> _Made:
         return read()
 
 
-def require_digest(store: ReadStore, key: str, expected: FileEntry | ShardEntry | QuarantineEntry) -> None:
+def require_digest(
+    store: ReadStore, key: str, expected: FileEntry | ShardEntry | QuarantineEntry
+) -> None:
     """Read an object and compare its size and hash with an entry.
 
     Raises:
@@ -361,7 +454,9 @@ def require_digest(store: ReadStore, key: str, expected: FileEntry | ShardEntry 
     looked_twice(look)
 
 
-def read_files(store: ReadStore, prefix: str, hashes: Mapping[str, str]) -> dict[str, bytes]:
+def read_files(
+    store: ReadStore, prefix: str, hashes: Mapping[str, str]
+) -> dict[str, bytes]:
     """Return small files by name, after comparing their hashes.
 
     Args:
@@ -387,7 +482,10 @@ def read_files(store: ReadStore, prefix: str, hashes: Mapping[str, str]) -> dict
             )
         return data
 
-    return {name: looked_twice(partial(read, name, expected)) for name, expected in hashes.items()}
+    return {
+        name: looked_twice(partial(read, name, expected))
+        for name, expected in hashes.items()
+    }
 
 
 @final
@@ -400,8 +498,8 @@ class Link:
         target: Its second key.
         size: Size of the source in bytes.
         sha256: Hash of the source, hex.
-        seen: Listing of the source, if the caller knows that this version has the hash. A storage with versions then
-            copies only this version, without reading it.
+        seen: Listing of the source, if the caller knows that this version has the hash.
+            A storage with versions then copies only this version, without reading it.
         orphan: Condition for replacing an unequal object, as in :class:`Put`.
     """
 

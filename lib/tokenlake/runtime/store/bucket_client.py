@@ -1,4 +1,6 @@
-"""Writes to a storage that keeps conditions on them: create-only puts, replacements by version, copies, uploads."""
+"""Writes to a storage that keeps conditions on them: create-only puts, replacements
+by version, copies, uploads.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +18,19 @@ from tokenlake.runtime.store.url import Url
 _T = TypeVar("_T")
 
 _LEAST_SECONDS: Final = 120
-_SLOWEST: Final = 50_000  # bytes a second, below which a request that sends counts as stuck
+# Bytes a second, below which a request that sends counts as stuck.
+_SLOWEST: Final = 50_000
 _SLOW: Final = 10_000_000  # bytes a second that extra patience allows for
 
 
 class BucketClient(ObjectClient):
     """Requests to a storage that keeps conditions on writes.
 
-    The parameter `over` is the token of the version that a write replaces; None: the object must not exist. Every write
-    raises OtherObjectError if the storage has another version than `over`, or any version where none may be. The writer
-    then judges the object that is there: an earlier try of its own may have written it, whose answer was lost.
+    The parameter `over` is the token of the version that a write replaces; None: the
+    object must not exist. Every write raises OtherObjectError if the storage has
+    another version than `over`, or any version where none may be. The writer then
+    judges the object that is there: an earlier try of its own may have written it,
+    whose answer was lost.
 
     Attributes:
         in_parts: Large objects are sent in parts.
@@ -73,11 +78,13 @@ class BucketClient(ObjectClient):
         """Return a token that no version of an object has whose token is `token`."""
 
     async def uploads(self, url: Url) -> list[tuple[objects.RemoteObject, str]]:
-        """Return the unfinished uploads of objects whose path begins with that of `url`.
+        """Return the unfinished uploads of objects whose path begins with that of
+        `url`.
 
         Returns:
-            For each the object that it was to become, with the begin of the upload as `modified`, and the storage's
-            name of the upload. Empty for storages without unfinished uploads.
+            For each the object that it was to become, with the begin of the upload as
+            `modified`, and the storage's name of the upload. Empty for storages without
+            unfinished uploads.
         """
         return []
 
@@ -86,7 +93,11 @@ class BucketClient(ObjectClient):
         return False
 
     async def _write(
-        self, url: Url, request: Callable[[], Awaitable[_T]], size: int = 0, done: str = "written"
+        self,
+        url: Url,
+        request: Callable[[], Awaitable[_T]],
+        size: int = 0,
+        done: str = "written",
     ) -> _T:
         """Send a request that writes `size` bytes, until it succeeds."""
 
@@ -94,7 +105,8 @@ class BucketClient(ObjectClient):
             async with asyncio.timeout(_LEAST_SECONDS + size / _SLOWEST):
                 return await request()
 
-        # The progress of a request that sends is unknown: patience grows with its size instead.
+        # The progress of a request that sends is unknown: patience grows with its size
+        # instead.
         return await self.ask(url, send, done=done, extra_seconds=size / _SLOW)
 
     async def _copy(
@@ -104,15 +116,20 @@ class BucketClient(ObjectClient):
         url: Url,
         request: Callable[[], Awaitable[_T]],
     ) -> _T:
-        """Send a request that copies the version `original` of `source`, until it succeeds."""
+        """Send a request that copies the version `original` of `source`, until it
+        succeeds.
+        """
         try:
             return await self._write(url, request)
         except (NotFoundError, objects.OtherObjectError):
-            # The storage answers with the same status for the source and for the target: look at the source.
+            # The storage answers with the same status for the source and for the
+            # target: look at the source.
             try:
                 current = await self.stat(source)
             except NotFoundError:
                 raise objects.SourceChangedError("it is gone") from None
             if current.token != original.token:
-                raise objects.SourceChangedError(f"{current.token}, read was {original.token}") from None
+                raise objects.SourceChangedError(
+                    f"{current.token}, read was {original.token}"
+                ) from None
             raise

@@ -1,4 +1,6 @@
-"""From a store to datasets, versions, tags, manifests and ledgers; claiming the next version."""
+"""From a store to datasets, versions, tags, manifests and ledgers; claiming the next
+version.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, final
 
-from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
+from tokenlake.errors import (
+    IntegrityError,
+    NotFoundError,
+    StoreError,
+    VersionConflictError,
+)
 from tokenlake.runtime.store.address import StoreAddress, open_store
 from tokenlake.runtime.store.base import ReadStore, Store, looked_twice
 from tokenlake.runtime.store.claims import (
@@ -35,7 +42,13 @@ from tokenlake.runtime.store.layout import (
 from tokenlake.runtime.store.ledger import FileEntry, UnitRecord
 from tokenlake.runtime.store.manifest import Manifest
 from tokenlake.runtime.store.references import SHOWN, Reference, not_among, parted
-from tokenlake.runtime.store.tags import Tag, TagChange, read_tags, stored_tag, tagged_manifest
+from tokenlake.runtime.store.tags import (
+    Tag,
+    TagChange,
+    read_tags,
+    stored_tag,
+    tagged_manifest,
+)
 
 OnUnreadable: TypeAlias = Callable[[Layout, IntegrityError], object]
 """Called for a version that cannot be read, with the reason, which names the file."""
@@ -76,20 +89,25 @@ class Catalog:
     # Datasets and versions.
 
     def datasets(self, *, swept: bool = False) -> list[str]:
-        """Return the sorted names of the datasets with at least one version, committed or being built.
+        """Return the sorted names of the datasets with at least one version, committed
+        or being built.
 
         Args:
             swept: Include datasets with removed or given up versions only.
         """
-        names = [name for name in self.store.list_dirs("") if DATASET_NAME.fullmatch(name)]
+        names = [
+            name for name in self.store.list_dirs("") if DATASET_NAME.fullmatch(name)
+        ]
         return [name for name in names if self._exists(name, swept=swept)]
 
     def versions(self, dataset: str, *, swept: bool = False) -> list[VersionInfo]:
-        """Return the versions of a dataset that are committed or being built, ascending.
+        """Return the versions of a dataset that are committed or being built,
+        ascending.
 
         Args:
             dataset: Name of the dataset.
-            swept: Include numbers whose version was removed or given up; they are never used again.
+            swept: Include numbers whose version was removed or given up; they are never
+                used again.
 
         Raises:
             NotFoundError: There are none.
@@ -108,7 +126,9 @@ class Catalog:
                     yield Layout(dataset, info.version)
 
     def latest(self, dataset: str) -> int:
-        """Return the number of the newest committed version; NotFoundError if there is none."""
+        """Return the number of the newest committed version; NotFoundError if there
+        is none.
+        """
         for version in reversed(self._numbers(check_dataset_name(dataset))):
             if is_committed(self.store, Layout(dataset, version)):
                 return version
@@ -123,12 +143,15 @@ class Catalog:
         """Return the dataset and version of a reference.
 
         Args:
-            reference: ``"name"`` (newest committed version), ``"name@v3"``, ``"name@3"`` or ``"name@prod"``.
+            reference: ``"name"`` (newest committed version), ``"name@v3"``,
+                ``"name@3"`` or ``"name@prod"``.
 
         Raises:
             StoreError: The text is no reference.
-            NotFoundError: The dataset, tag or committed version does not exist; the message names near matches.
-            IntegrityError: A tag is damaged, or its version has another manifest than when it was set.
+            NotFoundError: The dataset, tag or committed version does not exist; the
+                message names near matches.
+            IntegrityError: A tag is damaged, or its version has another manifest than
+                when it was set.
         """
         parsed = Reference.parse(reference)
         if parsed.tag is not None:
@@ -143,7 +166,9 @@ class Catalog:
     # Tags.
 
     def tags(self, dataset: str) -> list[Tag]:
-        """Return the tags of a dataset by name; NotFoundError if there is no such dataset."""
+        """Return the tags of a dataset by name; NotFoundError if there is no such
+        dataset.
+        """
         if not self._exists(check_dataset_name(dataset)):
             raise self._no_dataset(dataset)
         return read_tags(self.store, dataset)
@@ -164,18 +189,23 @@ class Catalog:
         Raises:
             StoreError: The name is not allowed for a tag.
             NotFoundError: The version does not exist, or is not committed.
-            VersionConflictError: Another process set the tag at the same time; nothing was changed.
-            IntegrityError: The manifest or the existing tag is damaged; :meth:`remove_tag` removes the latter.
+            VersionConflictError: Another process set the tag at the same time; nothing
+                was changed.
+            IntegrityError: The manifest or the existing tag is damaged;
+                :meth:`remove_tag` removes the latter.
         """
         check_tag_name(tag)
         seal = self.manifest(check_dataset_name(dataset), version).sha256
         new_tag = Tag(dataset=dataset, tag=tag, version=version, manifest_sha256=seal)
         stored = stored_tag(self.store, dataset, tag)
         old_tag, old_data = (None, None) if stored is None else stored
-        outcome = self.writable.swap(tag_key(dataset, tag), new_tag.to_bytes(), old_data)
+        outcome = self.writable.swap(
+            tag_key(dataset, tag), new_tag.to_bytes(), old_data
+        )
         self.writable.sweep_temp(tags_prefix(dataset))
         if outcome == "equal":
-            # The tag was equal before, or another process has just set it to the same version.
+            # The tag was equal before, or another process has just set it to the same
+            # version.
             return TagChange(new_tag, new_tag)
         return TagChange(new_tag, old_tag)
 
@@ -205,7 +235,8 @@ class Catalog:
 
         Raises:
             NotFoundError: The version does not exist, or is not committed.
-            IntegrityError: The manifest is damaged, or that of another dataset or version.
+            IntegrityError: The manifest is damaged, or that of another dataset or
+                version.
         """
         layout = Layout(dataset, version)
 
@@ -220,20 +251,30 @@ class Catalog:
         except NotFoundError:
             self._require_committed(dataset, version)
             raise
-        _require_same_place(layout.manifest, (dataset, version), (manifest.dataset, manifest.version))
+        _require_same_place(
+            layout.manifest, (dataset, version), (manifest.dataset, manifest.version)
+        )
         return manifest
 
     def manifest_of(self, reference: str) -> Manifest:
-        """Resolve a reference and read its manifest, once; errors of :meth:`resolve` and :meth:`manifest`."""
+        """Resolve a reference and read its manifest, once; errors of :meth:`resolve`
+        and :meth:`manifest`.
+        """
         parsed = Reference.parse(reference)
         if parsed.tag is not None:
             return tagged_manifest(self.tag(parsed.dataset, parsed.tag), self.manifest)
-        return self.manifest(parsed.dataset, parsed.version or self.latest(parsed.dataset))
+        return self.manifest(
+            parsed.dataset, parsed.version or self.latest(parsed.dataset)
+        )
 
-    def readable_manifest(self, layout: Layout, on_unreadable: OnUnreadable) -> Manifest | None:
-        """Return the manifest of a committed version; None, after a call of `on_unreadable`, if it is damaged.
+    def readable_manifest(
+        self, layout: Layout, on_unreadable: OnUnreadable
+    ) -> Manifest | None:
+        """Return the manifest of a committed version; None, after a call of
+        `on_unreadable`, if it is damaged.
 
-        Meant for readers of a whole store: one damaged version does not hide the others.
+        Meant for readers of a whole store: one damaged version does not hide the
+        others.
         """
         try:
             return self.manifest(layout.dataset, layout.version)
@@ -249,8 +290,8 @@ class Catalog:
         Args:
             dataset: Name of the dataset.
             version: Number of the version.
-            manifest: Manifest of a committed version, which lists the records. A version that was copied without its
-                ledger has none.
+            manifest: Manifest of a committed version, which lists the records. A
+                version that was copied without its ledger has none.
 
         Raises:
             IntegrityError: A file is damaged, missing or foreign; the message names it.
@@ -260,7 +301,10 @@ class Catalog:
         for info in self.store.list(layout.key(LEDGER)):
             unit = ledger_unit(layout.path(info.key))
             if unit is None:
-                raise IntegrityError(f"{info.key}: no ledger record has this name; remove it", file=info.key)
+                raise IntegrityError(
+                    f"{info.key}: no ledger record has this name; remove it",
+                    file=info.key,
+                )
             records[unit] = read_record(self.store, layout, unit, manifest)
         if manifest is not None and records:
             _require_all_records(layout, records, manifest)
@@ -278,7 +322,8 @@ class Catalog:
         return None if stored is None else stored[0]
 
     def stored_claim(self, dataset: str, version: int) -> tuple[Claim, bytes] | None:
-        """Return the claim of a version and the bytes of its file, for a swap; None if there is none.
+        """Return the claim of a version and the bytes of its file, for a swap; None if
+        there is none.
 
         Raises:
             IntegrityError: The claim is damaged, or that of another version.
@@ -298,8 +343,9 @@ class Catalog:
 
         1. A committed version of an equal fingerprint wins, the newest first.
         2. Else the newest claim of an equal fingerprint is resumed.
-        3. Else the next number is claimed, create-only. A build that loses this race begins again at 1: equal builds
-           end on one version, different builds on different versions.
+        3. Else the next number is claimed, create-only. A build that loses this race
+           begins again at 1: equal builds end on one version, different builds on
+           different versions.
 
         Swept numbers are never resumed or used again.
 
@@ -320,9 +366,16 @@ class Catalog:
             if equal_build is not None:
                 return equal_build
             version = infos[-1].version + 1 if infos else 1
-            new_claim = Claim(dataset=dataset, version=version, fingerprint=fingerprint, meta=dict(meta))
+            new_claim = Claim(
+                dataset=dataset,
+                version=version,
+                fingerprint=fingerprint,
+                meta=dict(meta),
+            )
             try:
-                outcome = self.writable.put_new(Layout(dataset, version).claim, new_claim.to_bytes())
+                outcome = self.writable.put_new(
+                    Layout(dataset, version).claim, new_claim.to_bytes()
+                )
             except VersionConflictError:
                 continue
             return ClaimResult(version, "new" if outcome == "created" else "resumed")
@@ -339,26 +392,37 @@ class Catalog:
             return None
         return equal_build.version
 
-    def _find(self, dataset: str, fingerprint: str, infos: list[VersionInfo]) -> ClaimResult | None:
-        """Return the version of a fingerprint: a committed one first, then the newest one."""
+    def _find(
+        self, dataset: str, fingerprint: str, infos: list[VersionInfo]
+    ) -> ClaimResult | None:
+        """Return the version of a fingerprint: a committed one first, then the
+        newest one.
+        """
         candidates = [info for info in infos if not info.swept]
-        for info in sorted(candidates, key=lambda info: (info.committed, info.version), reverse=True):
+        for info in sorted(
+            candidates, key=lambda info: (info.committed, info.version), reverse=True
+        ):
             claim = self.read_claim(dataset, info.version)
             owner: Claim | Manifest | None = claim
             if claim is None and info.committed:
-                # A version that was copied without its claim has its fingerprint in the manifest.
+                # A version that was copied without its claim has its fingerprint in the
+                # manifest.
                 owner = self.manifest(dataset, info.version)
             if owner is None or owner.fingerprint != fingerprint:
                 continue
             was_just_swept = claim is not None and claim.state == "swept"
             if info.committed or not was_just_swept:
-                return ClaimResult(info.version, "committed" if info.committed else "resumed")
+                return ClaimResult(
+                    info.version, "committed" if info.committed else "resumed"
+                )
         return None
 
     # Helpers.
 
     def _numbers(self, dataset: str) -> list[int]:
-        """Return the numbers of the version folders, ascending; a folder may be empty."""
+        """Return the numbers of the version folders, ascending; a folder may be
+        empty.
+        """
         numbers: list[int] = []
         for name in self.store.list_dirs(dataset):
             number = version_number(name)
@@ -378,7 +442,9 @@ class Catalog:
         return any(swept or not info.swept for info in self._states(dataset))
 
     def _require_committed(self, dataset: str, version: int) -> None:
-        """Raise NotFoundError, with the versions that exist, unless a version is committed."""
+        """Raise NotFoundError, with the versions that exist, unless a version is
+        committed.
+        """
         info = state_of(self.store, Layout(dataset, version))
         if info is not None and info.committed:
             return
@@ -406,7 +472,9 @@ class Catalog:
         return listed
 
     def _no_dataset(self, dataset: str) -> NotFoundError:
-        return not_among(f"no dataset {dataset!r} in {self.store.url}", dataset, self.datasets())
+        return not_among(
+            f"no dataset {dataset!r} in {self.store.url}", dataset, self.datasets()
+        )
 
     def _no_tag(self, dataset: str, tag: str) -> NotFoundError:
         if not self._exists(dataset):
@@ -414,15 +482,21 @@ class Catalog:
         names = [tag_of(info.key) for info in self.store.list(tags_prefix(dataset))]
         known_tags = [name for name in names if name is not None]
         problem = f"dataset {dataset!r} in {self.store.url} has no tag {tag!r}"
-        return not_among(problem, tag, known_tags, f" `tokenlake tag {dataset}@vN {tag}` sets it.")
+        return not_among(
+            problem, tag, known_tags, f" `tokenlake tag {dataset}@vN {tag}` sets it."
+        )
 
 
-def _require_all_records(layout: Layout, records: Mapping[int, UnitRecord], manifest: Manifest) -> None:
+def _require_all_records(
+    layout: Layout, records: Mapping[int, UnitRecord], manifest: Manifest
+) -> None:
     """Raise IntegrityError if the ledger lacks a record that the manifest lists."""
     for path in manifest.other_files:
         if path.startswith(f"{LEDGER}/") and ledger_unit(path) not in records:
             key = layout.key(path)
-            raise IntegrityError(f"{key} is missing; the manifest lists it. {_REMEDY}", file=key)
+            raise IntegrityError(
+                f"{key} is missing; the manifest lists it. {_REMEDY}", file=key
+            )
 
 
 def tag(
@@ -435,10 +509,12 @@ def tag(
     """Make ``NAME@TAG`` mean a committed version, whether or not the tag exists.
 
     Args:
-        where: Version, as :func:`tokenlake.open` takes it; or, with `name`, its store or the store's address.
+        where: Version, as :func:`tokenlake.open` takes it; or, with `name`, its store
+            or the store's address.
         tag: Name of the tag.
         name: Reference of the version in the store `where`.
-        storage_options: Options of the store's file system; ``{"env": NAME}`` is replaced by an environment variable.
+        storage_options: Options of the store's file system; ``{"env": NAME}`` is
+            replaced by an environment variable.
 
     Returns:
         The tag, and its earlier value.
@@ -446,7 +522,8 @@ def tag(
     Raises:
         StoreError: The name is not allowed for a tag.
         NotFoundError: The version does not exist, or is not committed.
-        VersionConflictError: Another process set the tag at the same time; nothing was changed.
+        VersionConflictError: Another process set the tag at the same time; nothing was
+            changed.
         IntegrityError: The manifest or the existing tag is damaged.
 
     Example:
@@ -461,14 +538,17 @@ def tag(
     return catalog.set_tag(dataset, tag, version)
 
 
-def read_record(store: ReadStore, layout: Layout, unit: int, manifest: Manifest | None = None) -> UnitRecord:
+def read_record(
+    store: ReadStore, layout: Layout, unit: int, manifest: Manifest | None = None
+) -> UnitRecord:
     """Read one ledger record.
 
     Args:
         store: The store.
         layout: The version.
         unit: Number of the unit.
-        manifest: Manifest of a committed version. If it lists ledger records, the record must be the listed one.
+        manifest: Manifest of a committed version. If it lists ledger records, the
+            record must be the listed one.
 
     Raises:
         NotFoundError: There is no such record.
@@ -491,12 +571,16 @@ def read_record(store: ReadStore, layout: Layout, unit: int, manifest: Manifest 
     return looked_twice(read)
 
 
-def _require_listed(layout: Layout, key: str, got: FileEntry, manifest: Manifest) -> None:
+def _require_listed(
+    layout: Layout, key: str, got: FileEntry, manifest: Manifest
+) -> None:
     """Raise IntegrityError if a manifest lists ledger records, but not this one."""
     entry = manifest.other_files.get(layout.path(key))
     if entry == got or (entry is None and not lists_ledger(manifest)):
         return
-    expected = "no such record" if entry is None else f"{entry.sha256} of {entry.bytes} bytes"
+    expected = (
+        "no such record" if entry is None else f"{entry.sha256} of {entry.bytes} bytes"
+    )
     raise IntegrityError(
         f"{key}: its sha256 is {got.sha256} of {got.bytes} bytes; the manifest lists {expected}. It is the record of "
         "another version; restore the correct one.",
@@ -512,12 +596,18 @@ def _claim_of(data: bytes, key: str) -> tuple[bytes, Claim]:
 
 
 def lists_ledger(manifest: Manifest) -> bool:
-    """Return whether a manifest lists ledger records; if it does, it lists all of them."""
+    """Return whether a manifest lists ledger records; if it does, it lists all of
+    them.
+    """
     return any(path.startswith(f"{LEDGER}/") for path in manifest.other_files)
 
 
-def _require_same_place(key: str, expected: tuple[str, int], got: tuple[str, int]) -> None:
-    """Raise IntegrityError if a document is of another dataset and version than its place."""
+def _require_same_place(
+    key: str, expected: tuple[str, int], got: tuple[str, int]
+) -> None:
+    """Raise IntegrityError if a document is of another dataset and version than its
+    place.
+    """
     if expected != got:
         raise IntegrityError(
             f"{key}: it is of {got[0]}@v{got[1]}; expected {expected[0]}@v{expected[1]}, from its path. A version "

@@ -1,4 +1,5 @@
-"""Claims: which fingerprint builds which version (``claim.json``), and what became of the version.
+"""Claims: which fingerprint builds which version (``claim.json``), and what became of
+the version.
 
 A claim is created once and changes at most twice. Each change is a compare-and-swap, so that of two processes that
 change it one fails and learns of the other::
@@ -6,17 +7,21 @@ change it one fails and learns of the other::
     building ──commit──> committing ──the manifest──> (a version)
         └────────gc────────┴─> swept: the number stays taken, and never becomes a version
 
-A build that commits turns its claim from ``building`` into ``committing`` and then creates the manifest. ``gc`` turns
-a ``building`` claim that nobody works on into ``swept`` and then deletes. A ``committing`` claim has one step left,
-which no swap of the claim can stop; there ``gc`` first takes the place of the manifest itself.
+A build that commits turns its claim from ``building`` into ``committing`` and then
+creates the manifest. ``gc`` turns a ``building`` claim that nobody works on into
+``swept`` and then deletes. A ``committing`` claim has one step left, which no swap of
+the claim can stop; there ``gc`` first takes the place of the manifest itself.
 
-A version appears when its ``manifest.json`` is created, create-only. That one request is all that a committing build
-has left to do, and only an object of that name can stop it. So before ``gc`` deletes the files of a ``committing``
-claim, it creates that object itself: a closing note, sealed, which says that the number is closed. One of the two
-creations fails, whatever the clocks say and however long a process slept. The note stays, as the number stays taken.
+A version appears when its ``manifest.json`` is created, create-only. That one request
+is all that a committing build has left to do, and only an object of that name can stop
+it. So before ``gc`` deletes the files of a ``committing`` claim, it creates that object
+itself: a closing note, sealed, which says that the number is closed. One of the two
+creations fails, whatever the clocks say and however long a process slept. The note
+stays, as the number stays taken.
 
-A closing note is not a manifest. Readers tell them apart by the size first, because every manifest is longer, and then
-by the seal. A manifest that was cut or damaged is neither, and is an error.
+A closing note is not a manifest. Readers tell them apart by the size first, because
+every manifest is longer, and then by the seal. A manifest that was cut or damaged is
+neither, and is an error.
 """
 
 from __future__ import annotations
@@ -27,7 +32,14 @@ from typing import Any, ClassVar, Final, Literal, Self, final
 from tokenlake.errors import IntegrityError, NotFoundError
 from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.layout import Layout
-from tokenlake.runtime.store.sealed import FORMAT_VERSION, DatasetName, Positive, Sealed, Sha256, seal
+from tokenlake.runtime.store.sealed import (
+    FORMAT_VERSION,
+    DatasetName,
+    Positive,
+    Sealed,
+    Sha256,
+    seal,
+)
 
 Status = Literal["new", "resumed", "committed"]
 State = Literal["building", "committing", "swept"]
@@ -41,7 +53,8 @@ class Claim(Sealed):
     Attributes:
         dataset: Name of the dataset.
         version: Number of the version.
-        fingerprint: Fingerprint of the build. It alone decides which build may use the claim.
+        fingerprint: Fingerprint of the build. It alone decides which build may use the
+            claim.
         meta: Free information, such as name, release and start of the build.
         state: ``building`` (not written to the file), ``committing`` or ``swept``.
     """
@@ -112,11 +125,17 @@ class VersionInfo:
     def __str__(self) -> str:
         if self.committed:
             return f"v{self.version}"
-        return f"v{self.version} (swept)" if self.swept else f"v{self.version} (unfinished)"
+        return (
+            f"v{self.version} (swept)"
+            if self.swept
+            else f"v{self.version} (unfinished)"
+        )
 
 
 def state_of(store: ReadStore, layout: Layout) -> VersionInfo | None:
-    """Return the state of a number; None if it is free. A damaged claim counts as unfinished."""
+    """Return the state of a number; None if it is free. A damaged claim counts as
+    unfinished.
+    """
     size = store.size(layout.manifest)
     if size is not None:
         is_closed = _is_closed(store, layout, size)

@@ -1,8 +1,9 @@
 """Requests to a remote storage, repeated while their failures are passing ones.
 
-One class for each protocol (S3, GCS, HTTP, other file systems of fsspec) sends its requests: each method with an
-underscore sends one of them, once. The public methods repeat them: they decide which failures are worth another try,
-and for how long. Inputs and stores use the same clients with other error classes
+One class for each protocol (S3, GCS, HTTP, other file systems of fsspec) sends its
+requests: each method with an underscore sends one of them, once. The public methods
+repeat them: they decide which failures are worth another try, and for how long. Inputs
+and stores use the same clients with other error classes
 (:class:`tokenlake.runtime.store.failures.Failures`).
 """
 
@@ -18,7 +19,12 @@ from typing import Any, Final, TypeVar, final
 
 from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.runtime.store import objects
-from tokenlake.runtime.store.failures import SECONDS_VARIABLE, Failures, refusal, verdict
+from tokenlake.runtime.store.failures import (
+    SECONDS_VARIABLE,
+    Failures,
+    refusal,
+    verdict,
+)
 from tokenlake.runtime.store.rates import SlowServerError, answered_in_time
 from tokenlake.runtime.store.url import Url
 from tokenlake.runtime.store.writes import ByteTarget
@@ -27,13 +33,16 @@ _T = TypeVar("_T")
 
 _SECONDS: Final = 120.0
 _TRIES: Final = 30  # tries without any progress
-_FIRST: Final = 0.1  # seconds of the first pause; each pause is up to double the one before
+# Seconds of the first pause; each pause is up to double the one before.
+_FIRST: Final = 0.1
 _MOST: Final = 8.0  # seconds of the longest pause
-_UNREACHED_SHARE: Final = 0.1  # of the patience, for a storage that refuses and has never answered
+# Of the patience, for a storage that refuses and has never answered.
+_UNREACHED_SHARE: Final = 0.1
 
 
 def patience() -> float:
-    """Return the seconds without progress after which a request is given up, from the environment.
+    """Return the seconds without progress after which a request is given up, from the
+    environment.
 
     Raises:
         ConfigError: The variable holds no number.
@@ -44,7 +53,9 @@ def patience() -> float:
     try:
         return max(float(text), 0.0)
     except ValueError:
-        raise ConfigError(f"{SECONDS_VARIABLE}: got {text!r}, expected a number of seconds") from None
+        raise ConfigError(
+            f"{SECONDS_VARIABLE}: got {text!r}, expected a number of seconds"
+        ) from None
 
 
 @final
@@ -59,7 +70,8 @@ class Trouble:
         """
         Args:
             seconds: Seconds without any progress after which the request is given up.
-            reached: The storage has answered before, so that a refused connection is likely to pass.
+            reached: The storage has answered before, so that a refused connection is
+            likely to pass.
         """
         self._seconds = seconds
         self._reached = reached
@@ -95,7 +107,9 @@ class Trouble:
         return True
 
     def _pause(self, error: Exception) -> float:
-        """Return the seconds to wait: doubled with each failure, or more if the server asks for it."""
+        """Return the seconds to wait: doubled with each failure, or more if the
+        server asks for it.
+        """
         exponent = min(self._failures - 1, 20)
         # Jitter: a hundred workers that failed together must not come back together.
         pause = random.uniform(0.5, 1.0) * min(_FIRST * 2**exponent, _MOST)
@@ -109,9 +123,11 @@ class ObjectClient(ABC):
     """Requests to one storage.
 
     Attributes:
-        page_seconds: Time limit of a page of a listing; None: that of other small answers.
+        page_seconds: Time limit of a page of a listing; None: that of other small
+            answers.
         pinned: Beginnings of the tokens that a request can name as its condition.
-        credentials: Sentences for the message of a refusal: credentials that were tried, and how to give others.
+        credentials: Sentences for the message of a refusal: credentials that were
+            tried, and how to give others.
         failures: Error classes of the user of this storage.
         reached: The storage has answered at least once.
         trials: Results of trials before the first write, by their subject.
@@ -121,7 +137,9 @@ class ObjectClient(ABC):
     pinned: tuple[str, ...] = ()
     credentials: str = ""
 
-    def __init__(self, filesystem: Any, options: Mapping[str, Any], failures: Failures) -> None:
+    def __init__(
+        self, filesystem: Any, options: Mapping[str, Any], failures: Failures
+    ) -> None:
         """
         Args:
             filesystem: File system of fsspec.
@@ -147,13 +165,16 @@ class ObjectClient(ABC):
 
     async def close(self) -> None:
         """Close the session; a later request opens another one."""
-        if hasattr(self._session, "meta"):  # a client of botocore ends like a context manager
+        # A client of botocore ends like a context manager.
+        if hasattr(self._session, "meta"):
             await self._session.__aexit__(None, None, None)
         elif self._session is not None:
             await self._session.close()
 
     async def stat(self, url: Url) -> objects.RemoteObject:
-        """Return the size and version of an object; `failures.missing` if it does not exist."""
+        """Return the size and version of an object; `failures.missing` if it does
+        not exist.
+        """
 
         async def request() -> objects.RemoteObject:
             async with answered_in_time():
@@ -161,7 +182,9 @@ class ObjectClient(ABC):
 
         return await self.ask(url, request)
 
-    async def list(self, url: Url, *, flat: bool, limit: int | None = None) -> list[objects.RemoteObject]:
+    async def list(
+        self, url: Url, *, flat: bool, limit: int | None = None
+    ) -> list[objects.RemoteObject]:
         """Return the objects whose path begins with that of `url`.
 
         Folders may be among them: their path ends with a slash.
@@ -184,8 +207,11 @@ class ObjectClient(ABC):
             if mark is None or (limit is not None and len(listed) >= limit):
                 return listed
 
-    async def fetch(self, url: Url, planned: objects.RemoteObject, start: int, size: int) -> bytearray:
-        """Return a range of an object; after a failure only the missing rest is requested again.
+    async def fetch(
+        self, url: Url, planned: objects.RemoteObject, start: int, size: int
+    ) -> bytearray:
+        """Return a range of an object; after a failure only the missing rest is
+        requested again.
 
         Args:
             url: URL of the object.
@@ -198,11 +224,16 @@ class ObjectClient(ABC):
             NoRangesError: The server sends whole objects only.
         """
         buffer = objects.RangeBuffer(start, size)
-        await self.ask(url, lambda: self._fetch(url, buffer, planned), lambda: buffer.got)
+        await self.ask(
+            url, lambda: self._fetch(url, buffer, planned), lambda: buffer.got
+        )
         return buffer.data
 
-    async def download(self, url: Url, planned: objects.RemoteObject | None, target: ByteTarget) -> None:
-        """Write a whole object to `target` in one request; after a failure from the beginning.
+    async def download(
+        self, url: Url, planned: objects.RemoteObject | None, target: ByteTarget
+    ) -> None:
+        """Write a whole object to `target` in one request; after a failure from the
+        beginning.
 
         Args:
             url: URL of the object.
@@ -217,7 +248,9 @@ class ObjectClient(ABC):
         await self.ask(url, request)
 
     def pins(self, token: str) -> bool:
-        """Return whether each answer to :meth:`fetch` is checked to be of the version with this token."""
+        """Return whether each answer to :meth:`fetch` is checked to be of the
+        version with this token.
+        """
         return token.startswith(self.pinned)
 
     async def ask(
@@ -229,7 +262,8 @@ class ObjectClient(ABC):
         done: str = "read",
         extra_seconds: float = 0.0,
     ) -> _T:
-        """Return the result of a request, sending it again while its failures are passing ones.
+        """Return the result of a request, sending it again while its failures are
+        passing ones.
 
         Args:
             url: URL of the object, for messages.
@@ -257,11 +291,18 @@ class ObjectClient(ABC):
                 raise
             except Exception as error:
                 if verdict(error) == "changed":
-                    raise objects.OtherObjectError("the storage now has another version of it") from None
-                # A server that is too slow makes progress, and would otherwise be tried again for ever.
-                has_progressed = progress() > bytes_before and not isinstance(error, SlowServerError)
+                    raise objects.OtherObjectError(
+                        "the storage now has another version of it"
+                    ) from None
+                # A server that is too slow makes progress, and would otherwise be tried
+                # again for ever.
+                has_progressed = progress() > bytes_before and not isinstance(
+                    error, SlowServerError
+                )
                 if not await trouble.wait(error, progressed=has_progressed):
-                    raise refusal(url, error, trouble.tries, done, self.failures, self.credentials) from None
+                    raise refusal(
+                        url, error, trouble.tries, done, self.failures, self.credentials
+                    ) from None
 
     @abstractmethod
     async def _stat(self, url: Url) -> objects.RemoteObject:
@@ -278,9 +319,15 @@ class ObjectClient(ABC):
         """
 
     @abstractmethod
-    async def _fetch(self, url: Url, buffer: objects.RangeBuffer, planned: objects.RemoteObject) -> None:
-        """Request the missing rest of `buffer`, and fill it as far as the answer goes."""
+    async def _fetch(
+        self, url: Url, buffer: objects.RangeBuffer, planned: objects.RemoteObject
+    ) -> None:
+        """Request the missing rest of `buffer`, and fill it as far as the answer
+        goes.
+        """
 
     @abstractmethod
-    async def _download(self, url: Url, write: objects.Write, planned: objects.RemoteObject | None) -> None:
+    async def _download(
+        self, url: Url, write: objects.Write, planned: objects.RemoteObject | None
+    ) -> None:
         """Request a whole object, and hand its bytes to `write`."""

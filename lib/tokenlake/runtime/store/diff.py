@@ -1,4 +1,6 @@
-"""The difference of two versions, by their manifests alone. The first is called `a`, the second `b`."""
+"""The difference of two versions, by their manifests alone. The first is called `a`,
+the second `b`.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +20,26 @@ from tokenlake.runtime.store.manifest import Manifest
 from tokenlake.runtime.store.references import parted
 
 Side: TypeAlias = Literal["both", "a", "b"]
-Kinship: TypeAlias = Literal["same_bytes", "same_tokens", "different", "only_a", "only_b"]
+Kinship: TypeAlias = Literal[
+    "same_bytes", "same_tokens", "different", "only_a", "only_b"
+]
 
-KINSHIPS: Final[tuple[Kinship, ...]] = ("same_bytes", "same_tokens", "different", "only_a", "only_b")
+KINSHIPS: Final[tuple[Kinship, ...]] = (
+    "same_bytes",
+    "same_tokens",
+    "different",
+    "only_a",
+    "only_b",
+)
 """Kinships of two files, from alike to unlike."""
 
 _IDS: Final = "input_ids"
 _MISSING: Final = object()
 """Stands for the value of a key that an object does not have."""
 _OWN: Final = (CARD, CONFIG, LEDGER)
-"""Files that hold the name, the number or the time of a build: they differ between any two versions."""
+"""Files that hold the name, the number or the time of a build: they differ between
+any two versions.
+"""
 
 
 @final
@@ -115,12 +127,12 @@ class FilePair:
     """A shard of `a` and its counterpart in `b`, which may have another name.
 
     Attributes:
-        kinship: ``same_bytes`` (sha256), ``same_tokens`` (logical hashes of the ids), ``different``, ``only_a`` or
-            ``only_b``.
+        kinship: ``same_bytes`` (sha256), ``same_tokens`` (logical hashes of the ids),
+            ``different``, ``only_a`` or ``only_b``.
         a: The shard of `a`; None for ``only_b``.
         b: The shard of `b`; None for ``only_a``.
-        columns: Columns of the pair whose logical hashes differ. Empty for ``same_bytes``, and where equal values are
-            only encoded differently.
+        columns: Columns of the pair whose logical hashes differ. Empty for
+            ``same_bytes``, and where equal values are only encoded differently.
     """
 
     kinship: Kinship
@@ -151,14 +163,24 @@ class FilePair:
 _SHARD: Final = ("path", "unit", "bytes", "rows", "tokens", "sha256")
 
 
-def _selected(entry: ShardEntry | InputFileEntry | None, names: Iterable[str]) -> dict[str, Any] | None:
+def _selected(
+    entry: ShardEntry | InputFileEntry | None, names: Iterable[str]
+) -> dict[str, Any] | None:
     """Return some fields of an entry; None for no entry."""
     if entry is None:
         return None
     return {name: getattr(entry, name) for name in names}
 
 
-_CHANGES: Final = ("identity", "config", "tokenizer", "others", "mixture", "parents", "produced_by")
+_CHANGES: Final = (
+    "identity",
+    "config",
+    "tokenizer",
+    "others",
+    "mixture",
+    "parents",
+    "produced_by",
+)
 _COUNTS: Final = ("totals", "account")
 _PARTS: Final = (*_CHANGES[:3], "inputs", "files", "others", "figures", *_CHANGES[4:])
 
@@ -166,7 +188,8 @@ _PARTS: Final = (*_CHANGES[:3], "inputs", "files", "others", "figures", *_CHANGE
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """The difference of two versions. Equal values are left out, except counts and files.
+    """The difference of two versions. Equal values are left out, except counts and
+    files.
 
     Attributes:
         a: Reference of the first version, such as ``code@v1``.
@@ -177,8 +200,10 @@ class Difference:
         inputs: Input files that differ.
         inputs_same: Number of input files that are the same.
         files: All shards, in the order of `a`, then those of `b` alone.
-        units: Number of units by kinship; a unit has the kinship of its least alike file.
-        others: Files that are not shards, without the card, the ledger and other records of the build itself.
+        units: Number of units by kinship; a unit has the kinship of its least alike
+            file.
+        others: Files that are not shards, without the card, the ledger and other
+            records of the build itself.
         totals: Rows, tokens, documents, bytes and files.
         account: Counts of the audit that are not 0 in both.
         mixture: Weights, order and draws of mixed versions.
@@ -204,10 +229,16 @@ class Difference:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Names of the parts that differ; empty if one version could replace the other."""
-        differences: dict[str, Any] = {name: getattr(self, name) for name in _PARTS if name != "figures"}
+        """Names of the parts that differ; empty if one version could replace the
+        other.
+        """
+        differences: dict[str, Any] = {
+            name: getattr(self, name) for name in _PARTS if name != "figures"
+        }
         differences["files"] = [pair for pair in self.files if not pair.same]
-        differences["figures"] = [count for count in (*self.totals, *self.account) if count.more]
+        differences["figures"] = [
+            count for count in (*self.totals, *self.account) if count.more
+        ]
         return tuple(name for name in _PARTS if differences[name])
 
     @property
@@ -227,14 +258,19 @@ class Difference:
             changes_json[name] = [asdict(change) for change in getattr(self, name)]
         counts_json: dict[str, Any] = {}
         for name in _COUNTS:
-            counts_json[name] = [asdict(count) | {"more": count.more} for count in getattr(self, name)]
+            counts_json[name] = [
+                asdict(count) | {"more": count.more} for count in getattr(self, name)
+            ]
         return {
             "a": self.a,
             "b": self.b,
             "equal": self.equal,
             "parts": list(self.parts),
             **changes_json,
-            "inputs": {"same": self.inputs_same, "changes": [pair.to_json() for pair in self.inputs]},
+            "inputs": {
+                "same": self.inputs_same,
+                "changes": [pair.to_json() for pair in self.inputs],
+            },
             "files": {
                 "count": self.kinships,
                 "units": self.units,
@@ -263,7 +299,8 @@ def diff(
         a: First version, as :func:`tokenlake.open` takes it; a name alone with `store`.
         b: Second version, in the same form.
         store: Store of both versions; None: `a` and `b` are whole addresses.
-        storage_options: Options of fsspec's file system; ``{"env": NAME}`` is replaced by an environment variable.
+        storage_options: Options of fsspec's file system; ``{"env": NAME}`` is replaced
+            by an environment variable.
 
     Returns:
         Differences of configuration, inputs, tokenizer and contents.
@@ -278,7 +315,9 @@ def diff(
         >>> difference.equal
         False
     """
-    return compare(_manifest_at(a, store, storage_options), _manifest_at(b, store, storage_options))
+    return compare(
+        _manifest_at(a, store, storage_options), _manifest_at(b, store, storage_options)
+    )
 
 
 def _manifest_at(
@@ -292,7 +331,9 @@ def _manifest_at(
     else:
         place = os.fspath(store)
         name = os.fspath(where)
-    return Catalog(open_read_store(place, storage_options=storage_options)).manifest_of(name)
+    return Catalog(open_read_store(place, storage_options=storage_options)).manifest_of(
+        name
+    )
 
 
 def compare(a: Manifest, b: Manifest) -> Difference:
@@ -313,7 +354,10 @@ def compare(a: Manifest, b: Manifest) -> Difference:
         files=pairs,
         units=unit_kinships(pairs),
         others=changes(_other_files(a), _other_files(b)),
-        totals=tuple(Count(name, value, totals_b[name]) for name, value in asdict(a.totals).items()),
+        totals=tuple(
+            Count(name, value, totals_b[name])
+            for name, value in asdict(a.totals).items()
+        ),
         account=tuple(_account_counts(a.account, b.account)),
         mixture=changes(mixture_a, mixture_b),
         parents=changes(_parents(a), _parents(b)),
@@ -329,13 +373,19 @@ def _input_pairs(a: Manifest, b: Manifest) -> list[InputPair]:
     for key in sorted(entries_a.keys() | entries_b.keys()):
         before = entries_a.get(key)
         after = entries_b.get(key)
-        if before is None or after is None or (before.size, before.token) != (after.size, after.token):
+        if (
+            before is None
+            or after is None
+            or (before.size, before.token) != (after.size, after.token)
+        ):
             pairs.append(InputPair(before, after))
     return pairs
 
 
 def _account_counts(a: Account, b: Account) -> Iterator[Count]:
-    """Yield the counts of two audits that are not 0 in both, in the order of the fields, reasons by name."""
+    """Yield the counts of two audits that are not 0 in both, in the order of the
+    fields, reasons by name.
+    """
     figures_a = _figures(a)
     figures_b = _figures(b)
     field_order = [field.name for field in fields(Account)]
@@ -356,20 +406,24 @@ def _figures(account: Account) -> dict[str, int]:
         if isinstance(value, int):
             figures[name] = value
         else:
-            figures.update({f"{name}.{reason}": count for reason, count in value.items()})
+            figures.update(
+                {f"{name}.{reason}": count for reason, count in value.items()}
+            )
     return figures
 
 
 def changes(a: object, b: object) -> tuple[Change, ...]:
-    """Return the changes between two JSON values, by dotted keys in the order of their names."""
+    """Return the changes between two JSON values, by dotted keys in the order of
+    their names.
+    """
     return tuple(changes_between("", a, b))
 
 
 def changes_between(key: str, a: object, b: object) -> Iterator[Change]:
     """Yield the changes between two JSON values, with dotted keys below `key`.
 
-    Objects are compared key by key, and lists of objects of equal length element by element. Everything else is one
-    value.
+    Objects are compared key by key, and lists of objects of equal length element by
+    element. Everything else is one value.
     """
     children = _comparable_children(a, b)
     if children is not None:
@@ -388,8 +442,12 @@ def changes_between(key: str, a: object, b: object) -> Iterator[Change]:
         yield Change(key, a, b)
 
 
-def _comparable_children(a: object, b: object) -> tuple[Mapping[str, object], Mapping[str, object]] | None:
-    """Return the members of two objects, or the elements of two lists of equal length; None for other values."""
+def _comparable_children(
+    a: object, b: object
+) -> tuple[Mapping[str, object], Mapping[str, object]] | None:
+    """Return the members of two objects, or the elements of two lists of equal
+    length; None for other values.
+    """
     children_a = _children(a)
     children_b = _children(b)
     is_object = isinstance(a, Mapping)
@@ -401,7 +459,9 @@ def _comparable_children(a: object, b: object) -> tuple[Mapping[str, object], Ma
 
 
 def _children(value: object) -> Mapping[str, object] | None:
-    """Return the members of an object, or the elements of a list of objects; None for any other value."""
+    """Return the members of an object, or the elements of a list of objects; None
+    for any other value.
+    """
     if isinstance(value, Mapping):
         return cast("Mapping[str, object]", value)
     if isinstance(value, list):
@@ -422,7 +482,9 @@ def _identity(manifest: Manifest) -> dict[str, Any]:
 
 
 def _other_files(manifest: Manifest) -> dict[str, Any]:
-    """Return path -> sha256 of the files that are not shards and no record of the build itself."""
+    """Return path -> sha256 of the files that are not shards and no record of the
+    build itself.
+    """
     hashes: dict[str, Any] = {}
     for path, entry in manifest.other_files.items():
         if path.partition("/")[0] not in _OWN:
@@ -432,22 +494,30 @@ def _other_files(manifest: Manifest) -> dict[str, Any]:
 
 def _parents(manifest: Manifest) -> dict[str, Any]:
     """Return reference -> sha256 of the versions that a version was made from."""
-    return {f"{parent.dataset}@v{parent.version}": parent.sha256 for parent in manifest.parents}
+    return {
+        f"{parent.dataset}@v{parent.version}": parent.sha256
+        for parent in manifest.parents
+    }
 
 
-def match_shards(a: Iterable[ShardEntry], b: Iterable[ShardEntry]) -> tuple[FilePair, ...]:
-    """Pair the shards of two versions, each once, in the order of `a`, then those of `b` alone.
+def match_shards(
+    a: Iterable[ShardEntry], b: Iterable[ShardEntry]
+) -> tuple[FilePair, ...]:
+    """Pair the shards of two versions, each once, in the order of `a`, then those of
+    `b` alone.
 
-    An input file that was added may move all later units by one, so names are not enough. The rounds of ``_ROUNDS`` go
-    from the strictest match to the loosest: the same bytes or tokens under the same name, then under any name, then the
-    same name alone. A shard that is paired in one round takes no part in the next.
+    An input file that was added may move all later units by one, so names are not
+    enough. The rounds of ``_ROUNDS`` go from the strictest match to the loosest: the
+    same bytes or tokens under the same name, then under any name, then the same name
+    alone. A shard that is paired in one round takes no part in the next.
     """
     shards_a = list(a)
     unpaired_a = list(shards_a)
     unpaired_b = list(b)
     pairs: dict[str, FilePair] = {}
     for key, kinship in _ROUNDS:
-        # Shards of `b` by key. The lists are reversed, so that `pop` takes the first one.
+        # Shards of `b` by key. The lists are reversed, so that `pop` takes the first
+        # one.
         candidates: defaultdict[Hashable, list[ShardEntry]] = defaultdict(list)
         for shard in reversed(unpaired_b):
             candidates[key(shard)].append(shard)
@@ -457,7 +527,9 @@ def match_shards(a: Iterable[ShardEntry], b: Iterable[ShardEntry]) -> tuple[File
             if same_key:
                 other = same_key.pop()
                 paired_b.add(other.path)
-                pairs[shard.path] = FilePair(kinship, shard, other, _unlike_columns(kinship, shard, other))
+                pairs[shard.path] = FilePair(
+                    kinship, shard, other, _unlike_columns(kinship, shard, other)
+                )
         unpaired_a = [shard for shard in unpaired_a if shard.path not in pairs]
         unpaired_b = [shard for shard in unpaired_b if shard.path not in paired_b]
     for shard in unpaired_a:
@@ -466,17 +538,23 @@ def match_shards(a: Iterable[ShardEntry], b: Iterable[ShardEntry]) -> tuple[File
     return (*(pairs[shard.path] for shard in shards_a), *only_b)
 
 
-def _unlike_columns(kinship: Kinship, shard: ShardEntry, other: ShardEntry) -> tuple[str, ...]:
+def _unlike_columns(
+    kinship: Kinship, shard: ShardEntry, other: ShardEntry
+) -> tuple[str, ...]:
     """Return the columns of a pair whose logical hashes differ, by name."""
     if kinship == "same_bytes":
         return ()
     names = sorted(shard.logical.keys() | other.logical.keys())
-    return tuple(name for name in names if shard.logical.get(name) != other.logical.get(name))
+    return tuple(
+        name for name in names if shard.logical.get(name) != other.logical.get(name)
+    )
 
 
 def _id_hashes(shard: ShardEntry) -> tuple[tuple[str, str], ...]:
     """Return the columns of ids and their logical hashes, by name."""
-    return tuple(sorted(item for item in shard.logical.items() if item[0].endswith(_IDS)))
+    return tuple(
+        sorted(item for item in shard.logical.items() if item[0].endswith(_IDS))
+    )
 
 
 _ROUNDS: Final[tuple[tuple[Callable[[ShardEntry], Hashable], Kinship], ...]] = (
@@ -486,11 +564,14 @@ _ROUNDS: Final[tuple[tuple[Callable[[ShardEntry], Hashable], Kinship], ...]] = (
     (lambda shard: (shard.split, shard.rows, _id_hashes(shard)), "same_tokens"),
     (lambda shard: shard.path, "different"),
 )
-"""Rounds of :func:`match_shards`: the key that two shards must share, and the kinship of those that do."""
+"""Rounds of :func:`match_shards`: the key that two shards must share, and the
+kinship of those that do.
+"""
 
 
 def unit_kinships(pairs: Iterable[FilePair]) -> dict[Kinship, int]:
-    """Return the number of units by kinship; a unit has the kinship of its least alike file.
+    """Return the number of units by kinship; a unit has the kinship of its least alike
+    file.
 
     Units are those of `b`, and those of `a` whose number `b` does not have.
     """

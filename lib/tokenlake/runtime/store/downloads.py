@@ -1,4 +1,6 @@
-"""Whole objects of remote storages: into memory, to a target piece by piece, or to a nameless file on the disk."""
+"""Whole objects of remote storages: into memory, to a target piece by piece, or to a
+nameless file on the disk.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,13 @@ _UNDER_WAY: Final = 4  # pieces that are requested or wait to be written: at mos
 _TRIES: Final = 8  # tries to read an object that is replaced meanwhile
 
 
-def read_version(client: ObjectClient, url: Url, target: ByteTarget) -> objects.RemoteObject:
+def read_version(
+    client: ObjectClient, url: Url, target: ByteTarget
+) -> objects.RemoteObject:
     """Read the current version of an object.
 
-    A small object is one answer, which is checked as a whole if the storage has checksums.
+    A small object is one answer, which is checked as a whole if the storage has
+    checksums.
 
     Args:
         client: Client of the storage.
@@ -51,15 +56,18 @@ def read_version(client: ObjectClient, url: Url, target: ByteTarget) -> objects.
         except objects.OtherObjectError:
             continue
     raise client.failures.failed(
-        f"{url}: it was replaced {_TRIES} times while it was read; another process writes it", url=str(url)
+        f"{url}: it was replaced {_TRIES} times while it was read; another process writes it",
+        url=str(url),
     )
 
 
-def fetch_whole(client: ObjectClient, url: Url, planned: objects.RemoteObject, target: ByteTarget) -> None:
+def fetch_whole(
+    client: ObjectClient, url: Url, planned: objects.RemoteObject, target: ByteTarget
+) -> None:
     """Write a whole object to `target` in order, with several ranges under way at once.
 
-    `target.write` is called in this thread. A server without ranges sends the object in one answer, and `target.write`
-    is called in another thread.
+    `target.write` is called in this thread. A server without ranges sends the object in
+    one answer, and `target.write` is called in another thread.
 
     Raises:
         OtherObjectError: The object has another version than `planned`.
@@ -82,7 +90,8 @@ def fetch_whole(client: ObjectClient, url: Url, planned: objects.RemoteObject, t
 
 
 def spooled(client: ObjectClient, url: Url, planned: objects.RemoteObject) -> BinaryIO:
-    """Download an object of a server without ranges to a nameless file on the local disk.
+    """Download an object of a server without ranges to a nameless file on the local
+    disk.
 
     Returns:
         The open file; the caller closes it.
@@ -114,7 +123,9 @@ class MemoryTarget:
     """A target that keeps the bytes in memory."""
 
     def __init__(self, check: Callable[[int], None] = lambda size: None) -> None:
-        """`check`: function of the number of bytes so far; an error that it raises ends the request."""
+        """`check`: function of the number of bytes so far; an error that it raises
+        ends the request.
+        """
         self._data = bytearray()
         self._check = check
 

@@ -1,11 +1,14 @@
-"""The rows that the order of a mixture draws of each source, and the audit that compares them with what was counted.
+"""The rows that the order of a mixture draws of each source, and the audit that
+compares them with what was counted.
 
-A mixed version is committed, and found whole, only if its counts are those that its order draws.
+A mixed version is committed, and found whole, only if its counts are those that its
+order draws.
 
-How much of a source is drawn follows from the number of rows that each lane delivered. Example: a source of 7 rows is
-dealt to two lanes, 3 rows to the first and 4 to the second. If the lanes delivered 15 and 14 of its rows, each row of
-the first lane came 5 times, and each row of the second 3 times or 4 times. So the source has 3 full epochs, and no row
-was delivered more than 5 times.
+How much of a source is drawn follows from the number of rows that each lane delivered.
+Example: a source of 7 rows is dealt to two lanes, 3 rows to the first and 4 to the
+second. If the lanes delivered 15 and 14 of its rows, each row of the first lane came 5
+times, and each row of the second 3 times or 4 times. So the source has 3 full epochs,
+and no row was delivered more than 5 times.
 """
 
 from __future__ import annotations
@@ -31,8 +34,8 @@ from tokenlake.runtime.store.mixture import MixedSource, MixtureRecord, MixtureS
 class SourceDraw:
     """The rows that an order draws of one source.
 
-    Each lane goes through its own rows of the source, and begins anew when they end. If lanes have unequal numbers of
-    rows, one may be an epoch ahead of another.
+    Each lane goes through its own rows of the source, and begins anew when they end. If
+    lanes have unequal numbers of rows, one may be an epoch ahead of another.
 
     Attributes:
         rows: Rows drawn; a row counts once for each time.
@@ -95,8 +98,12 @@ def outcomes(mixture: SourceMixture, spec: MixtureSpec) -> dict[str, SourceDraw]
     lanes = mixture.layout.lanes
     # Rows drawn by each lane of each source, int64[lanes, sources].
     places = mixture.layout.places_before(total_rows)
-    drawn_by_lane = np.stack([mixture.drawn(lane, int(place)) for lane, place in enumerate(places)])
-    asked_rows = counts_of(mixture.scheduler, step_rows=order.step_rows).shares(total_rows)
+    drawn_by_lane = np.stack(
+        [mixture.drawn(lane, int(place)) for lane, place in enumerate(places)]
+    )
+    asked_rows = counts_of(mixture.scheduler, step_rows=order.step_rows).shares(
+        total_rows
+    )
 
     draws: dict[str, SourceDraw] = {}
     for number, name in enumerate(mixture.names):
@@ -104,11 +111,15 @@ def outcomes(mixture: SourceMixture, spec: MixtureSpec) -> dict[str, SourceDraw]
         used_rows = np.diff(lane_bounds(order.kept.get(name, stored_rows), lanes))
         drawn_rows = drawn_by_lane[:, number]
         row_share = float(asked_rows[number] / total_rows) if total_rows else 0.0
-        draws[name] = _source_draw(stored_rows, used_rows.tolist(), drawn_rows.tolist(), row_share)
+        draws[name] = _source_draw(
+            stored_rows, used_rows.tolist(), drawn_rows.tolist(), row_share
+        )
     return draws
 
 
-def _source_draw(stored_rows: int, used_rows: list[int], drawn_rows: list[int], asked: float) -> SourceDraw:
+def _source_draw(
+    stored_rows: int, used_rows: list[int], drawn_rows: list[int], asked: float
+) -> SourceDraw:
     """Return the rows drawn of one source.
 
     Args:
@@ -140,7 +151,8 @@ def _source_draw(stored_rows: int, used_rows: list[int], drawn_rows: list[int], 
 def token_shares(
     row_shares: Mapping[str, float], rows: Mapping[str, int], tokens: Mapping[str, int]
 ) -> dict[str, float]:
-    """Convert shares of rows to shares of tokens, by the mean tokens per row of each source.
+    """Convert shares of rows to shares of tokens, by the mean tokens per row of each
+    source.
 
     Args:
         row_shares: Share of the rows by source.
@@ -178,7 +190,8 @@ def check_mixture(
         where: Name of the manifest, for messages.
 
     Raises:
-        AccountError: An equation does not hold; the message names the source, the equation and both sides.
+        AccountError: An equation does not hold; the message names the source, the
+            equation and both sides.
     """
     # The mixture as a whole.
     sources = record.sources
@@ -187,11 +200,23 @@ def check_mixture(
     total_rows = sum(source.drawn_rows for source in sources.values())
     total_tokens = sum(source.drawn_tokens for source in sources.values())
     equations = (
-        ("kind packed = level sequences, or packed documents", packed, is_packed_by_level),
-        ("sources of the mixture = sources of the audit", sorted(sources), sorted(accounts)),
+        (
+            "kind packed = level sequences, or packed documents",
+            packed,
+            is_packed_by_level,
+        ),
+        (
+            "sources of the mixture = sources of the audit",
+            sorted(sources),
+            sorted(accounts),
+        ),
         ("order and splits = those of config.mix", settings_of(record), settings),
         ("sum of drawn_rows = rows of the order", total_rows, record.order.rows),
-        ("versions of the sources = parents in the lineage", sorted(source_versions), sorted(parents)),
+        (
+            "versions of the sources = parents in the lineage",
+            sorted(source_versions),
+            sorted(parents),
+        ),
     )
     require_equal("the mixture", equations, where)
 
@@ -203,7 +228,9 @@ def check_mixture(
         raise
     packed_here = record.level == "documents" and packed
     for name, source in sources.items():
-        equations = _source_equations(source, draws[name], accounts[name], packed_here=packed_here)
+        equations = _source_equations(
+            source, draws[name], accounts[name], packed_here=packed_here
+        )
         require_equal(f"source {name!r} of the mixture", equations, where)
 
     # Shares, which follow from the sums over all sources.
@@ -212,9 +239,17 @@ def check_mixture(
         achieved_rows = share(source.drawn_rows, total_rows)
         achieved_tokens = share(source.drawn_tokens, total_tokens)
         equations = (
-            ("asked_tokens = asked, by tokens", source.asked_tokens, asked_tokens[name]),
+            (
+                "asked_tokens = asked, by tokens",
+                source.asked_tokens,
+                asked_tokens[name],
+            ),
             ("achieved_rows = share of rows", source.achieved_rows, achieved_rows),
-            ("achieved_tokens = share of tokens", source.achieved_tokens, achieved_tokens),
+            (
+                "achieved_tokens = share of tokens",
+                source.achieved_tokens,
+                achieved_tokens,
+            ),
         )
         require_equal(f"source {name!r} of the mixture", equations, where)
 
@@ -222,7 +257,9 @@ def check_mixture(
 def _source_equations(
     source: MixedSource, draw: SourceDraw, account: Account, *, packed_here: bool
 ) -> tuple[tuple[str, object, object], ...]:
-    """Return the equations between one source of a mixture, its order and its audit, each with both sides."""
+    """Return the equations between one source of a mixture, its order and its audit,
+    each with both sides.
+    """
     ids = drawn_ids(account, packed_here=packed_here)
     # Rows differ in length: whole epochs bound the tokens from both sides.
     fewest_tokens = draw.full_epochs * source.tokens
@@ -240,8 +277,12 @@ def _source_equations(
     )
 
 
-def _asked_tokens(record: MixtureRecord, draws: Mapping[str, SourceDraw]) -> Mapping[str, float | None]:
-    """Return the share of tokens that the weights request of each source; None where weights are per row."""
+def _asked_tokens(
+    record: MixtureRecord, draws: Mapping[str, SourceDraw]
+) -> Mapping[str, float | None]:
+    """Return the share of tokens that the weights request of each source; None where
+    weights are per row.
+    """
     if record.weights_by != "tokens":
         return dict.fromkeys(record.sources)
     return token_shares(
@@ -252,14 +293,18 @@ def _asked_tokens(record: MixtureRecord, draws: Mapping[str, SourceDraw]) -> Map
 
 
 def share(part: int, total: int) -> float:
-    """Return part / total, rounded once, so that every machine gets the same; 0 if `total` is 0."""
+    """Return part / total, rounded once, so that every machine gets the same; 0 if
+    `total` is 0.
+    """
     if not total:
         return 0.0
     return float(Fraction(part, total))
 
 
 def settings_of(record: MixtureRecord) -> dict[str, Any]:
-    """Return the value of the key ``mix`` in the configuration of a version with this mixture."""
+    """Return the value of the key ``mix`` in the configuration of a version with
+    this mixture.
+    """
     return {
         "level": record.level,
         "weights_by": record.weights_by,
@@ -274,8 +319,8 @@ def drawn_ids(account: Account, *, packed_here: bool) -> int:
 
     Args:
         account: Audit of the source.
-        packed_here: Documents were packed after they were drawn. Each one that did not end in EOS got an EOS then,
-            which the parent does not have.
+        packed_here: Documents were packed after they were drawn. Each one that did not
+            end in EOS got an EOS then, which the parent does not have.
     """
     added_eos = 0
     if packed_here:

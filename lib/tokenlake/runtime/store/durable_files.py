@@ -17,7 +17,9 @@ from tokenlake.runtime.store.writes import hint_on, write_all
 
 _PIECE: Final = 1 << 20  # bytes hashed at a time
 
-NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL})
+NO_LOCKS = frozenset(
+    {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
+)
 """Error numbers of file systems that do not have a call."""
 
 PUBLISH = "publish"
@@ -25,7 +27,9 @@ PUBLISH = "publish"
 
 @final
 class os_errors:  # noqa: N801 - it stands where contextlib's functions stand, at a fifth of their time
-    """Turn OSError into StoreError, or NotFoundError for a missing file, with the key and a hint."""
+    """Turn OSError into StoreError, or NotFoundError for a missing file, with the
+    key and a hint.
+    """
 
     __slots__ = ("_action", "_key")
 
@@ -37,7 +41,10 @@ class os_errors:  # noqa: N801 - it stands where contextlib's functions stand, a
         return
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if isinstance(error, FileNotFoundError) and self._action == PUBLISH:
             raise StoreError(
@@ -58,18 +65,26 @@ class os_errors:  # noqa: N801 - it stands where contextlib's functions stand, a
 
 
 def open_regular(path: Path) -> io.BufferedReader:
-    """Open a regular file for reading; a symlink, folder, pipe or device is a StoreError."""
+    """Open a regular file for reading; a symlink, folder, pipe or device is a
+    StoreError.
+    """
     return os.fdopen(_opened(path)[0], "rb")
 
 
 def _opened(path: Path) -> tuple[int, int]:
-    """Return the descriptor of a regular file, open for reading, and its size in bytes."""
+    """Return the descriptor of a regular file, open for reading, and its size in
+    bytes.
+    """
     # O_NONBLOCK: opening a pipe that nobody writes would wait for ever.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = os.open(
+        path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    )
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
-        raise StoreError(f"{path} is not a regular file; a store contains only regular files")
+        raise StoreError(
+            f"{path} is not a regular file; a store contains only regular files"
+        )
     return descriptor, status.st_size
 
 
@@ -77,7 +92,8 @@ def hash_regular(path: Path) -> str:
     """Return the sha256 (hex) of a regular file, read in pieces."""
     descriptor, size = _opened(path)
     try:
-        # hashlib.file_digest clears a quarter of a megabyte for every file; most files are smaller than one page of it.
+        # hashlib.file_digest clears a quarter of a megabyte for every file; most files
+        # are smaller than one page of it.
         content_hash = hashlib.sha256()
         piece_size = min(size, _PIECE) + 1
         while piece := os.read(descriptor, piece_size):
@@ -101,14 +117,17 @@ def fsync_directory(path: Path) -> None:
 
 
 def made_final(temp: Path) -> str:
-    """Make a written file durable and read-only; return the sha256 (hex) of its content, read back."""
+    """Make a written file durable and read-only; return the sha256 (hex) of its
+    content, read back.
+    """
     descriptor = os.open(temp, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         os.fchmod(descriptor, 0o444)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    return hash_regular(temp)  # opened again, so that a network file system asks its server
+    # Opened again, so that a network file system asks its server.
+    return hash_regular(temp)
 
 
 def write_new(path: Path, data: bytes) -> None:
@@ -118,7 +137,9 @@ def write_new(path: Path, data: bytes) -> None:
         FileExistsError, FileNotFoundError: The file exists, or its folder does not.
         StoreError: It cannot be written whole; nothing of it stays.
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(
+        path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
+    )
     try:
         write_all(descriptor, memoryview(data), str(path))
     except BaseException:
@@ -129,7 +150,9 @@ def write_new(path: Path, data: bytes) -> None:
 
 
 def remove_temp(temp: Path) -> None:
-    """Remove a temporary name. If the disk refuses, the published object stands, and a later sweep removes the name."""
+    """Remove a temporary name. If the disk refuses, the published object stands, and
+    a later sweep removes the name.
+    """
     with contextlib.suppress(OSError):
         temp.unlink()
 

@@ -1,7 +1,9 @@
-"""Failures of requests to remote storages: their meaning, and the errors that people see.
+"""Failures of requests to remote storages: their meaning, and the errors that people
+see.
 
-A failure comes from another library (aiohttp, botocore, requests, a file system of fsspec). :func:`verdict` classifies
-it by its HTTP status, its error code or its class; :func:`refusal` turns it into an error with a remedy.
+A failure comes from another library (aiohttp, botocore, requests, a file system of
+fsspec). :func:`verdict` classifies it by its HTTP status, its error code or its class;
+:func:`refusal` turns it into an error with a remedy.
 """
 
 from __future__ import annotations
@@ -14,11 +16,16 @@ from tokenlake.base.secrets import scrub
 from tokenlake.errors import NotFoundError, StoreError, TokenlakeError
 
 SECONDS_VARIABLE: Final = "TOKENLAKE_RETRY_SECONDS"
-"""Environment variable: seconds without any progress after which a request is given up; 120 by default."""
+"""Environment variable: seconds without any progress after which a request is given
+up; 120 by default.
+"""
 
-Verdict = Literal["transient", "unreachable", "missing", "denied", "changed", "permanent"]
-"""Meaning of a failure: ``transient`` and ``unreachable`` ones are worth another try, ``changed`` means that the
-storage has another version of the object."""
+Verdict = Literal[
+    "transient", "unreachable", "missing", "denied", "changed", "permanent"
+]
+"""Meaning of a failure: ``transient`` and ``unreachable`` ones are worth another try,
+``changed`` means that the storage has another version of the object.
+"""
 
 _TRANSIENT_STATUS: Final = frozenset(
     {408, 425, 429, 500, 502, 503, 504, 509, 520, 521, 522, 523, 524, 529, 598, 599}
@@ -36,17 +43,21 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# S3 rejects one of two writes at once with ConditionalRequestConflict; a damaged body is sent again.
+# S3 rejects one of two writes at once with ConditionalRequestConflict; a damaged body
+# is sent again.
 _TRANSIENT_CODES: Final = _names(
     "SlowDown InternalError ServiceUnavailable RequestTimeout ThrottlingException Throttling RequestThrottled "
     "TooManyRequestsException RequestLimitExceeded BandwidthLimitExceeded EC2ThrottledException "
     "ConditionalRequestConflict OperationAborted BadDigest IncompleteBody"
 )
-# Classes by name, because their packages are optional: aiohttp, botocore, aiobotocore, requests, urllib3 and Azure. The
-# last three are of bodies that were damaged or cut on their way down.
+# Classes by name, because their packages are optional: aiohttp, botocore, aiobotocore,
+# requests, urllib3 and Azure. The last three are of bodies that were damaged or cut on
+# their way down.
 _CLASSES: Final[Mapping[Verdict, frozenset[str]]] = {
     "permanent": _names("SSLCertVerificationError ClientConnectorCertificateError"),
-    "unreachable": _names("ConnectionRefusedError ClientConnectorError EndpointConnectionError gaierror"),
+    "unreachable": _names(
+        "ConnectionRefusedError ClientConnectorError EndpointConnectionError gaierror"
+    ),
     "denied": _names(
         "PermissionError NoCredentialsError PartialCredentialsError DefaultCredentialsError RefreshError"
     ),
@@ -117,7 +128,12 @@ def told(error: BaseException) -> str:
 
 
 def refusal(
-    url: object, error: Exception, tries: int, done: str, failures: Failures, credentials: str
+    url: object,
+    error: Exception,
+    tries: int,
+    done: str,
+    failures: Failures,
+    credentials: str,
 ) -> TokenlakeError:
     """Return the error of a request that is not tried again.
 
@@ -127,14 +143,19 @@ def refusal(
         tries: Number of tries.
         done: Participle of the action that failed, such as ``read``.
         failures: Error classes of the caller.
-        credentials: Sentences on the credentials that were tried, and how to give others.
+        credentials: Sentences on the credentials that were tried, and how to give
+            others.
     """
     kind = verdict(error)
     cause = told(error)
     if kind == "missing":
-        return failures.missing(f"{url}: there is no such object ({cause}).", url=str(url))
+        return failures.missing(
+            f"{url}: there is no such object ({cause}).", url=str(url)
+        )
     if kind == "denied":
-        return failures.failed(f"{url}: access is denied ({cause}). {credentials}.", url=str(url))
+        return failures.failed(
+            f"{url}: access is denied ({cause}). {credentials}.", url=str(url)
+        )
     if kind == "permanent":
         return failures.failed(f"{url}: it cannot be {done}: {cause}.", url=str(url))
     reason = "cannot be reached" if kind == "unreachable" else f"cannot be {done}"
@@ -156,7 +177,9 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _verdict_of_status(error: BaseException) -> Verdict | None:
-    """Classify an error by its HTTP status or error code; None if it has none that decides."""
+    """Classify an error by its HTTP status or error code; None if it has none that
+    decides.
+    """
     response: Any = getattr(error, "response", None)
     status: Any = getattr(error, "status", None) or getattr(error, "status_code", None)
     if isinstance(response, dict):  # botocore's

@@ -1,4 +1,6 @@
-"""Locks on folders of this machine, and temporary names that say which process holds them."""
+"""Locks on folders of this machine, and temporary names that say which process holds
+them.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,8 @@ def new_temp_name() -> str:
 def is_abandoned(name: str) -> bool:
     """Say whether a temporary file was left by a process of this machine that is dead.
 
-    A process of another machine, or of another container (its pids mean nothing here), counts as alive.
+    A process of another machine, or of another container (its pids mean nothing here),
+    counts as alive.
     """
     machine, _, rest = name.removeprefix(TEMP_MARK).rpartition("-")[0].rpartition("-")
     if not name.startswith(TEMP_MARK) or machine != _machine() or not rest.isdecimal():
@@ -68,9 +71,13 @@ def is_abandoned(name: str) -> bool:
         return True
     except PermissionError:
         return False
-    # A zombie is dead, too. The name, in brackets, may hold anything; the state is the first word after it.
+    # A zombie is dead, too. The name, in brackets, may hold anything; the state is the
+    # first word after it.
     with contextlib.suppress(OSError, IndexError):
-        return Path(f"/proc/{rest}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"Z"
+        return (
+            Path(f"/proc/{rest}/stat").read_bytes().rpartition(b")")[2].split()[0]
+            == b"Z"
+        )
     return False
 
 

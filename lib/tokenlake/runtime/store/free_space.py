@@ -13,5 +13,7 @@ def nearest_folder(path: Path) -> Path:
 
 
 def free_bytes(path: Path) -> int:
-    """Return the bytes that are free on the disk that a folder is on, or will be on once it is created."""
+    """Return the bytes that are free on the disk that a folder is on, or will be on
+    once it is created.
+    """
     return shutil.disk_usage(nearest_folder(path)).free

@@ -34,7 +34,9 @@ _KINDS: Final[Mapping[str, tuple[str, ...]]] = {
 
 @final
 class FsspecClient(ObjectClient):
-    """Calls of an fsspec file system. Tokens are the first of the names above that its `info` has, else ``size:``."""
+    """Calls of an fsspec file system. Tokens are the first of the names above that
+    its `info` has, else ``size:``.
+    """
 
     page_seconds = float("inf")  # such a file system lists all pages at once
     credentials = (
@@ -42,9 +44,12 @@ class FsspecClient(ObjectClient):
         "VARIABLE}}"
     )
 
-    def __init__(self, filesystem: Any, options: Mapping[str, Any], failures: Failures) -> None:
+    def __init__(
+        self, filesystem: Any, options: Mapping[str, Any], failures: Failures
+    ) -> None:
         super().__init__(filesystem, options, failures)
-        # One connection often serves a whole synchronous file system (FTP, SFTP): one call at a time.
+        # One connection often serves a whole synchronous file system (FTP, SFTP): one
+        # call at a time.
         self._turn = asyncio.Lock()
 
     async def _stat(self, url: Url) -> objects.RemoteObject:
@@ -62,7 +67,8 @@ class FsspecClient(ObjectClient):
             return [], None
         page: list[objects.RemoteObject] = []
         for info in infos.values() if isinstance(infos, dict) else infos:
-            # Names of the file system may contain a host or a bucket: only the part below the folder counts.
+            # Names of the file system may contain a host or a bucket: only the part
+            # below the folder counts.
             name = str(info["name"]).strip("/").removeprefix(top.strip("/")).lstrip("/")
             path = f"{folder.path}/{name}" if folder.path else name
             if info["type"] == "directory":
@@ -71,9 +77,13 @@ class FsspecClient(ObjectClient):
                 page.append(_remote_object(path, info))
         return page, None
 
-    async def _fetch(self, url: Url, buffer: objects.RangeBuffer, planned: objects.RemoteObject) -> None:
+    async def _fetch(
+        self, url: Url, buffer: objects.RangeBuffer, planned: objects.RemoteObject
+    ) -> None:
         async with answered_in_time(_seconds_for(buffer.stop - buffer.at)):
-            data = await self._call("cat_file", self._path(url), start=buffer.at, end=buffer.stop)
+            data = await self._call(
+                "cat_file", self._path(url), start=buffer.at, end=buffer.stop
+            )
         pieces = iter([data])
 
         async def read(_: int) -> bytes:
@@ -81,7 +91,9 @@ class FsspecClient(ObjectClient):
 
         await buffer.fill(read)
 
-    async def _download(self, url: Url, write: objects.Write, planned: objects.RemoteObject | None) -> None:
+    async def _download(
+        self, url: Url, write: objects.Write, planned: objects.RemoteObject | None
+    ) -> None:
         size = None if planned is None else planned.size
         async with answered_in_time(_seconds_for(size)):
             data = await self._call("cat_file", self._path(url))
@@ -89,7 +101,8 @@ class FsspecClient(ObjectClient):
         write(data)
 
     def _path(self, url: Url) -> str:
-        return type(self._fs)._strip_protocol(str(url))  # fsspec's own extension point, without a public name
+        # Fsspec's own extension point, without a public name.
+        return type(self._fs)._strip_protocol(str(url))
 
     async def _call(self, name: str, *args: Any, **options: Any) -> Any:
         if self._fs.async_impl:
@@ -97,13 +110,16 @@ class FsspecClient(ObjectClient):
             answer = await getattr(self._fs, f"_{name}")(*args, **options)
         else:
             async with self._turn:
-                answer = await asyncio.to_thread(getattr(self._fs, name), *args, **options)
+                answer = await asyncio.to_thread(
+                    getattr(self._fs, name), *args, **options
+                )
         self.reached = True
         return answer
 
 
 def _seconds_for(size: int | None) -> float:
-    """Return the time limit of an answer that comes in one piece; infinity if its size is unknown.
+    """Return the time limit of an answer that comes in one piece; infinity if its size
+    is unknown.
 
     Args:
         size: Bytes of the answer.
@@ -117,7 +133,9 @@ def _seconds_for(size: int | None) -> float:
 def _remote_object(path: str, info: Mapping[str, Any]) -> objects.RemoteObject:
     """Return an object from the `info` of a file system."""
     size = int(info.get("size") or 0)
-    return objects.RemoteObject(path=path, size=size, token=_token(info) or f"size:{size}")
+    return objects.RemoteObject(
+        path=path, size=size, token=_token(info) or f"size:{size}"
+    )
 
 
 def _token(info: Mapping[str, Any]) -> str:
@@ -133,7 +151,9 @@ def _token(info: Mapping[str, Any]) -> str:
 
 
 def _moment(value: Any) -> str:
-    """Return a time in one spelling: a listing may have it as a number and a single answer as a text."""
+    """Return a time in one spelling: a listing may have it as a number and a single
+    answer as a text.
+    """
     moment = value
     if isinstance(value, str):
         try:

@@ -1,18 +1,23 @@
-"""Garbage collection: judge everything, then remove what no version, tag or running build needs.
+"""Garbage collection: judge everything, then remove what no version, tag or running
+build needs.
 
 Removed, after they lay untouched for the grace period:
 
-- temporary files and multipart uploads that were never published; at once if their process on this machine is dead;
-- unfinished builds: the claim is swept, then all but the claim is deleted. Numbers are never used again;
-- files below a committed version that its manifest does not list; the manifest must be sound.
+- temporary files and multipart uploads that were never published; at once if their
+  process on this machine is dead;
+- unfinished builds: the claim is swept, then all but the claim is deleted. Numbers are
+  never used again;
+- files below a committed version that its manifest does not list; the manifest must be
+  sound.
 
-Kept, whatever their age: all files that a manifest lists, and with them all that tags, mixtures and reused units need;
-tags; ``runs/`` of versions; files that are not ours. Ages compare the storage's clock with this machine's. A clock that
-is wrong by hours changes a grace period by as much, and nothing else: versions are not guarded by clocks (see
-:mod:`tokenlake.etl.commit`).
+Kept, whatever their age: all files that a manifest lists, and with them all that tags,
+mixtures and reused units need; tags; ``runs/`` of versions; files that are not ours.
+Ages compare the storage's clock with this machine's. A clock that is wrong by hours
+changes a grace period by as much, and nothing else: versions are not guarded by clocks
+(see :mod:`tokenlake.etl.commit`).
 
-A version is listed once, as a whole, unpublished things included. An object whose storage does not record its last
-change counts as changed now.
+A version is listed once, as a whole, unpublished things included. An object whose
+storage does not record its last change counts as changed now.
 """
 
 from __future__ import annotations
@@ -57,8 +62,8 @@ class Swept:
     Attributes:
         dataset: Name of the dataset.
         version: Number of the version.
-        was: State of its claim: ``building``, ``committing``, ``damaged``, or ``swept`` if an earlier collection began
-            to remove it.
+        was: State of its claim: ``building``, ``committing``, ``damaged``, or ``swept``
+            if an earlier collection began to remove it.
         modified: Time of its last change, in seconds since the epoch.
     """
 
@@ -79,7 +84,8 @@ class GcReport:
         dry_run: Nothing was changed; the report is the same as without.
         removed: Removed files, by name.
         swept: Builds that were given up, also those of which no file was left.
-        kept: Unfinished builds that are younger, and things that could not be judged or removed.
+        kept: Unfinished builds that are younger, and things that could not be judged or
+            removed.
     """
 
     store: str
@@ -113,11 +119,15 @@ class Clock:
     grace: float
 
     def is_old(self, modified: float | None) -> bool:
-        """Return whether something lay untouched for the grace period; False if its last change is unknown."""
+        """Return whether something lay untouched for the grace period; False if its
+        last change is unknown.
+        """
         return modified is not None and self.now - modified >= self.grace
 
     def is_over(self, leftover: Leftover) -> bool:
-        """Return whether an unpublished thing is abandoned: its process is dead, or it is old."""
+        """Return whether an unpublished thing is abandoned: its process is dead, or
+        it is old.
+        """
         return leftover.dead or self.is_old(leftover.modified)
 
 
@@ -133,16 +143,23 @@ def judge(
         clock: Time and grace period.
 
     Returns:
-        Files to remove, or the reason why they are kept; None if there is nothing to remove.
+        Files to remove, or the reason why they are kept; None if there is nothing to
+        remove.
     """
-    own_leftovers = [leftover for leftover in leftovers if leftover.key.startswith(f"{layout.prefix}/")]
+    own_leftovers = [
+        leftover
+        for leftover in leftovers
+        if leftover.key.startswith(f"{layout.prefix}/")
+    ]
     objects = {layout.path(info.key): info for info in store.list(layout.prefix)}
     if MANIFEST in objects:
         return _judge_committed(store, layout, objects, clock)
     if CLAIM in objects:
         return _judge_claim(store, layout, objects, own_leftovers, clock)
     if objects:
-        return remove.Kept(layout.prefix, "it has neither claim nor manifest, so it is not a version")
+        return remove.Kept(
+            layout.prefix, "it has neither claim nor manifest, so it is not a version"
+        )
     if all(clock.is_over(leftover) for leftover in own_leftovers):
         return remove.Finding(layout=layout, empty=True)
     return None
@@ -159,14 +176,21 @@ def _judge_committed(
         manifest.check(layout.manifest)
     except IntegrityError as error:
         return remove.Kept(
-            layout.manifest, f"the version is damaged, so none of its files was removed: {error}"
+            layout.manifest,
+            f"the version is damaged, so none of its files was removed: {error}",
         )
 
     # Files that the manifest lists, and folders whose files it need not list.
-    listed = {MANIFEST, CLAIM, *manifest.other_files, *(shard.path for shard in manifest.files)}
+    listed = {
+        MANIFEST,
+        CLAIM,
+        *manifest.other_files,
+        *(shard.path for shard in manifest.files),
+    }
     unlisted_folders = {RUNS}
     if not lists_ledger(manifest):
-        # Ledger records carry their own hash, and those of the bad records that they name.
+        # Ledger records carry their own hash, and those of the bad records that they
+        # name.
         unlisted_folders |= {LEDGER, QUARANTINE}
     strays: list[remove.Removed] = []
     for path, info in objects.items():
@@ -185,7 +209,9 @@ def _judge_claim(
     own_leftovers: Sequence[Leftover],
     clock: Clock,
 ) -> remove.Finding | remove.Kept | None:
-    """Judge a version that has a claim and no manifest. A change of an unpublished thing of it keeps it, too."""
+    """Judge a version that has a claim and no manifest. A change of an unpublished
+    thing of it keeps it, too.
+    """
     data = remove.claim_bytes(store, layout)
     if data is None:  # removed since it was listed
         return None
@@ -193,7 +219,9 @@ def _judge_claim(
     if claim is not None and claim.state == "swept":
         return _remains_of(store, remove.abandoned(layout, "swept", data, objects))
     if claim is None and _is_of_newer_release(data):
-        return remove.Kept(layout.claim, "a newer release of tokenlake wrote it; upgrade to remove it")
+        return remove.Kept(
+            layout.claim, "a newer release of tokenlake wrote it; upgrade to remove it"
+        )
 
     # The build is abandoned if nothing of it changed for the grace period.
     changes = [info.modified for info in objects.values()]
@@ -201,13 +229,16 @@ def _judge_claim(
     known_changes = [change for change in changes if change is not None]
     if len(known_changes) < len(changes):
         return remove.Kept(
-            layout.prefix, "unfinished, and the storage does not report the time of its last change"
+            layout.prefix,
+            "unfinished, and the storage does not report the time of its last change",
         )
     last_change = max(known_changes)
     if not clock.is_old(last_change):
         age = numbers.age(max(0.0, clock.now - last_change))
         return remove.Kept(layout.prefix, f"unfinished, and changed {age} ago")
-    return remove.abandoned(layout, "damaged" if claim is None else claim.state, data, objects)
+    return remove.abandoned(
+        layout, "damaged" if claim is None else claim.state, data, objects
+    )
 
 
 def _is_of_newer_release(data: bytes) -> bool:
@@ -220,10 +251,18 @@ def _is_of_newer_release(data: bytes) -> bool:
 
 
 def _remains_of(store: Store, finding: remove.Finding) -> remove.Finding | None:
-    """Return what an earlier collection left of a swept version; None if it removed everything."""
+    """Return what an earlier collection left of a swept version; None if it removed
+    everything.
+    """
     claim = remove.read_claim(finding.claim, finding.layout)
-    is_claim_swept = finding.claim is None or (claim is not None and claim.state == "swept")
-    if is_claim_swept and not finding.files and not store.list_dirs(finding.layout.prefix):
+    is_claim_swept = finding.claim is None or (
+        claim is not None and claim.state == "swept"
+    )
+    if (
+        is_claim_swept
+        and not finding.files
+        and not store.list_dirs(finding.layout.prefix)
+    ):
         return None
     return finding
 
@@ -245,10 +284,12 @@ def gc(
     Args:
         store: Path, URL or address of the store.
         names: Datasets to collect; empty: all.
-        grace: Seconds, or a text such as ``"7d"``, ``"12h"``, ``"30m"``, for which a file must be unchanged. With
-            0 the files of running builds are removed, too: no version suffers, but such a build has to begin again.
+        grace: Seconds, or a text such as ``"7d"``, ``"12h"``, ``"30m"``, for which a
+            file must be unchanged. With 0 the files of running builds are removed, too:
+            no version suffers, but such a build has to begin again.
         dry_run: True to report removals without making them.
-        storage_options: Options of the store's file system; ``{"env": NAME}`` is replaced by an environment variable.
+        storage_options: Options of the store's file system; ``{"env": NAME}`` is
+            replaced by an environment variable.
 
     Returns:
         Files that were removed, or would be, and their size.
@@ -293,7 +334,9 @@ def collect(
     # Judge everything before anything is removed.
     leftovers: list[Leftover] = []
     for prefix in names or ("",):
-        leftovers += [leftover for leftover in store.leftovers(prefix) if _is_ours(leftover.key)]
+        leftovers += [
+            leftover for leftover in store.leftovers(prefix) if _is_ours(leftover.key)
+        ]
     findings: list[remove.Finding] = []
     remover = remove.Remover(store, dry_run=dry_run, workers=workers)
     for layout in _version_folders(store, datasets):
@@ -304,13 +347,17 @@ def collect(
             findings.append(judgement)
 
     # Remove.
-    remover.remove_leftovers(leftover for leftover in leftovers if clock.is_over(leftover))
+    remover.remove_leftovers(
+        leftover for leftover in leftovers if clock.is_over(leftover)
+    )
     swept: list[Swept] = []
     for finding in findings:
         is_removed = remover.remove(finding)
         if is_removed and finding.was is not None:
             layout = finding.layout
-            swept.append(Swept(layout.dataset, layout.version, finding.was, finding.modified))
+            swept.append(
+                Swept(layout.dataset, layout.version, finding.was, finding.modified)
+            )
     return GcReport(
         store=store.url,
         grace=grace,
@@ -341,7 +388,9 @@ def _version_folders(store: Store, datasets: Iterable[str]) -> Iterator[Layout]:
 
 
 def _is_ours(key: str) -> bool:
-    """Return whether an unpublished thing lies where builds and tags put theirs, not in a foreign folder."""
+    """Return whether an unpublished thing lies where builds and tags put theirs, not
+    in a foreign folder.
+    """
     dataset, slash, rest = key.partition("/")
     if not slash:
         return True  # in the root of the store

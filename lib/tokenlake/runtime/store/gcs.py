@@ -23,7 +23,13 @@ from tokenlake.errors import NotFoundError
 from tokenlake.runtime.store import objects
 from tokenlake.runtime.store.bucket_client import BucketClient
 from tokenlake.runtime.store.failures import Failures
-from tokenlake.runtime.store.http import REQUEST, require_success, take_range, timeouts, total_size
+from tokenlake.runtime.store.http import (
+    REQUEST,
+    require_success,
+    take_range,
+    timeouts,
+    total_size,
+)
 from tokenlake.runtime.store.payload import PIECE, Payload
 from tokenlake.runtime.store.rates import answered_in_time
 from tokenlake.runtime.store.url import Url
@@ -38,10 +44,11 @@ class BusyError(ConnectionError):
 
 @final
 class GcsClient(BucketClient):
-    """Requests with the credentials of gcsfs. Tokens are generations, and every request names the planned one.
+    """Requests with the credentials of gcsfs. Tokens are generations, and every request
+    names the planned one.
 
-    An object of whatever size is one request: a file is sent as it is read, never held in memory. So there is nothing
-    unfinished that could be left.
+    An object of whatever size is one request: a file is sent as it is read, never held
+    in memory. So there is nothing unfinished that could be left.
     """
 
     pinned = ("generation:",)
@@ -52,11 +59,16 @@ class GcsClient(BucketClient):
         "storage_options: {token: anon}"
     )
 
-    def __init__(self, filesystem: Any, options: Mapping[str, Any], failures: Failures) -> None:
+    def __init__(
+        self, filesystem: Any, options: Mapping[str, Any], failures: Failures
+    ) -> None:
         super().__init__(filesystem, options, failures)
         self._api: str = self._fs.base  # https://storage.googleapis.com/storage/v1/
         self._host = self._api.removesuffix("/storage/v1/")
-        arguments = {"client_kwargs": self._fs.session_kwargs, "skip_instance_cache": True}
+        arguments = {
+            "client_kwargs": self._fs.session_kwargs,
+            "skip_instance_cache": True,
+        }
         self._web: Any = fsspec.filesystem("http", **arguments)
 
     async def session(self) -> Any:
@@ -64,7 +76,9 @@ class GcsClient(BucketClient):
         return self._session
 
     async def _stat(self, url: Url) -> objects.RemoteObject:
-        return _remote_object(await self._json("GET", self._api + _object(url), {"fields": _FIELDS}))
+        return _remote_object(
+            await self._json("GET", self._api + _object(url), {"fields": _FIELDS})
+        )
 
     async def _page(self, url: Url, flat: bool, mark: str | None) -> objects.ListPage:
         fields = f"nextPageToken,prefixes,items({_FIELDS})"
@@ -74,15 +88,22 @@ class GcsClient(BucketClient):
         if mark is not None:
             query["pageToken"] = mark
         answer = await self._json("GET", f"{self._api}b/{url.bucket}/o", query)
-        page = [objects.RemoteObject(path=path, size=0, token="") for path in answer.get("prefixes", ())]
+        page = [
+            objects.RemoteObject(path=path, size=0, token="")
+            for path in answer.get("prefixes", ())
+        ]
         page += [_remote_object(item) for item in answer.get("items", ())]
         return page, answer.get("nextPageToken")
 
-    async def _fetch(self, url: Url, buffer: objects.RangeBuffer, planned: objects.RemoteObject) -> None:
+    async def _fetch(
+        self, url: Url, buffer: objects.RangeBuffer, planned: objects.RemoteObject
+    ) -> None:
         async with self._media(url, planned, {"Range": buffer.header}) as answer:
             await take_range(answer, buffer, planned)
 
-    async def _download(self, url: Url, write: objects.Write, planned: objects.RemoteObject | None) -> None:
+    async def _download(
+        self, url: Url, write: objects.Write, planned: objects.RemoteObject | None
+    ) -> None:
         async with self._media(url, planned, {}) as answer:
             expected_crc = _stated_hashes(answer).get("crc32c")
             checksum = None if expected_crc is None else _crc32c()
@@ -92,14 +113,19 @@ class GcsClient(BucketClient):
                     checksum.update(data)
                 write(data)
 
-            await objects.pour(answer.content.read, write_checked, total_size(answer), planned)
+            await objects.pour(
+                answer.content.read, write_checked, total_size(answer), planned
+            )
             if checksum is not None:
                 crc = base64.b64encode(checksum.digest()).decode()
                 if crc != expected_crc:
-                    raise objects.DamagedBodyError(f"its CRC32C is {crc}, the storage reports {expected_crc}")
+                    raise objects.DamagedBodyError(
+                        f"its CRC32C is {crc}, the storage reports {expected_crc}"
+                    )
 
     async def put(self, url: Url, payload: Payload, over: str | None) -> None:
-        mark = secrets.token_hex(16)  # bytes that end the body early would have to hold it
+        # Bytes that end the body early would have to hold it.
+        mark = secrets.token_hex(16)
         about = {"name": url.path, "md5Hash": payload.md5s[0], "contentType": _TYPE}
         head = (
             f"--{mark}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{json.dumps(about)}\r\n"
@@ -141,7 +167,9 @@ class GcsClient(BucketClient):
             **_generation_match(over),
         }
         while True:
-            answer = await self._copy(source, original, url, partial(self._json, "POST", place, dict(query)))
+            answer = await self._copy(
+                source, original, url, partial(self._json, "POST", place, dict(query))
+            )
             if answer["done"]:
                 return
             query["rewriteToken"] = answer["rewriteToken"]
@@ -149,7 +177,9 @@ class GcsClient(BucketClient):
     async def delete(self, url: Url) -> None:
         with contextlib.suppress(NotFoundError):
             await self._write(
-                url, partial(self._send, "DELETE", self._api + _object(url), {}), done="deleted"
+                url,
+                partial(self._send, "DELETE", self._api + _object(url), {}),
+                done="deleted",
             )
 
     def other_token(self, token: str) -> str:
@@ -159,10 +189,17 @@ class GcsClient(BucketClient):
     async def _media(
         self, url: Url, planned: objects.RemoteObject | None, headers: dict[str, str]
     ) -> AsyncGenerator[Any]:
-        """Ask for the bytes of an object, of the planned generation where that is known."""
-        generation = _generation(planned.token) if planned and self.pins(planned.token) else ""
-        query = {"alt": "media"} | ({"ifGenerationMatch": generation} if generation else {})
-        # Accepting gzip keeps an object that is stored as such from being decompressed on the way.
+        """Ask for the bytes of an object, of the planned generation where that is
+        known.
+        """
+        generation = (
+            _generation(planned.token) if planned and self.pins(planned.token) else ""
+        )
+        query = {"alt": "media"} | (
+            {"ifGenerationMatch": generation} if generation else {}
+        )
+        # Accepting gzip keeps an object that is stored as such from being decompressed
+        # on the way.
         headers = {**headers, "Accept-Encoding": "gzip"}
         place = f"{self._host}/download/storage/v1/{_object(url)}"
         async with self._request("GET", place, query, headers, **REQUEST) as answer:
@@ -170,7 +207,9 @@ class GcsClient(BucketClient):
             self.reached = True
             got = answer.headers.get("x-goog-generation", generation)
             if generation and got != generation:
-                raise objects.OtherObjectError(f"its generation is {got}, expected {generation}")
+                raise objects.OtherObjectError(
+                    f"its generation is {got}, expected {generation}"
+                )
             yield answer
 
     async def _json(self, method: str, place: str, query: dict[str, str]) -> Any:
@@ -188,32 +227,51 @@ class GcsClient(BucketClient):
         if method != "GET":
             arguments["timeout"] = timeouts(120.0)
             headers = {"Content-Length": "0"} if headers is None else headers
-        async with self._request(method, place, query, headers or {}, **arguments) as answer:
+        async with self._request(
+            method, place, query, headers or {}, **arguments
+        ) as answer:
             if answer.status == 409:
                 raise BusyError(f"HTTP status 409 {answer.reason}")
             text = await answer.text(errors="replace") if answer.status == 400 else ""
-            if "match" in text and ("MD5" in text or "CRC32C" in text):  # which is worth another try
-                raise objects.DamagedBodyError("the storage received bytes that differ from those sent (MD5)")
+            # Which is worth another try.
+            if "match" in text and ("MD5" in text or "CRC32C" in text):
+                raise objects.DamagedBodyError(
+                    "the storage received bytes that differ from those sent (MD5)"
+                )
             require_success(answer)
             self.reached = True
             return await answer.read()
 
     @asynccontextmanager
     async def _request(
-        self, method: str, place: str, query: dict[str, str], headers: dict[str, str], **request_options: Any
+        self,
+        method: str,
+        place: str,
+        query: dict[str, str],
+        headers: dict[str, str],
+        **request_options: Any,
     ) -> AsyncGenerator[Any]:
         import yarl  # comes with aiohttp
 
         session = await self.session()
         if payer := self._fs.requester_pays:
-            query = {**query, "userProject": payer if isinstance(payer, str) else self._fs.project}
+            query = {
+                **query,
+                "userProject": payer if isinstance(payer, str) else self._fs.project,
+            }
         headers = {**headers, "User-Agent": "tokenlake"}
         self._fs.credentials.apply(headers)
-        arguments = {"timeout": timeouts(), **request_options, "params": query, "headers": headers}
+        arguments = {
+            "timeout": timeouts(),
+            **request_options,
+            "params": query,
+            "headers": headers,
+        }
         # Encoded: %2F in an object's name must stay.
         request = session.request(method, yarl.URL(place, encoded=True), **arguments)
         if method == "GET":
-            async with answered_in_time():  # the headers; what is sent has patience of its own
+            # The headers; what is sent has patience of its own.
+            async with answered_in_time():
                 answer = await request
         else:
             answer = await request
@@ -222,7 +280,9 @@ class GcsClient(BucketClient):
 
 
 def _crc32c() -> Any:
-    """Return a checksum to be updated; None without a fast one on this machine: readers check hashes of their own."""
+    """Return a checksum to be updated; None without a fast one on this machine:
+    readers check hashes of their own.
+    """
     try:
         import google_crc32c  # comes with gcsfs
     except ImportError:

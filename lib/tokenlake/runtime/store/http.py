@@ -1,4 +1,5 @@
-"""Files of web servers; and answers to requests for ranges, of GCS as well, checked before they are believed.
+"""Files of web servers; and answers to requests for ranges, of GCS as well, checked
+before they are believed.
 
 Which redirects are followed is said in :mod:`tokenlake.runtime.store.redirects`.
 """
@@ -17,10 +18,17 @@ from tokenlake.runtime.store.rates import answered_in_time
 from tokenlake.runtime.store.redirects import MOST_REDIRECTS, PUBLIC_ONLY
 from tokenlake.runtime.store.url import Url
 
-REQUEST: Final[Mapping[str, Any]] = {"auto_decompress": False, "read_bufsize": objects.CHUNK}
-"""Arguments of each request: bodies come as they are stored, and are read in large pieces."""
+REQUEST: Final[Mapping[str, Any]] = {
+    "auto_decompress": False,
+    "read_bufsize": objects.CHUNK,
+}
+"""Arguments of each request: bodies come as they are stored, and are read in large
+pieces.
+"""
 
-_CONTENT_RANGE: Final = re.compile(r"bytes\s+(?:(\d+)-(\d+)|\*)/(\d+|\*)", re.IGNORECASE)
+_CONTENT_RANGE: Final = re.compile(
+    r"bytes\s+(?:(\d+)-(\d+)|\*)/(\d+|\*)", re.IGNORECASE
+)
 _SAMPLE: Final = 64 << 10
 _LARGEST: Final = 1 << 50  # bytes of a file
 _DOUBTFUL: Final = 1 << 40  # bytes from which on the last one is asked for
@@ -31,9 +39,9 @@ _NO_HEAD: Final = frozenset({400, 403, 405, 501})  # a URL signed for GET answer
 class HttpClient(ObjectClient):
     """Requests to a web server.
 
-    Tokens: ``etag:`` with the ETag; without one ``modified:`` with the date of the last change; without
-    either ``size:`` and a hash of the first and last 64 KiB, so that a change between them that keeps the
-    size is not seen.
+    Tokens: ``etag:`` with the ETag; without one ``modified:`` with the date of the last
+    change; without either ``size:`` and a hash of the first and last 64 KiB, so that a
+    change between them that keeps the size is not seen.
     """
 
     pinned = ("etag:", "modified:")
@@ -44,18 +52,26 @@ class HttpClient(ObjectClient):
 
     @classmethod
     def arguments(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Take out what aiohttp would not know: a user, a password, and queries, which go on each request.
+        """Take out what aiohttp would not know: a user, a password, and queries, which
+        go on each request.
 
         Redirects are looked at before they are followed.
         """
         arguments = {
-            key: value for key, value in options.items() if key not in ("username", "password", "query")
+            key: value
+            for key, value in options.items()
+            if key not in ("username", "password", "query")
         }
         if "username" in options or "password" in options:
             import aiohttp  # an optional extra
 
-            auth = aiohttp.BasicAuth(str(options.get("username", "")), str(options.get("password", "")))
-            arguments["client_kwargs"] = {**options.get("client_kwargs", {}), "auth": auth}
+            auth = aiohttp.BasicAuth(
+                str(options.get("username", "")), str(options.get("password", ""))
+            )
+            arguments["client_kwargs"] = {
+                **options.get("client_kwargs", {}),
+                "auth": auth,
+            }
         from tokenlake.runtime.store.http_session import open_session  # imports aiohttp
 
         return {**arguments, "get_client": open_session}
@@ -79,15 +95,21 @@ class HttpClient(ObjectClient):
         token = _token(answer.headers) or await self._sampled(url, size)
         encoding = answer.headers.get("Content-Encoding", "").lower()
         packed = "" if encoding == "identity" else encoding
-        return objects.RemoteObject(path=url.path, size=size, token=token, packed=packed)
+        return objects.RemoteObject(
+            path=url.path, size=size, token=token, packed=packed
+        )
 
     async def _require_plausible(self, url: Url, size: int) -> None:
-        """Refuse a size that the server cannot mean: planning would cut the file into as many pieces as that takes."""
+        """Refuse a size that the server cannot mean: planning would cut the file
+        into as many pieces as that takes.
+        """
         if size <= _DOUBTFUL:
             return
         reason = f"which is impossible; expected at most {_LARGEST}"
         if size <= _LARGEST:
-            async with self._request("get", url, {"Range": f"bytes={size - 1}-{size - 1}"}) as answer:
+            async with self._request(
+                "get", url, {"Range": f"bytes={size - 1}-{size - 1}"}
+            ) as answer:
                 has_end = answer.status == 206 and total_size(answer) == size
                 data = await answer.content.read(1) if has_end else b""
                 answer.close()
@@ -104,28 +126,42 @@ class HttpClient(ObjectClient):
     async def _page(self, url: Url, flat: bool, mark: str | None) -> objects.ListPage:
         raise NotImplementedError("web servers do not list their files")
 
-    async def _fetch(self, url: Url, buffer: objects.RangeBuffer, planned: objects.RemoteObject) -> None:
+    async def _fetch(
+        self, url: Url, buffer: objects.RangeBuffer, planned: objects.RemoteObject
+    ) -> None:
         headers = {"Range": buffer.header, **_condition(planned.token)}
         async with self._request("get", url, headers) as answer:
             require_success(answer)
             _require_version(answer, planned)
             await take_range(answer, buffer, planned)
 
-    async def _download(self, url: Url, write: objects.Write, planned: objects.RemoteObject | None) -> None:
-        async with self._request("get", url, _condition(planned.token) if planned else {}) as answer:
+    async def _download(
+        self, url: Url, write: objects.Write, planned: objects.RemoteObject | None
+    ) -> None:
+        async with self._request(
+            "get", url, _condition(planned.token) if planned else {}
+        ) as answer:
             require_success(answer)
             if planned is not None:
                 _require_version(answer, planned)
             await objects.pour(answer.content.read, write, total_size(answer), planned)
 
     @asynccontextmanager
-    async def _request(self, method: str, url: Url, headers: Mapping[str, str]) -> AsyncGenerator[Any]:
+    async def _request(
+        self, method: str, url: Url, headers: Mapping[str, str]
+    ) -> AsyncGenerator[Any]:
         """Send a request, and yield its answer with the body unread."""
         PUBLIC_ONLY.set(False)  # until a redirect leads to another host
         session = await self.session()
         options = dict(self._fs.kwargs)
-        sent_headers = {**options.pop("headers", {}), "Accept-Encoding": "identity", **headers}
-        options["timeout"] = timeouts(options["timeout"]) if "timeout" in options else timeouts()
+        sent_headers = {
+            **options.pop("headers", {}),
+            "Accept-Encoding": "identity",
+            **headers,
+        }
+        options["timeout"] = (
+            timeouts(options["timeout"]) if "timeout" in options else timeouts()
+        )
         arguments = {
             "allow_redirects": True,
             "max_redirects": MOST_REDIRECTS,
@@ -141,7 +177,9 @@ class HttpClient(ObjectClient):
             yield answer
 
     def _with_query(self, url: Url) -> str:
-        """Return a URL with the query of the options, which may be one for all files or one for each."""
+        """Return a URL with the query of the options, which may be one for all files
+        or one for each.
+        """
         query = self._options.get("query")
         if isinstance(query, Mapping):
             path = url.path.partition("?")[0]
@@ -152,7 +190,9 @@ class HttpClient(ObjectClient):
         return f"{url}{separator}{str(query).lstrip('?&')}"
 
     async def _get_first(self, url: Url) -> Any:
-        """Ask for one byte; the connection is closed without reading more of what may be a large body."""
+        """Ask for one byte; the connection is closed without reading more of what
+        may be a large body.
+        """
         async with self._request("get", url, {"Range": "bytes=0-0"}) as answer:
             if answer.status != 416:  # of an empty file
                 require_success(answer)
@@ -177,7 +217,9 @@ class HttpClient(ObjectClient):
 
 
 def timeouts(silence: float = 30.0) -> Any:
-    """Return aiohttp's timeouts: no limit on the whole, so many seconds without a byte."""
+    """Return aiohttp's timeouts: no limit on the whole, so many seconds without a
+    byte.
+    """
     import aiohttp  # an optional extra
 
     return aiohttp.ClientTimeout(total=None, sock_connect=15, sock_read=silence)
@@ -192,8 +234,12 @@ def require_success(answer: Any) -> None:
         )
 
 
-async def take_range(answer: Any, buffer: objects.RangeBuffer, planned: objects.RemoteObject) -> None:
-    """Put the body of an answer into `buffer`; it must be the range that is missing, of the planned size."""
+async def take_range(
+    answer: Any, buffer: objects.RangeBuffer, planned: objects.RemoteObject
+) -> None:
+    """Put the body of an answer into `buffer`; it must be the range that is missing,
+    of the planned size.
+    """
     match = _content_range(answer)
     if match is None or match[1] is None:
         if answer.status == 206:
@@ -204,17 +250,23 @@ async def take_range(answer: Any, buffer: objects.RangeBuffer, planned: objects.
             raise objects.NoRangesError
         await buffer.fill(answer.content.read)
         if await answer.content.read(1):
-            raise objects.OtherObjectError(f"it has more than the {planned.size} bytes that were planned")
+            raise objects.OtherObjectError(
+                f"it has more than the {planned.size} bytes that were planned"
+            )
         return
     first, last, total = match.groups()
     objects.require_size(None if total == "*" else int(total), planned)
     if int(first) != buffer.at or int(last) >= buffer.stop:
-        raise objects.ShortBodyError(f"asked for {buffer.header}, got bytes {first}-{last}")
+        raise objects.ShortBodyError(
+            f"asked for {buffer.header}, got bytes {first}-{last}"
+        )
     await buffer.fill(answer.content.read, int(last) + 1)
 
 
 def total_size(answer: Any) -> int | None:
-    """Return the size of the whole object that an answer speaks of, None if it does not."""
+    """Return the size of the whole object that an answer speaks of, None if it does
+    not.
+    """
     match = _content_range(answer)
     text = answer.headers.get("Content-Length", "") if match is None else match[3]
     return int(text) if text.isdigit() else None
@@ -225,7 +277,9 @@ def _content_range(answer: Any) -> re.Match[str] | None:
 
 
 def _token(headers: Mapping[str, str]) -> str:
-    """Return the best token in the headers of an answer: a strong ETag, the date of change, or a weak ETag."""
+    """Return the best token in the headers of an answer: a strong ETag, the date of
+    change, or a weak ETag.
+    """
     etag = headers.get("ETag", "")
     modified = headers.get("Last-Modified", "")
     if etag and not etag.startswith("W/"):
@@ -236,7 +290,9 @@ def _token(headers: Mapping[str, str]) -> str:
 
 
 def _condition(token: str) -> dict[str, str]:
-    """Return the headers that make a request fail for another version than that of a token."""
+    """Return the headers that make a request fail for another version than that of a
+    token.
+    """
     kind, _, value = token.partition(":")
     if kind == "etag" and not value.startswith("W/"):
         return {"If-Match": f'"{value}"'}
@@ -250,4 +306,6 @@ def _require_version(answer: Any, planned: objects.RemoteObject) -> None:
     token = _token(answer.headers)
     has_same_kind = token.partition(":")[0] == planned.token.partition(":")[0]
     if token and has_same_kind and token != planned.token:
-        raise objects.OtherObjectError(f"its version is {token}, expected {planned.token}")
+        raise objects.OtherObjectError(
+            f"its version is {token}, expected {planned.token}"
+        )

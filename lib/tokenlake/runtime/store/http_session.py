@@ -1,7 +1,9 @@
-"""The aiohttp session of web servers: redirects are judged before they are followed, and so are their connections.
+"""The aiohttp session of web servers: redirects are judged before they are followed,
+and so are their connections.
 
-aiohttp follows a redirect by itself, as if its target had been asked for. Before it does, a trace of the session looks
-at it (:mod:`tokenlake.runtime.store.redirects`). To another host none of the headers of the storage options go along.
+aiohttp follows a redirect by itself, as if its target had been asked for. Before it
+does, a trace of the session looks at it (:mod:`tokenlake.runtime.store.redirects`). To
+another host none of the headers of the storage options go along.
 """
 
 from __future__ import annotations
@@ -22,7 +24,14 @@ from tokenlake.runtime.store.redirects import (
     require_allowed_redirect,
 )
 
-_KEPT: Final = ("accept", "accept-encoding", "range", "if-match", "if-unmodified-since", "user-agent")
+_KEPT: Final = (
+    "accept",
+    "accept-encoding",
+    "range",
+    "if-match",
+    "if-unmodified-since",
+    "user-agent",
+)
 
 
 async def open_session(**options: Any) -> aiohttp.ClientSession:
@@ -34,7 +43,8 @@ async def open_session(**options: Any) -> aiohttp.ClientSession:
     trace = aiohttp.TraceConfig()
     trace.on_request_redirect.append(_judge_redirect)
     traces = [*options.pop("trace_configs", ()), trace]
-    # Without a cache of names: an address that one request was allowed is not known to be allowed to the next.
+    # Without a cache of names: an address that one request was allowed is not known to
+    # be allowed to the next.
     connector = options.pop("connector", None) or aiohttp.TCPConnector(
         resolver=_JudgingResolver(), use_dns_cache=False
     )
@@ -79,13 +89,17 @@ async def _judge_redirect(_session: Any, _context: Any, redirect: Any) -> None:
                 redirect.headers.popall(name, None)
     if needs_addresses:
         origin = HttpOrigin.of(str(target))
-        require_allowed_addresses(await _addresses(source), await _addresses(target), origin)
+        require_allowed_addresses(
+            await _addresses(source), await _addresses(target), origin
+        )
         PUBLIC_ONLY.set(True)
 
 
 async def _addresses(url: Any) -> list[str]:
     try:
-        results = await asyncio.get_running_loop().getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
+        results = await asyncio.get_running_loop().getaddrinfo(
+            url.host, url.port, type=socket.SOCK_STREAM
+        )
     except OSError as error:
         message = f"the server redirects to {url.origin()}, whose name has no address"
         raise RedirectRefusedError(message) from error

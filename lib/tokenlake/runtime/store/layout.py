@@ -1,9 +1,12 @@
-"""Keys, names and places: allowed names, the places of files in a version's folder, and their largest sizes.
+"""Keys, names and places: allowed names, the places of files in a version's folder, and
+their largest sizes.
 
-A key is a POSIX path relative to the store's root (``llama2-2048/v1/manifest.json``). A path is the same, relative to
-a version's folder, as manifests hold it (``data/train-00000-00.parquet``). No key ever leaves its root.
+A key is a POSIX path relative to the store's root (``llama2-2048/v1/manifest.json``). A
+path is the same, relative to a version's folder, as manifests hold it
+(``data/train-00000-00.parquet``). No key ever leaves its root.
 
-Sealed documents are parsed before their seal is checked, so their size is limited first.
+Sealed documents are parsed before their seal is checked, so their size is limited
+first.
 """
 
 from __future__ import annotations
@@ -19,16 +22,20 @@ DATASET_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 # A tag must not look like a version: ``v3``, ``3``.
 TAG_NAME: Final = re.compile(r"(?!v?[0-9]+\Z)[a-z0-9][a-z0-9._-]{0,63}")
 SPLIT_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
-# Nearly all keys have this form, which has no problem; this check is ten times as fast as the search for a problem.
+# Nearly all keys have this form, which has no problem; this check is ten times as fast
+# as the search for a problem.
 _PLAIN_KEY: Final = re.compile(
     r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}(?:/[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}){0,31}"
 )
-# Beginning of the names of unpublished files; they lie beside their objects, and no listing shows them.
+# Beginning of the names of unpublished files; they lie beside their objects, and no
+# listing shows them.
 TEMP_MARK: Final = ".tmp-"
 
 
 def key_problem(key: str) -> str | None:
-    """Return the reason why a key is not a safe relative POSIX path, as a clause; None if it is one."""
+    """Return the reason why a key is not a safe relative POSIX path, as a clause;
+    None if it is one.
+    """
     if _PLAIN_KEY.fullmatch(key):
         return None
     if not key:
@@ -60,7 +67,9 @@ def check_key(key: str) -> str:
 
 
 def check_dataset_name(name: str) -> str:
-    """Return ``name`` if it is a dataset's name (``[a-z0-9][a-z0-9._-]{0,63}``), else raise StoreError."""
+    """Return ``name`` if it is a dataset's name (``[a-z0-9][a-z0-9._-]{0,63}``),
+    else raise StoreError.
+    """
     if not DATASET_NAME.fullmatch(name):
         raise StoreError(
             f"the dataset name {name!r} is refused; expected 1 to 64 of a-z, 0-9, '.', '_', '-', "
@@ -71,7 +80,9 @@ def check_dataset_name(name: str) -> str:
 
 
 def check_tag_name(name: str) -> str:
-    """Return ``name`` if it is a tag's name (a dataset's name that is no version's), else raise StoreError."""
+    """Return ``name`` if it is a tag's name (a dataset's name that is no version's),
+    else raise StoreError.
+    """
     if not TAG_NAME.fullmatch(name):
         raise StoreError(
             f"the tag name {name!r} is refused; expected 1 to 64 of a-z, 0-9, '.', '_', '-', starting with a letter "
@@ -92,7 +103,9 @@ TAGS: Final = "tags"
 RUNS: Final = "runs"
 TOKENIZER: Final = "tokenizer"
 MANIFEST_COPY: Final = f"{RUNS}/manifest-copy.json"
-"""Second copy of the manifest, in equal bytes. It lies in ``runs/``, where older releases look at no such file."""
+"""Second copy of the manifest, in equal bytes. It lies in ``runs/``, where older
+releases look at no such file.
+"""
 MAX_UNIT: Final = 9_999_999
 MAX_PART: Final = 99_999
 
@@ -101,11 +114,14 @@ _VERSION_NAME: Final = re.compile(r"v([1-9]\d{0,8})")
 
 
 def shard_path(split: str, unit: int, part: int) -> str:
-    """Return ``data/train-00017-00.parquet``: split, unit, part; relative to the version."""
+    """Return ``data/train-00017-00.parquet``: split, unit, part; relative to the
+    version.
+    """
     return f"{DATA}/{_checked_split(split)}-{unit:05d}-{part:02d}.parquet"
 
 
-@functools.lru_cache(64)  # a version has a few splits, and perhaps a hundred thousand shards
+# A version has a few splits, and perhaps a hundred thousand shards.
+@functools.lru_cache(64)
 def _checked_split(split: str) -> str:
     if not SPLIT_NAME.fullmatch(split):
         raise StoreError(
@@ -155,7 +171,9 @@ def tag_of(key: str) -> str | None:
     """Return the tag of a tag's key; None for what is no such key."""
     name = key.rpartition("/")[2]
     tag = name.removesuffix(".json")
-    return tag if tag != name and key.count("/") == 2 and TAG_NAME.fullmatch(tag) else None
+    return (
+        tag if tag != name and key.count("/") == 2 and TAG_NAME.fullmatch(tag) else None
+    )
 
 
 @final
@@ -169,7 +187,9 @@ class Layout:
     def __post_init__(self) -> None:
         check_dataset_name(self.dataset)
         if version_number(f"v{self.version}") is None:
-            raise StoreError(f"{self.dataset}: version {self.version} is refused; versions are 1, 2, 3, ...")
+            raise StoreError(
+                f"{self.dataset}: version {self.version} is refused; versions are 1, 2, 3, ..."
+            )
 
     @property
     def prefix(self) -> str:
@@ -212,7 +232,9 @@ _SMALL: Final = 16 << 20  # claims, tags
 
 
 def check_size(key: str, size: int) -> None:
-    """Raise IntegrityError for an object that is too large to be one of ours, before it is in memory."""
+    """Raise IntegrityError for an object that is too large to be one of ours, before
+    it is in memory.
+    """
     *folders, name = key.split("/")
     limit = _RECORD if folders[-1:] == [LEDGER] else _WHOLE
     if name == CLAIM or folders[-1:] == [TAGS]:

@@ -1,7 +1,9 @@
-"""Entries of units and versions: files, inputs, parents, totals, and the ledger record of a unit.
+"""Entries of units and versions: files, inputs, parents, totals, and the ledger record
+of a unit.
 
-A value of these classes equals its JSON object. Decoding checks each field by its type; ``problem`` of an entry checks
-the relations between its fields. A ledger record (``ledger/00017.json``) is one finished unit of work.
+A value of these classes equals its JSON object. Decoding checks each field by its type;
+``problem`` of an entry checks the relations between its fields. A ledger record
+(``ledger/00017.json``) is one finished unit of work.
 
 The audit (``account``) says where every row and every token went. Each unit keeps one; they are summed per source and
 for the version, and must balance at commit::
@@ -28,7 +30,12 @@ from msgspec import Meta
 
 from tokenlake.base.fingerprint import file_id, fingerprint
 from tokenlake.runtime.store.account import Account
-from tokenlake.runtime.store.layout import MAX_PART, MAX_UNIT, quarantine_path, shard_path
+from tokenlake.runtime.store.layout import (
+    MAX_PART,
+    MAX_UNIT,
+    quarantine_path,
+    shard_path,
+)
 from tokenlake.runtime.store.sealed import (
     Count,
     DatasetName,
@@ -60,10 +67,12 @@ class ShardEntry:
         bytes: Size of the file.
         sha256: Hash of the file.
         rows: Rows of the file (packed: sequences; tokens: documents).
-        tokens: Ids that are not padding (content, BOS and EOS): the sum of ``segment_lengths``.
+        tokens: Ids that are not padding (content, BOS and EOS): the sum of
+            ``segment_lengths``.
         documents: Documents whose first piece (``start == 0``) lies in the file.
         row_groups: First row of each row group, ascending from 0.
-        logical: For each column the hash of its values, independent of encoding and of row groups.
+        logical: For each column the hash of its values, independent of encoding and of
+            row groups.
     """
 
     path: str
@@ -79,20 +88,31 @@ class ShardEntry:
     logical: dict[str, str]
 
     def __post_init__(self) -> None:
-        # Most shards of a version have equal row groups, and a version may have ten thousand shards.
+        # Most shards of a version have equal row groups, and a version may have ten
+        # thousand shards.
         object.__setattr__(self, "row_groups", _shared(self.row_groups))
 
     def problem(self) -> Problem | None:
-        """Return the first field that no writer of ours would write; None if all are right."""
+        """Return the first field that no writer of ours would write; None if all are
+        right.
+        """
         expected = shard_path(self.split, self.unit, self.part)
         if self.path != expected:
             return "path", f"{expected}, by its split, unit and part", self.path
         first_rows = self.row_groups
-        if first_rows[:1] == (0,) and first_rows[-1] < self.rows and _is_ascending(first_rows):
+        if (
+            first_rows[:1] == (0,)
+            and first_rows[-1] < self.rows
+            and _is_ascending(first_rows)
+        ):
             return None
         if not first_rows and not self.rows:
             return None
-        return "row_groups", f"ascending first rows from 0, below the {self.rows} rows", list(first_rows)
+        return (
+            "row_groups",
+            f"ascending first rows from 0, below the {self.rows} rows",
+            list(first_rows),
+        )
 
     def hash_problem(self) -> Problem | None:
         """Return the first hash that is none; None if all are right."""
@@ -100,12 +120,18 @@ class ShardEntry:
             return "sha256", "64 digits of lower-case hex", self.sha256
         for column, text in self.logical.items():
             if not text or len(text) % 32 or not _are_hex([text]):
-                return f"logical.{column}", "32 digits of lower-case hex, or a multiple of 32", text
+                return (
+                    f"logical.{column}",
+                    "32 digits of lower-case hex, or a multiple of 32",
+                    text,
+                )
         return None
 
 
 def _are_hex(texts: Iterable[str]) -> bool:
-    """Return whether texts are digits of lower-case hex, all at once: a pattern for each takes ten times as long."""
+    """Return whether texts are digits of lower-case hex, all at once: a pattern for
+    each takes ten times as long.
+    """
     return not "".join(texts).encode().translate(None, _HEX)
 
 
@@ -198,7 +224,8 @@ class InputFileEntry:
         path: POSIX path, relative to the root of the listing.
         size: Size in bytes.
         token: Version token; ``sha256:<hex>`` for local files.
-        file_id: Result of :func:`tokenlake.base.fingerprint.file_id` for source and path, as in provenance columns.
+        file_id: Result of :func:`tokenlake.base.fingerprint.file_id` for source and
+            path, as in provenance columns.
     """
 
     source: str
@@ -208,11 +235,17 @@ class InputFileEntry:
     file_id: Signed
 
     def problem(self) -> Problem | None:
-        """Return the first field that no writer of ours would write; None if all are right."""
+        """Return the first field that no writer of ours would write; None if all are
+        right.
+        """
         expected = file_id(self.source, self.path)
         if self.file_id == expected:
             return None
-        return "file_id", f"{expected}, the id of {self.source!r} and {self.path!r}", self.file_id
+        return (
+            "file_id",
+            f"{expected}, the id of {self.source!r} and {self.path!r}",
+            self.file_id,
+        )
 
 
 @final
@@ -242,11 +275,17 @@ class InputEntry:
     def file(self) -> InputFileEntry:
         """The file without the range, as the manifest lists it."""
         return InputFileEntry(
-            source=self.source, path=self.path, size=self.size, token=self.token, file_id=self.file_id
+            source=self.source,
+            path=self.path,
+            size=self.size,
+            token=self.token,
+            file_id=self.file_id,
         )
 
     def problem(self) -> Problem | None:
-        """Return the first field that no writer of ours would write; None if all are right."""
+        """Return the first field that no writer of ours would write; None if all are
+        right.
+        """
         if self.stop < self.start:
             return "stop", f"an integer >= {self.start}", self.stop
         return self.file.problem()
@@ -283,8 +322,12 @@ class Lineage:
 
 
 def inputs_fingerprint(inputs: Iterable[InputFileEntry]) -> str:
-    """Return the hash of source, path, size and token of all input files, in any order."""
-    return fingerprint(sorted([entry.source, entry.path, entry.size, entry.token] for entry in inputs))
+    """Return the hash of source, path, size and token of all input files, in any
+    order.
+    """
+    return fingerprint(
+        sorted([entry.source, entry.path, entry.size, entry.token] for entry in inputs)
+    )
 
 
 def check_entries(
@@ -321,9 +364,13 @@ def _fail_entry(document: SealedDocument, key: str, problem: Problem) -> NoRetur
 
 
 def _have_only_hashes(shards: Sequence[ShardEntry]) -> bool:
-    """Return whether all hashes of all shards are hashes, checked at once: a version may have ten thousand shards."""
+    """Return whether all hashes of all shards are hashes, checked at once: a version
+    may have ten thousand shards.
+    """
     file_hashes = [shard.sha256 for shard in shards]
-    column_hashes = list(chain.from_iterable(shard.logical.values() for shard in shards))
+    column_hashes = list(
+        chain.from_iterable(shard.logical.values() for shard in shards)
+    )
     column_sizes = set(map(len, column_hashes))
     if not set(map(len, file_hashes)) <= {64}:
         return False
@@ -339,20 +386,24 @@ MIXED: Final = "*"
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitRecord(Sealed):
-    """The inputs and outputs of a finished unit. It is published after its parts, so that its existence proves theirs.
+    """The inputs and outputs of a finished unit. It is published after its parts, so
+    that its existence proves theirs.
 
     Attributes:
         unit: Number of the unit in the plan.
-        fingerprint: Fingerprint of the unit's work (ranges, config, tokenizer, format), by which reuse finds it.
+        fingerprint: Fingerprint of the unit's work (ranges, config, tokenizer, format),
+            by which reuse finds it.
         source: Configured source that it reads, or :data:`MIXED`.
         inputs: Ranges of input files that it read.
         parts: Shards that it wrote, possibly none.
         account: Audit of this unit.
-        shares: For a :data:`MIXED` unit the audit of each source: all but the rows that hold documents of several
-            sources (`sequences`, `slots` and `pad`). Empty for the other units.
+        shares: For a :data:`MIXED` unit the audit of each source: all but the rows that
+            hold documents of several sources (`sequences`, `slots` and `pad`). Empty
+            for the other units.
         quarantine: File of the unit's bad records; None if it had none.
         engine: Tokenizer backend that encoded it.
-        produced_by: Names and versions of the software that wrote it; not part of identity.
+        produced_by: Names and versions of the software that wrote it; not part of
+            identity.
     """
 
     unit: Annotated[int, Meta(ge=0, le=MAX_UNIT)]
@@ -367,7 +418,9 @@ class UnitRecord(Sealed):
     shares: dict[str, Account] = field(default_factory=dict[str, Account])
 
     def by_source(self) -> dict[str, Account]:
-        """Return the audit of each source; in those of a mixed unit no source has sequences."""
+        """Return the audit of each source; in those of a mixed unit no source has
+        sequences.
+        """
         if self.source == MIXED:
             return self.shares
         return {self.source: self.account}
@@ -387,26 +440,42 @@ class UnitRecord(Sealed):
             sources = [entry.source for entry in self.inputs]
             document.fail("inputs", f"files of source {self.source!r} only", sources)
         self._check_shares(document)
-        if self.quarantine is not None and self.quarantine.path != quarantine_path(self.unit):
-            document.fail("quarantine.path", quarantine_path(self.unit), self.quarantine.path)
+        if self.quarantine is not None and self.quarantine.path != quarantine_path(
+            self.unit
+        ):
+            document.fail(
+                "quarantine.path", quarantine_path(self.unit), self.quarantine.path
+            )
 
     def _check_shares(self, document: SealedDocument) -> None:
-        """Check that mixed units, and only they, have shares, which add up to the audit."""
+        """Check that mixed units, and only they, have shares, which add up to the
+        audit.
+        """
         is_mixed = self.source == MIXED
         if ("shares" in document) != is_mixed or (is_mixed and not self.shares):
             document.fail(
-                "shares", f"the audit of each source, in units of source {MIXED!r} only", self.source
+                "shares",
+                f"the audit of each source, in units of source {MIXED!r} only",
+                self.source,
             )
         for source, account in self.shares.items():
             if account != _without_rows(account):
                 document.fail(
-                    f"shares.{source}", "no sequences, slots or pad: rows belong to no single source", account
+                    f"shares.{source}",
+                    "no sequences, slots or pad: rows belong to no single source",
+                    account,
                 )
         total = _without_rows(Account.total([self.account]))
         if self.shares and Account.total(self.shares.values()) != total:
-            document.fail("account", "the sum of the shares, and sequences, slots and pad", self.account)
+            document.fail(
+                "account",
+                "the sum of the shares, and sequences, slots and pad",
+                self.account,
+            )
 
 
 def _without_rows(account: Account) -> Account:
-    """Return an audit without the counts of packed rows, which may hold documents of several sources."""
+    """Return an audit without the counts of packed rows, which may hold documents of
+    several sources.
+    """
     return replace(account, sequences=0, slots=0, pad=0)

@@ -7,7 +7,8 @@ An object is always published by the same steps:
 3. Give it its name by one create-only ``os.link``.
 4. Make the folder durable, and remove the temporary name.
 
-A reader sees nothing or the whole object, and of two writers of one key exactly one creates it.
+A reader sees nothing or the whole object, and of two writers of one key exactly one
+creates it.
 """
 
 from __future__ import annotations
@@ -42,8 +43,11 @@ from tokenlake.runtime.store.file_locks import is_abandoned, locked, new_temp_na
 from tokenlake.runtime.store.layout import TEMP_MARK, check_key, check_size, key_problem
 from tokenlake.runtime.store.writes import Outcome, Put, compare_and_swap
 
-# Errors of hard links that cannot be made: other file system, too many links, none at all, or the name is taken.
-_NO_LINK: Final = frozenset({errno.EXDEV, errno.EMLINK, errno.EPERM, errno.ENOTSUP, errno.EEXIST})
+# Errors of hard links that cannot be made: other file system, too many links, none at
+# all, or the name is taken.
+_NO_LINK: Final = frozenset(
+    {errno.EXDEV, errno.EMLINK, errno.EPERM, errno.ENOTSUP, errno.EEXIST}
+)
 _SYNCED: Final = 8  # files that wait for the disk at a time
 _HASHED: Final = 4  # files that are hashed at a time
 _LARGE: Final = 16 << 20  # bytes that are worth a thread
@@ -52,7 +56,9 @@ _TRIES: Final = 8  # tries to create a file in a folder that other processes rem
 
 @final
 class LocalStore(Store):
-    """Objects as read-only files below a folder; symlinks below it are refused, not followed."""
+    """Objects as read-only files below a folder; symlinks below it are refused, not
+    followed.
+    """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._root = Path(root).expanduser().resolve()
@@ -68,14 +74,16 @@ class LocalStore(Store):
         return str(self._root)
 
     def local_path(self, key: str) -> Path:
-        # The root is resolved already. Checking each part below it is faster than resolving the whole path.
+        # The root is resolved already. Checking each part below it is faster than
+        # resolving the whole path.
         path = self._above
         for part in check_key(key).split("/"):
             path = f"{path}{os.sep}{part}"
             if _is_symlink(path):
                 real = os.path.realpath(self._root / key)
                 raise StoreError(
-                    f"the key {key!r} is refused: a symlink points to {real}. Put the files there.", key=key
+                    f"the key {key!r} is refused: a symlink points to {real}. Put the files there.",
+                    key=key,
                 )
         return Path(path)
 
@@ -84,7 +92,9 @@ class LocalStore(Store):
             check_size(key, os.fstat(stream.fileno()).st_size)
             return stream.read()
 
-    def open(self, key: str, *, size: int | None = None, sha256: str | None = None) -> BinaryIO:
+    def open(
+        self, key: str, *, size: int | None = None, sha256: str | None = None
+    ) -> BinaryIO:
         path = self.local_path(key)
         with os_errors("open", key):
             return open_regular(path)
@@ -103,15 +113,22 @@ class LocalStore(Store):
             if entry.is_dir(follow_symlinks=False):
                 yield from self.list(key)
             elif not entry.name.startswith(TEMP_MARK):
-                with contextlib.suppress(FileNotFoundError):  # removed since the folder was read
+                # Removed since the folder was read.
+                with contextlib.suppress(FileNotFoundError):
                     status = entry.stat(follow_symlinks=False)
                     yield ObjectInfo(key, status.st_size, status.st_mtime)
 
     def list_dirs(self, prefix: str) -> builtins.list[str]:
-        return sorted(entry.name for entry in self._entries(prefix) if entry.is_dir(follow_symlinks=False))
+        return sorted(
+            entry.name
+            for entry in self._entries(prefix)
+            if entry.is_dir(follow_symlinks=False)
+        )
 
     def _entries(self, prefix: str) -> builtins.list[os.DirEntry[str]]:
-        """Return the entries of a folder in the order of keys; none if there is no such folder."""
+        """Return the entries of a folder in the order of keys; none if there is no
+        such folder.
+        """
         folder = self.local_path(prefix) if prefix else self._root
         try:
             with os_errors("list", prefix or self.url), os.scandir(folder) as entries:
@@ -127,12 +144,15 @@ class LocalStore(Store):
     def _new_temp(self, folder: Path, data: bytes = b"") -> Path:
         """Create a temporary file of `data`, and return its path."""
         for _ in range(_TRIES):
-            with contextlib.suppress(FileNotFoundError):  # gc removed the folder, which was empty
+            # Gc removed the folder, which was empty.
+            with contextlib.suppress(FileNotFoundError):
                 self._make_durable(folder)
                 path = folder / new_temp_name()
                 write_new(path, data)
                 return path
-        raise FileNotFoundError(errno.ENOENT, "other processes remove the folder", str(folder))
+        raise FileNotFoundError(
+            errno.ENOENT, "other processes remove the folder", str(folder)
+        )
 
     def _put(self, puts: Sequence[Put]) -> builtins.list[Outcome]:
         paths = {put.key: self.local_path(put.key) for put in puts}
@@ -151,26 +171,34 @@ class LocalStore(Store):
             self._write_temps(puts, paths, temps)
             # The puts without a temporary file find an equal object.
             written = [put for put in puts if put.key in temps]
-            # Waiting for the disk takes the time, and the disk takes many files at once in hardly more of it.
+            # Waiting for the disk takes the time, and the disk takes many files at once
+            # in hardly more of it.
             for _ in in_order(make_final, written, _SYNCED):
                 pass
             for put in written:
                 outcomes[put.key] = self._place(paths[put.key], put, temps[put.key])
-            # Also after "equal": the other writer, or an earlier try of ours, may have died before this step.
+            # Also after "equal": the other writer, or an earlier try of ours, may have
+            # died before this step.
             self._sync(paths.values())
         finally:
             for temp in temps.values():
                 remove_temp(temp)
         return [outcomes.get(put.key, "equal") for put in puts]
 
-    def _write_temps(self, puts: Sequence[Put], paths: Mapping[str, Path], temps: dict[str, Path]) -> None:
-        """Write the bytes of puts to temporary files, unless an equal object exists; add the files to `temps`."""
+    def _write_temps(
+        self, puts: Sequence[Put], paths: Mapping[str, Path], temps: dict[str, Path]
+    ) -> None:
+        """Write the bytes of puts to temporary files, unless an equal object exists;
+        add the files to `temps`.
+        """
         for put in puts:
             if isinstance(put.data, bytes):
                 path = paths[put.key]
                 with os_errors(PUBLISH, put.key):
                     if not _holds(path, put):
-                        temps[put.key] = self._new_temp(_temp_folder(path, put.key), put.data)
+                        temps[put.key] = self._new_temp(
+                            _temp_folder(path, put.key), put.data
+                        )
 
     def _sync(self, paths: Iterable[Path]) -> None:
         """Make the folders of some files durable, with their entries."""
@@ -180,10 +208,11 @@ class LocalStore(Store):
                 fsync_directory(folder)
 
     def _place(self, path: Path, put: Put, temp: Path) -> Outcome:
-        """Give a durable file its name, unless an object with this name may not be replaced.
+        """Give a durable file its name, unless an object with this name may not be
+        replaced.
 
-        Writers that replace or delete in one folder of this machine take turns; creating an object takes no lock. A
-        reader keeps the inode that it opened.
+        Writers that replace or delete in one folder of this machine take turns;
+        creating an object takes no lock. A reader keeps the inode that it opened.
         """
         with os_errors(PUBLISH, put.key):
             self._make_durable(path.parent)
@@ -199,13 +228,19 @@ class LocalStore(Store):
                     temp.replace(path)  # a new inode
 
             with locked(path.parent):
-                return compare_and_swap(put, lambda: _hash_of(path), send, FileExistsError)
+                return compare_and_swap(
+                    put, lambda: _hash_of(path), send, FileExistsError
+                )
 
-    def link_all(self, links: Sequence[Link]) -> builtins.list[Outcome | NotFoundError | IntegrityError]:
+    def link_all(
+        self, links: Sequence[Link]
+    ) -> builtins.list[Outcome | NotFoundError | IntegrityError]:
         paths = [self.local_path(link.target) for link in links]
         # Hash the sources. For small files a thread takes more time than it saves.
         threads = min(_HASHED, sum(link.size for link in links) // _LARGE)
-        sources = in_order(lambda link: caught(lambda: self._hashed_source(link)), links, threads)
+        sources = in_order(
+            lambda link: caught(lambda: self._hashed_source(link)), links, threads
+        )
         results: builtins.list[Outcome | NotFoundError | IntegrityError] = []
         linked_paths: builtins.list[Path] = []
         for link, path, source in zip(links, paths, sources, strict=True):
@@ -225,14 +260,19 @@ class LocalStore(Store):
         Raises:
             IntegrityError: The file has another hash.
         """
-        with os_errors("reuse", link.source), open_regular(self.local_path(link.source)) as stream:
+        with (
+            os_errors("reuse", link.source),
+            open_regular(self.local_path(link.source)) as stream,
+        ):
             sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
             if sha256 == link.sha256:
                 return os.fstat(stream.fileno())
         raise link.damaged(sha256)
 
     def _link(self, link: Link, path: Path, hashed: os.stat_result) -> Outcome:
-        """Give a hashed file a second name; it was durable before it got its first one."""
+        """Give a hashed file a second name; it was durable before it got its first
+        one.
+        """
         source = self.local_path(link.source)
         with os_errors("reuse", link.source):
             self._make_durable(path.parent)
@@ -249,7 +289,9 @@ class LocalStore(Store):
             return "created"
 
     def _copy(self, link: Link, source: Path, path: Path) -> Outcome:
-        """Publish a copy of a file that cannot be linked, or whose target exists and may be replaced."""
+        """Publish a copy of a file that cannot be linked, or whose target exists and
+        may be replaced.
+        """
         if _holds(path, link.put()):
             return "equal"
         temp = self._new_temp(_temp_folder(path, link.target))
@@ -263,7 +305,8 @@ class LocalStore(Store):
 
     def delete(self, key: str) -> None:
         path = self.local_path(key)
-        # Locked: a swap must not bring back an object that was deleted between its two looks.
+        # Locked: a swap must not bring back an object that was deleted between its two
+        # looks.
         with os_errors("delete", key), locked(path.parent):
             path.unlink()
             fsync_directory(path.parent)
@@ -276,17 +319,21 @@ class LocalStore(Store):
                 if key_problem(name) is None:
                     leftovers += self.leftovers(name)
             elif entry.name.startswith(TEMP_MARK):
-                with contextlib.suppress(FileNotFoundError):  # published or swept meanwhile
+                # Published or swept meanwhile.
+                with contextlib.suppress(FileNotFoundError):
                     status = entry.stat(follow_symlinks=False)
                     is_dead = is_abandoned(entry.name)
-                    leftovers.append(Leftover(name, status.st_size, status.st_mtime, is_dead, name))
+                    leftovers.append(
+                        Leftover(name, status.st_size, status.st_mtime, is_dead, name)
+                    )
         return leftovers
 
     def remove_leftover(self, leftover: Leftover) -> bool:
         folder, _, name = leftover.name.rpartition("/")
         if not name.startswith(TEMP_MARK):
             raise StoreError(
-                f"{leftover.name} is not a temporary file; nothing was removed", key=leftover.name
+                f"{leftover.name} is not a temporary file; nothing was removed",
+                key=leftover.name,
             )
         folder_path = self.local_path(folder) if folder else self._root
         with contextlib.suppress(NotFoundError), os_errors("remove", leftover.name):
@@ -296,20 +343,25 @@ class LocalStore(Store):
 
     def remove_folder(self, prefix: str) -> bool:
         path = self.local_path(prefix)
-        with contextlib.suppress(OSError):  # not empty, missing, or not ours to remove: harmless
+        # Not empty, missing, or not ours to remove: harmless.
+        with contextlib.suppress(OSError):
             path.rmdir()
             return True
         return False
 
     def check_temp(self, temp: Path, key: str) -> None:
         """Raise StoreError for a file that :meth:`temp` did not make."""
-        if not temp.name.startswith(TEMP_MARK) or not str(temp).startswith(self._above + os.sep):
+        if not temp.name.startswith(TEMP_MARK) or not str(temp).startswith(
+            self._above + os.sep
+        ):
             raise StoreError(
                 f"cannot publish {temp} as {key}: not a temporary file of this store; write into temp()"
             )
 
     def _make_durable(self, folder: Path) -> None:
-        """Create a folder and its ancestors, and make their entries durable; each once per store object."""
+        """Create a folder and its ancestors, and make their entries durable; each
+        once per store object.
+        """
         name = str(folder)
         if name in self._durable and os.path.isdir(name):  # noqa: PTH112 - called six times for each unit
             return
@@ -318,14 +370,17 @@ class LocalStore(Store):
         folder.mkdir(exist_ok=True)
         fsync_directory(folder.parent)
         if folder == self._root:
-            # Refuse a file system without locks, or without this fsync, before work is done.
+            # Refuse a file system without locks, or without this fsync, before work is
+            # done.
             with locked(folder):
                 fsync_directory(folder)
         self._durable.add(name)
 
 
 def _key_order(entry: os.DirEntry[str]) -> str:
-    """Return the sort key for the order of whole keys, as an object store lists them: "a-b/x" before "a/x"."""
+    """Return the sort key for the order of whole keys, as an object store lists
+    them: "a-b/x" before "a/x".
+    """
     if entry.is_dir(follow_symlinks=False):
         return entry.name + "/"
     return entry.name
@@ -336,7 +391,8 @@ def _temp_folder(path: Path, key: str) -> Path:
 
     Args:
         path: Path of the object.
-        key: Key of the object; one with fewer than two folders has no version, and its first folder is returned.
+        key: Key of the object; one with fewer than two folders has no version, and its
+            first folder is returned.
     """
     return path.parents[max(0, key.count("/") - 2)]
 

@@ -72,27 +72,34 @@ class _Tokenizer(msgspec.Struct):
 @final
 @dataclass(frozen=True, kw_only=True)
 class Manifest(Sealed):
-    """The complete description of a version: its files and their hashes, its origin, its audit.
+    """The complete description of a version: its files and their hashes, its origin,
+    its audit.
 
-    The file is sealed canonical JSON without clock, host, user or run id: equal work gives equal bytes. Totals, splits,
-    account, lineage and sha256 follow from the fields. They are written too, and compared on reading.
+    The file is sealed canonical JSON without clock, host, user or run id: equal work
+    gives equal bytes. Totals, splits, account, lineage and sha256 follow from the
+    fields. They are written too, and compared on reading.
 
     Attributes:
-        kind: ``packed`` (fixed-length sequences), ``tokens`` (a row per document) or ``preference`` (a row per judged
-            prompt, in the columns of :attr:`preference`).
+        kind: ``packed`` (fixed-length sequences), ``tokens`` (a row per document) or
+            ``preference`` (a row per judged prompt, in the columns of
+            :attr:`preference`).
         dataset: Name of the dataset.
         version: Number of the version.
         fingerprint: Fingerprint of the whole build.
         seq_length: Ids per row of a packed dataset; None for the other kinds.
         config: Resolved configuration, as identity sees it.
-        tokenizer: For each source the name, file hashes, probe and special ids of its tokenizer.
+        tokenizer: For each source the name, file hashes, probe and special ids of its
+            tokenizer.
         files: Shards, in the order in which readers number their rows.
-        other_files: All other files below the version except the manifest, the claim and ``runs/``, by path.
+        other_files: All other files below the version except the manifest, the claim
+            and ``runs/``, by path.
         inputs: Input files; provenance columns hold their ``file_id``.
         accounts: Audit of each source.
         parents: Versions that this one was made from.
-        produced_by: Names and versions of the software that wrote it; not part of identity.
-        mixture: Order and draws of a version whose rows are a mixture; None for the others.
+        produced_by: Names and versions of the software that wrote it; not part of
+            identity.
+        mixture: Order and draws of a version whose rows are a mixture; None for the
+            others.
 
     Example:
         >>> import tokenlake as tl
@@ -125,13 +132,18 @@ class Manifest(Sealed):
 
     @cached_property
     def preference(self) -> tuple[Method, Trainer] | None:
-        """Method and trainer whose columns the rows of kind ``preference`` have; None for the other kinds."""
+        """Method and trainer whose columns the rows of kind ``preference`` have;
+        None for the other kinds.
+        """
         if self.kind != "preference":
             return None
         sources: dict[str, Any] = self.config.get("sources", {})
         for source in sources.values():
             settings = source.get("texts", {}).get("preference", {})
-            if settings.get("method") in METHODS and settings.get("trainer") in TRAINERS:
+            if (
+                settings.get("method") in METHODS
+                and settings.get("trainer") in TRAINERS
+            ):
                 return settings["method"], settings["trainer"]
         raise IntegrityError(
             f"{self.dataset}@v{self.version}: of kind preference, but its config names no method and trainer"
@@ -154,7 +166,9 @@ class Manifest(Sealed):
 
     @cached_property
     def held_out(self) -> dict[str, str]:
-        """Split of the held-out documents, by source; splits without rows in this version are left out."""
+        """Split of the held-out documents, by source; splits without rows in this
+        version are left out.
+        """
         splits: dict[str, str] = {}
         sources: dict[str, Any] = self.config.get("sources", {})
         for name, source in sources.items():
@@ -165,7 +179,9 @@ class Manifest(Sealed):
 
     @cached_property
     def account(self) -> Account:
-        """Sum of the sources' audits, and of the rows of a mixture that belong to several sources."""
+        """Sum of the sources' audits, and of the rows of a mixture that belong to
+        several sources.
+        """
         accounts = list(self.accounts.values())
         if self.mixture is not None:
             accounts.append(self.mixture.rows)
@@ -174,7 +190,10 @@ class Manifest(Sealed):
     @cached_property
     def lineage(self) -> ledger.Lineage:
         """Parents, and the hash over the inputs."""
-        return ledger.Lineage(parents=self.parents, inputs_fingerprint=ledger.inputs_fingerprint(self.inputs))
+        return ledger.Lineage(
+            parents=self.parents,
+            inputs_fingerprint=ledger.inputs_fingerprint(self.inputs),
+        )
 
     @cached_property
     def sha256(self) -> str:
@@ -183,7 +202,9 @@ class Manifest(Sealed):
 
     @property
     def width(self) -> int:
-        """Ids of a row of a packed dataset, padding included; 0 for rows that are documents."""
+        """Ids of a row of a packed dataset, padding included; 0 for rows that are
+        documents.
+        """
         return self.seq_length or 0
 
     def to_json(self) -> dict[str, Any]:
@@ -202,22 +223,35 @@ class Manifest(Sealed):
             "ids of a row": self.seq_length,
             "documents": self.account.documents,
             "sources": ", ".join(self.accounts),
-            "made of": ", ".join(f"{parent.dataset}@v{parent.version}" for parent in self.parents),
+            "made of": ", ".join(
+                f"{parent.dataset}@v{parent.version}" for parent in self.parents
+            ),
             "sha256": self.sha256,
         }
         heads = ("split", "rows", "tokens", "documents", "shards", "bytes")
         rows: list[tuple[str, ...]] = []
         for name, totals in self.splits.items():
-            counts = (totals.rows, totals.tokens, totals.documents, totals.files, totals.bytes)
+            counts = (
+                totals.rows,
+                totals.tokens,
+                totals.documents,
+                totals.files,
+                totals.bytes,
+            )
             rows.append((name, *(f"{count:,}" for count in counts)))
-        return named_facts(f"Manifest {self.dataset}@v{self.version}", facts, heads, rows)
+        return named_facts(
+            f"Manifest {self.dataset}@v{self.version}", facts, heads, rows
+        )
 
     def _members(self) -> dict[str, Any]:
         members = super()._members()
         members.pop("parents", None)
         if self.mixture is not None:
             members["mixture"] = self.mixture.to_json()
-        return members | {name: getattr(self, name) for name in ("totals", "splits", "account", "lineage")}
+        return members | {
+            name: getattr(self, name)
+            for name in ("totals", "splits", "account", "lineage")
+        }
 
     @classmethod
     def _read(cls, document: SealedDocument) -> Self:
@@ -227,21 +261,28 @@ class Manifest(Sealed):
         mixture: MixtureRecord | None = None
         if "mixture" in document:
             mixture = MixtureRecord.read(document, "mixture")
-        manifest = cls(**document.values(cls, "parents", "mixture"), parents=lineage.parents, mixture=mixture)
+        manifest = cls(
+            **document.values(cls, "parents", "mixture"),
+            parents=lineage.parents,
+            mixture=mixture,
+        )
         manifest._check(document)
         document.end(manifest)
-        # Keep the seal that was checked: computing it again would take as long as all the rest.
+        # Keep the seal that was checked: computing it again would take as long as all
+        # the rest.
         vars(manifest)["sha256"] = document.get("sha256", Sha256)
         return manifest
 
     def check(self, where: str = MANIFEST) -> None:
-        """Check that the audits balance, one by one and against the files; those of a mixture also against its order.
+        """Check that the audits balance, one by one and against the files; those of a
+        mixture also against its order.
 
         Args:
             where: Name of the manifest, for messages.
 
         Raises:
-            AccountError: An equation does not hold; the message names the source, the equation and both sides.
+            AccountError: An equation does not hold; the message names the source, the
+                equation and both sides.
         """
         # Sources of a mixture share rows: only the whole has slots.
         width = self.seq_length if self.mixture is None else None
@@ -250,7 +291,8 @@ class Manifest(Sealed):
         self.account.check(self.seq_length, where=where)
         require_equal("the audit of all files", self._file_equations(), where)
         if self.mixture is not None:
-            # This imports numpy, which a list of the versions of a store should not wait for.
+            # This imports numpy, which a list of the versions of a store should not
+            # wait for.
             from tokenlake.runtime.store.draws import check_mixture
 
             check_mixture(
@@ -263,7 +305,9 @@ class Manifest(Sealed):
             )
 
     def _file_equations(self) -> tuple[tuple[str, int, int], ...]:
-        """Return the equations between the audit and the files, each with both sides."""
+        """Return the equations between the audit and the files, each with both
+        sides.
+        """
         total = self.account
         files = self.totals
         count_name = "sequences" if self.kind == "packed" else "documents"
@@ -279,14 +323,20 @@ class Manifest(Sealed):
                 total.documents,
                 getattr(files, document_name),
             ),
-            ("account.content_packed + bos + eos = tokens of all files", ids, files.tokens),
+            (
+                "account.content_packed + bos + eos = tokens of all files",
+                ids,
+                files.tokens,
+            ),
         )
 
     def _check(self, document: SealedDocument) -> None:
         ledger.check_entries(document, "files", self.files)
         ledger.check_entries(document, "inputs", self.inputs)
         if (self.kind == "packed") != (self.seq_length is not None):
-            document.fail("seq_length", "a length for kind packed, else null", self.seq_length)
+            document.fail(
+                "seq_length", "a length for kind packed, else null", self.seq_length
+            )
         _ = self.preference  # raises now, and not when rows are read
 
         # Nothing is listed twice.
@@ -304,14 +354,27 @@ class Manifest(Sealed):
             is_reserved = path.split("/")[0] in (DATA, RUNS, MANIFEST, CLAIM)
             if problem is not None or is_reserved:
                 document.fail(
-                    "other_files", f"paths of other files below the version ({problem or 'reserved'})", path
+                    "other_files",
+                    f"paths of other files below the version ({problem or 'reserved'})",
+                    path,
                 )
 
 
 _PLAIN: Final = frozenset(
-    ("bool", "double", "float", "int32", "int64", "json", "large_binary", "large_string")
+    (
+        "bool",
+        "double",
+        "float",
+        "int32",
+        "int64",
+        "json",
+        "large_binary",
+        "large_string",
+    )
 )
-"""Types of kept fields that are known without Arrow, which takes longer to import than to list a store."""
+"""Types of kept fields that are known without Arrow, which takes longer to import
+than to list a store.
+"""
 
 
 def _check_config(document: SealedDocument) -> None:

@@ -1,7 +1,8 @@
-"""The record of a mixture in a manifest: the order of its rows, and the rows drawn of each source.
+"""The record of a mixture in a manifest: the order of its rows, and the rows drawn of
+each source.
 
-The order is a function. So the number of rows of each source, and its number of epochs, can be computed without the
-rows: ``store/draws.py``.
+The order is a function. So the number of rows of each source, and its number of epochs,
+can be computed without the rows: ``store/draws.py``.
 """
 
 from __future__ import annotations
@@ -26,13 +27,16 @@ from tokenlake.runtime.store.sealed import (
 )
 
 Level = Literal["documents", "sequences"]
-"""Unit of mixing: documents, which may be packed after they are mixed, or packed rows."""
+"""Unit of mixing: documents, which may be packed after they are mixed, or packed
+rows.
+"""
 
 Interpolation = Literal["step", "linear", "cosine"]
 Stop = Literal["restart", "first_exhausted", "all_exhausted"]
 WeightsBy = Literal["rows", "tokens"]
 
-# More would cost a reader memory for nothing; a manifest with more is damaged or hostile.
+# More would cost a reader memory for nothing; a manifest with more is damaged or
+# hostile.
 MOST_LANES: Final = 1 << 16
 MOST_BLOCK: Final = 1 << 24
 
@@ -57,7 +61,8 @@ class WeightPoint:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixtureOrder:
-    """The arguments of :class:`tokenlake.runtime.mixing.mixture.SourceMixture`, without the lengths of the sources.
+    """The arguments of :class:`tokenlake.runtime.mixing.mixture.SourceMixture`, without
+    the lengths of the sources.
 
     Attributes:
         lanes: Number of lanes.
@@ -70,7 +75,8 @@ class MixtureOrder:
         points: Weights, steps ascending.
         interpolation: Interpolation of the weights between points.
         version: Version of the order; 2 is not written.
-        kept: Number of rows used, for the sources of which not all rows are used; empty is not written.
+        kept: Number of rows used, for the sources of which not all rows are used; empty
+            is not written.
     """
 
     lanes: Annotated[int, Meta(ge=1, le=MOST_LANES)]
@@ -97,7 +103,8 @@ class MixtureOrder:
     def identity(self, names: Iterable[str]) -> dict[str, Any]:
         """Return the part of a fingerprint for this order: all but the number of rows.
 
-        The order of sources matters, and canonical JSON sorts keys. So names and weights are lists.
+        The order of sources matters, and canonical JSON sorts keys. So names and
+        weights are lists.
 
         Args:
             names: Names of the sources, in the order of the mixture.
@@ -133,8 +140,8 @@ class MixtureSpec:
 class MixedSource:
     """One source of a mixture: the split of a parent, and the rows drawn of it.
 
-    Rows of a source are dealt to lanes, whose epochs are independent: if lanes have unequal numbers of rows, one may be
-    an epoch ahead of another.
+    Rows of a source are dealt to lanes, whose epochs are independent: if lanes have
+    unequal numbers of rows, one may be an epoch ahead of another.
 
     Attributes:
         dataset: Dataset of the parent; its hash is in the manifest's lineage.
@@ -148,7 +155,8 @@ class MixedSource:
         full_epochs: Lowest number of times that any of its rows was drawn.
         unread_rows: Rows that were never drawn.
         asked: Share of the mixture's rows that the weights request, over the whole run.
-        asked_tokens: Requested share of its tokens, if weights are per token; else None.
+        asked_tokens: Requested share of its tokens, if weights are per token; else
+            None.
         achieved_rows: Share of the drawn rows.
         achieved_tokens: Share of the drawn ids.
     """
@@ -180,7 +188,10 @@ class MixedSource:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON-able form, partial epochs included."""
-        partial = {"partial_rows": self.partial_rows, "partial_tokens": self.partial_tokens}
+        partial = {
+            "partial_rows": self.partial_rows,
+            "partial_tokens": self.partial_tokens,
+        }
         return asdict(self) | partial
 
 
@@ -191,9 +202,11 @@ class MixtureRecord:
 
     Attributes:
         level: Unit of mixing.
-        weights_by: Unit of the weights in the configuration; those of `order` are per row.
+        weights_by: Unit of the weights in the configuration; those of `order` are per
+            row.
         order: Order of the rows.
-        rows: Counts of the audit that belong to no one source: `sequences`, `slots` and `pad`.
+        rows: Counts of the audit that belong to no one source: `sequences`, `slots` and
+            `pad`.
         sources: Sources by name, in the order of the mixture.
     """
 
@@ -209,10 +222,16 @@ class MixtureRecord:
             "level": self.level,
             "weights_by": self.weights_by,
             "order": self.order.to_json(),
-            "rows": {"sequences": self.rows.sequences, "slots": self.rows.slots, "pad": self.rows.pad},
+            "rows": {
+                "sequences": self.rows.sequences,
+                "slots": self.rows.slots,
+                "pad": self.rows.pad,
+            },
             # Names are a list: their order matters, and canonical JSON sorts keys.
             "names": list(self.sources),
-            "sources": {name: source.to_json() for name, source in self.sources.items()},
+            "sources": {
+                name: source.to_json() for name, source in self.sources.items()
+            },
         }
 
     @property
@@ -235,7 +254,9 @@ class MixtureRecord:
         stored: _Stored = document.get(key, _Stored)
         names = stored.names
         if sorted(names) != sorted(stored.sources):
-            document.fail(f"{key}.names", f"each of {sorted(stored.sources)} once", list(names))
+            document.fail(
+                f"{key}.names", f"each of {sorted(stored.sources)} once", list(names)
+            )
         _check_order(document, f"{key}.order", stored)
         return cls(
             level=stored.level,
@@ -247,7 +268,9 @@ class MixtureRecord:
 
 
 class _Stored(msgspec.Struct):
-    """A record as it is stored: with a list of names, because their order matters and canonical JSON sorts keys."""
+    """A record as it is stored: with a list of names, because their order matters
+    and canonical JSON sorts keys.
+    """
 
     level: Level
     weights_by: WeightsBy
@@ -265,7 +288,13 @@ def _check_order(document: SealedDocument, key: str, stored: _Stored) -> None:
         document.fail(f"{key}.points", "at least one, with ascending steps", steps)
     for point in order.points:
         if set(point.weights) != set(stored.names):
-            document.fail(f"{key}.points", f"weights of {sorted(stored.names)}", dict(point.weights))
+            document.fail(
+                f"{key}.points",
+                f"weights of {sorted(stored.names)}",
+                dict(point.weights),
+            )
     for name, rows in order.kept.items():
         if name not in stored.sources or rows >= stored.sources[name].rows:
-            document.fail(f"{key}.kept", "fewer rows of a source than it has", {name: rows})
+            document.fail(
+                f"{key}.kept", "fewer rows of a source than it has", {name: rows}
+            )

@@ -1,13 +1,14 @@
 """A store in a bucket: S3 and Google Cloud Storage.
 
-Publishing is always the same: write a temporary file on this machine, read it again and compare its sha256, then send
-one create-only put with checksums, which the service carries out whole or not at all. If there is an object already, or
-the answer was lost and the second try is refused, the object is read back: equal bytes are success. An object is
-replaced by compare-and-swap of the version that was read.
+Publishing is always the same: write a temporary file on this machine, read it again and
+compare its sha256, then send one create-only put with checksums, which the service
+carries out whole or not at all. If there is an object already, or the answer was lost
+and the second try is refused, the object is read back: equal bytes are success. An
+object is replaced by compare-and-swap of the version that was read.
 
-Some services accept the conditions of a request and ignore them. There two builds could overwrite one another in
-silence. So each process tries conditional writes once, with an object of its own, before it writes
-(``preflight.py``).
+Some services accept the conditions of a request and ignore them. There two builds could
+overwrite one another in silence. So each process tries conditional writes once, with an
+object of its own, before it writes (``preflight.py``).
 """
 
 from __future__ import annotations
@@ -45,9 +46,11 @@ _TRIAL: Final = "trial"
 
 @final
 class ObjectStore(RemoteStore, Store):
-    """Objects below a URL of a bucket, read as :class:`RemoteStore` does and written with conditions.
+    """Objects below a URL of a bucket, read as :class:`RemoteStore` does and written
+    with conditions.
 
-    The first write of a process checks that the storage keeps conditions (:meth:`preflight`).
+    The first write of a process checks that the storage keeps conditions
+    (:meth:`preflight`).
     """
 
     at_once = 32
@@ -81,7 +84,9 @@ class ObjectStore(RemoteStore, Store):
 
     @contextlib.contextmanager
     def _payload(self, put: Put) -> Generator[Payload]:
-        """Open the bytes to send, read back and compared with their hash; a temporary file is removed at the end."""
+        """Open the bytes to send, read back and compared with their hash; a
+        temporary file is removed at the end.
+        """
         if isinstance(put.data, bytes):
             payload = Payload.of(put.data)
             put.require_written(payload.sha256)
@@ -89,37 +94,52 @@ class ObjectStore(RemoteStore, Store):
             return
         scratch_of(self.url).check_temp(put.data, put.key)
         try:
-            with Payload.of_file(put.data, in_parts=self._storage().in_parts) as payload:
+            with Payload.of_file(
+                put.data, in_parts=self._storage().in_parts
+            ) as payload:
                 put.require_written(payload.sha256)
                 yield payload
         finally:
             remove_temp(put.data)
 
-    def link_all(self, links: Sequence[Link]) -> builtins.list[Outcome | NotFoundError | IntegrityError]:
-        return list(in_order(lambda link: caught(lambda: self._copied(link)), links, self.at_once))
+    def link_all(
+        self, links: Sequence[Link]
+    ) -> builtins.list[Outcome | NotFoundError | IntegrityError]:
+        return list(
+            in_order(
+                lambda link: caught(lambda: self._copied(link)), links, self.at_once
+            )
+        )
 
     def _copied(self, link: Link) -> Outcome:
         """Copy one object inside the storage."""
         source = self._at(link.source)
         target = self._at(link.target)
         if link.seen is not None and link.seen.token:
-            version = objects.RemoteObject(path=link.seen.key, size=link.seen.size, token=link.seen.token)
+            version = objects.RemoteObject(
+                path=link.seen.key, size=link.seen.size, token=link.seen.token
+            )
         else:
             version = self._source(link)
 
         def look() -> tuple[str, str] | None:
             with contextlib.suppress(NotFoundError):
-                # On S3 a copy has the token of its source: then its bytes need not be read.
+                # On S3 a copy has the token of its source: then its bytes need not be
+                # read.
                 if on_loop(self._client().stat(target)).token == version.token:
                     return link.sha256, version.token
             return self._seen(link.target)
 
         def send(over: str | None) -> None:
-            copy = self._bucket().copy(source, version, target, over, in_one_request=self._keeps_copies())
+            copy = self._bucket().copy(
+                source, version, target, over, in_one_request=self._keeps_copies()
+            )
             on_loop_to_its_end(copy)
 
         try:
-            return compare_and_swap(link.put(), look, send, objects.OtherObjectError, look_first=False)
+            return compare_and_swap(
+                link.put(), look, send, objects.OtherObjectError, look_first=False
+            )
         except objects.SourceChangedError as error:
             raise IntegrityError(
                 f"cannot reuse {link.source} as {link.target}: it was replaced while it was copied ({error}); "
@@ -128,7 +148,9 @@ class ObjectStore(RemoteStore, Store):
             ) from None
 
     def _keeps_copies(self) -> bool:
-        """Return whether copies in one request keep conditions; the first call of a process tries it."""
+        """Return whether copies in one request keep conditions; the first call of a
+        process tries it.
+        """
         client = self._bucket()
         name = f"{self._root} copies"
         with _TRYING:
@@ -139,7 +161,9 @@ class ObjectStore(RemoteStore, Store):
     def delete(self, key: str) -> None:
         url = self._at(key)
         if self.size(key) is None:
-            raise NotFoundError(f"cannot delete {url}: there is no such object", key=key)
+            raise NotFoundError(
+                f"cannot delete {url}: there is no such object", key=key
+            )
         on_loop(self._bucket().delete(url))
 
     def sweep_temp(self, prefix: str) -> int:
@@ -147,19 +171,37 @@ class ObjectStore(RemoteStore, Store):
 
     def leftovers(self, prefix: str) -> builtins.list[Leftover]:
         leftovers: builtins.list[Leftover] = []
-        for remote, upload in on_loop(self._storage().uploads(folder_of(self._root, prefix))):
+        for remote, upload in on_loop(
+            self._storage().uploads(folder_of(self._root, prefix))
+        ):
             key = self._key(remote.path)
             name = f"{_UPLOAD}:{upload}:{key}"
-            leftovers.append(Leftover(name, 0, remote.modified or 0.0, dead=False, key=key))
+            leftovers.append(
+                Leftover(name, 0, remote.modified or 0.0, dead=False, key=key)
+            )
         if not prefix:
             # Objects of preflights whose process died.
             for remote in on_loop(self._client().list(self._at(PROBE), flat=True)):
                 if not remote.path.endswith("/"):
                     key = self._key(remote.path)
                     name = f"{_TRIAL}:{key}"
-                    leftovers.append(Leftover(name, remote.size, remote.modified or 0.0, dead=False, key=key))
+                    leftovers.append(
+                        Leftover(
+                            name,
+                            remote.size,
+                            remote.modified or 0.0,
+                            dead=False,
+                            key=key,
+                        )
+                    )
         leftovers += [
-            Leftover(f"{_SCRATCH}:{local.name}", local.bytes, local.modified, local.dead, local.key)
+            Leftover(
+                f"{_SCRATCH}:{local.name}",
+                local.bytes,
+                local.modified,
+                local.dead,
+                local.key,
+            )
             for local in scratch_of(self.url).leftovers(prefix)
         ]
         return sorted(leftovers, key=lambda leftover: leftover.name)
@@ -167,7 +209,9 @@ class ObjectStore(RemoteStore, Store):
     def remove_leftover(self, leftover: Leftover) -> bool:
         kind, _, name = leftover.name.partition(":")
         if kind == _SCRATCH:
-            return scratch_of(self.url).remove_leftover(Leftover(name, 0, 0.0, leftover.dead, leftover.key))
+            return scratch_of(self.url).remove_leftover(
+                Leftover(name, 0, 0.0, leftover.dead, leftover.key)
+            )
         if kind == _UPLOAD:
             upload, _, key = name.partition(":")
             return on_loop(self._storage().abort(self._at(key), upload))
@@ -200,10 +244,13 @@ class ObjectStore(RemoteStore, Store):
                 raise link.damaged(sha256)
             return version
 
-        return looked_twice(read)  # a damaged answer must not look like a damaged object
+        # A damaged answer must not look like a damaged object.
+        return looked_twice(read)
 
     def _seen(self, key: str) -> tuple[str, str] | None:
-        """Return the sha256 of an object and the token of its version; None if it does not exist."""
+        """Return the sha256 of an object and the token of its version; None if it
+        does not exist.
+        """
         target = HashingTarget()
         with contextlib.suppress(NotFoundError):
             version = read_version(self._client(), self._at(key), target)

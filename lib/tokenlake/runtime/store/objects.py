@@ -1,4 +1,6 @@
-"""Objects of a remote storage: their versions, ranges of their bytes, and errors of requests for them."""
+"""Objects of a remote storage: their versions, ranges of their bytes, and errors of
+requests for them.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,13 @@ class RemoteObject:
     """One version of an object in a storage.
 
     Attributes:
-        path: Path, as in :class:`Url`; objects that are listed together have the same root.
+        path: Path, as in :class:`Url`; objects that are listed together have the same
+            root.
         size: Stored bytes.
         token: Token of the version.
         packed: Compression that the storage states (``Content-Encoding``); "" if none.
-        modified: Time of the last change by the storage's clock, in seconds since the epoch; None if unknown.
+        modified: Time of the last change by the storage's clock, in seconds since the
+            epoch; None if unknown.
     """
 
     path: str
@@ -34,7 +38,9 @@ class RemoteObject:
 
 
 ListPage: TypeAlias = tuple[list[RemoteObject], str | None]
-"""Objects of one page of a listing, and the mark of the next page; None after the last one."""
+"""Objects of one page of a listing, and the mark of the next page; None after the
+last one.
+"""
 
 
 class OtherObjectError(Exception):
@@ -79,7 +85,9 @@ class RangeBuffer:
         """Value of the header ``Range`` for the missing rest."""
         return f"bytes={self.at}-{self.stop - 1}"
 
-    async def fill(self, read: Callable[[int], Awaitable[bytes]], stop: int | None = None) -> None:
+    async def fill(
+        self, read: Callable[[int], Awaitable[bytes]], stop: int | None = None
+    ) -> None:
         """Read a body into the buffer; surplus bytes are dropped.
 
         Args:
@@ -94,14 +102,21 @@ class RangeBuffer:
         floor = RateFloor()
         while self.at < stop and (chunk := await floor.read(read, CHUNK)):
             count = min(len(chunk), self.stop - self.at)
-            self.data[self.got : self.got + count] = chunk if count == len(chunk) else chunk[:count]
+            self.data[self.got : self.got + count] = (
+                chunk if count == len(chunk) else chunk[:count]
+            )
             self.got += count
         if self.at < stop:
-            raise ShortBodyError(f"the body ended at byte {self.at}, {stop - self.at} before its end")
+            raise ShortBodyError(
+                f"the body ended at byte {self.at}, {stop - self.at} before its end"
+            )
 
 
 async def pour(
-    read: Callable[[int], Awaitable[bytes]], write: Write, stated: int | None, planned: RemoteObject | None
+    read: Callable[[int], Awaitable[bytes]],
+    write: Write,
+    stated: int | None,
+    planned: RemoteObject | None,
 ) -> None:
     """Hand a body to `write`, piece by piece, and check its length.
 
@@ -123,10 +138,14 @@ async def pour(
     while chunk := await floor.read(read, CHUNK):
         got += len(chunk)
         if size is not None and got > size:
-            raise OtherObjectError(f"it has more than the {size} bytes that were expected")
+            raise OtherObjectError(
+                f"it has more than the {size} bytes that were expected"
+            )
         write(chunk)
     if size is not None and got < size:
-        raise ShortBodyError(f"the body ended at byte {got}, {size - got} before its end")
+        raise ShortBodyError(
+            f"the body ended at byte {got}, {size - got} before its end"
+        )
 
 
 def require_size(stated: int | None, planned: RemoteObject | None) -> None:

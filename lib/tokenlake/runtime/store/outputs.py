@@ -1,14 +1,17 @@
-"""Places for files that a user names: exports, reports, lists, statements. None of them may lie in a store.
+"""Places for files that a user names: exports, reports, lists, statements. None of them
+may lie in a store.
 
-A store holds committed versions, which nothing but `repair`, `rm` and `gc` may change. A place is in a store if it,
-or a folder above it, is one of these:
+A store holds committed versions, which nothing but `repair`, `rm` and `gc` may change.
+A place is in a store if it, or a folder above it, is one of these:
 
-- a version: a folder ``v1``, ``v2``, ... with a claim, or with a manifest beside ``data/`` or ``ledger/``;
+- a version: a folder ``v1``, ``v2``, ... with a claim, or with a manifest beside
+  ``data/`` or ``ledger/``;
 - a dataset: a folder that holds a version;
 - the root of a store: a folder that holds a dataset.
 
-The places are looked up and not compared as text, so that links, ``..`` and other spellings of one folder make no
-difference. A bucket has no folders: there the prefixes of keys are looked up.
+The places are looked up and not compared as text, so that links, ``..`` and other
+spellings of one folder make no difference. A bucket has no folders: there the prefixes
+of keys are looked up.
 """
 
 from __future__ import annotations
@@ -25,7 +28,14 @@ from tokenlake.errors import ConfigError, NotFoundError, StoreError
 from tokenlake.runtime.store.address import open_read_store
 from tokenlake.runtime.store.allowed import is_odd
 from tokenlake.runtime.store.base import ReadStore
-from tokenlake.runtime.store.layout import CLAIM, DATA, DATASET_NAME, LEDGER, MANIFEST, version_number
+from tokenlake.runtime.store.layout import (
+    CLAIM,
+    DATA,
+    DATASET_NAME,
+    LEDGER,
+    MANIFEST,
+    version_number,
+)
 from tokenlake.runtime.store.url import BUCKETS, Url, parse_url
 
 StorePart: TypeAlias = Literal["version", "dataset", "store"]
@@ -33,12 +43,16 @@ StorePart: TypeAlias = Literal["version", "dataset", "store"]
 _ALL_PARTS: Final[tuple[StorePart, ...]] = ("version", "dataset", "store")
 _AT_ONCE: Final = 16  # listings of a bucket under way at a time
 _CLOSED: Final = (
-    b'{"closed":true,'  # beginning of the note that takes the place of a removed version's manifest
+    # Beginning of the note that takes the place of a removed version's manifest.
+    b'{"closed":true,'
 )
 
 
 def require_outside_stores(
-    place: str | os.PathLike[str], option: str, *, storage_options: Mapping[str, Any] | None = None
+    place: str | os.PathLike[str],
+    option: str,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> None:
     """Refuse a file or folder that lies in a store, or is one. Nothing is changed.
 
@@ -50,18 +64,29 @@ def require_outside_stores(
     Raises:
         ConfigError: The place is a store, a dataset or a version, or lies in one.
     """
-    _refuse(_enclosing_part(place, option, storage_options, _ALL_PARTS), os.fspath(place), option)
+    _refuse(
+        _enclosing_part(place, option, storage_options, _ALL_PARTS),
+        os.fspath(place),
+        option,
+    )
 
 
 def require_no_version_above(
-    store: str | os.PathLike[str], option: str, *, storage_options: Mapping[str, Any] | None = None
+    store: str | os.PathLike[str],
+    option: str,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> None:
     """Refuse a store whose root lies in a version or in a dataset of another store.
 
     Raises:
         ConfigError: It does.
     """
-    _refuse(_enclosing_part(store, option, storage_options, ("version", "dataset")), os.fspath(store), option)
+    _refuse(
+        _enclosing_part(store, option, storage_options, ("version", "dataset")),
+        os.fspath(store),
+        option,
+    )
 
 
 @final
@@ -102,7 +127,9 @@ def _enclosing_part(
     storage_options: Mapping[str, Any] | None,
     parts: Sequence[StorePart],
 ) -> _Enclosing | None:
-    """Return the innermost part of a store, of the kinds `parts`, that a place lies in."""
+    """Return the innermost part of a store, of the kinds `parts`, that a place lies
+    in.
+    """
     text = os.fspath(place)
     scheme, separator, rest = text.partition("://")
     if not separator or scheme.lower() == "file":
@@ -156,7 +183,9 @@ def _is_dataset(folder: Path) -> bool:
 
 
 def _has_child(folder: Path, is_wanted: Callable[[Path], bool]) -> bool:
-    """Return whether a folder has an entry that is wanted; False where it cannot be listed."""
+    """Return whether a folder has an entry that is wanted; False where it cannot be
+    listed.
+    """
     try:
         names = os.listdir(folder)  # noqa: PTH208 - no Path per entry that is not looked at
     except OSError:
@@ -168,7 +197,10 @@ def _has_child(folder: Path, is_wanted: Callable[[Path], bool]) -> bool:
 
 
 def _part_in_bucket(
-    url: Url, option: str, storage_options: Mapping[str, Any] | None, parts: Sequence[StorePart]
+    url: Url,
+    option: str,
+    storage_options: Mapping[str, Any] | None,
+    parts: Sequence[StorePart],
 ) -> _Enclosing | None:
     path = url.path.strip("/")
     if is_odd(path) or "//" in path:
@@ -186,7 +218,9 @@ def _part_in_bucket(
     return None
 
 
-def _part_at(bucket: ReadStore, key: str, parts: Sequence[StorePart]) -> StorePart | None:
+def _part_at(
+    bucket: ReadStore, key: str, parts: Sequence[StorePart]
+) -> StorePart | None:
     """Return what a prefix of a bucket is; None for none of the `parts` of a store."""
     name = key.rpartition("/")[2]
     if version_number(name) is not None and _is_version_key(bucket, key):
@@ -199,14 +233,18 @@ def _part_at(bucket: ReadStore, key: str, parts: Sequence[StorePart]) -> StorePa
     # One listing for each folder that may be a dataset.
     names = [folder for folder in folders if DATASET_NAME.fullmatch(folder)]
     datasets = [_joined(key, folder) for folder in names]
-    if any(in_order(lambda dataset: _is_dataset_key(bucket, dataset), datasets, _AT_ONCE)):
+    if any(
+        in_order(lambda dataset: _is_dataset_key(bucket, dataset), datasets, _AT_ONCE)
+    ):
         return "store"
     return None
 
 
 def _is_dataset_key(bucket: ReadStore, key: str) -> bool:
     folders = _listed_folders(bucket, key)
-    return any(_is_version_key(bucket, child) for child in _named_versions(key, folders))
+    return any(
+        _is_version_key(bucket, child) for child in _named_versions(key, folders)
+    )
 
 
 def _named_versions(key: str, folders: Sequence[str]) -> Iterator[str]:

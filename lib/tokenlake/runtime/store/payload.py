@@ -1,4 +1,6 @@
-"""The bytes of an object that is to be written: in memory or a file, whole or in parts."""
+"""The bytes of an object that is to be written: in memory or a file, whole or in
+parts.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from tokenlake.errors import StoreError
 from tokenlake.runtime.store.durable_files import open_regular
 
 LARGE: Final = 32 << 20
-"""Bytes from which on an object is sent in parts, where the storage has such; a smaller one is held in memory."""
+"""Bytes from which on an object is sent in parts, where the storage has such; a
+smaller one is held in memory.
+"""
 
 PIECE: Final = 8 << 20
 """Bytes of a part, and of what is held in memory at once of a file that is sent."""
@@ -35,7 +39,9 @@ class Payload:
         md5s: MD5 of each part, base64.
     """
 
-    def __init__(self, source: bytes | int, size: int, *, in_parts: bool = False) -> None:
+    def __init__(
+        self, source: bytes | int, size: int, *, in_parts: bool = False
+    ) -> None:
         """`source`: the bytes, or the descriptor of a file, which must stay open."""
         self._source = source
         self.size = size
@@ -80,16 +86,23 @@ class Payload:
         return self.read(index * self.part_bytes, self.part_bytes)
 
     def read(self, start: int, size: int) -> bytes:
-        """Return so many bytes from `start` on; fewer only at the end of what was there at first.
+        """Return so many bytes from `start` on; fewer only at the end of what was there
+        at first.
 
         Raises:
             StoreError: the file has become shorter.
         """
         length = min(size, self.size - start)
         if isinstance(self._source, bytes):
-            return self._source if length == self.size else self._source[start : start + length]
+            return (
+                self._source
+                if length == self.size
+                else self._source[start : start + length]
+            )
         data = os.pread(self._source, length, start)
-        while len(data) < length and (piece := os.pread(self._source, length - len(data), start + len(data))):
+        while len(data) < length and (
+            piece := os.pread(self._source, length - len(data), start + len(data))
+        ):
             data += piece
         if len(data) < length:
             raise StoreError(

@@ -1,4 +1,5 @@
-"""Trials of conditional writes: whether a storage keeps the conditions that publishing relies on.
+"""Trials of conditional writes: whether a storage keeps the conditions that publishing
+relies on.
 
 Each trial uses an object of its own, whose key begins with ``_probe-``, and removes it.
 """
@@ -42,31 +43,51 @@ def try_out(client: BucketClient, root: Url) -> None:
     third = f"third {url.path}\n".encode()
     try:
         _put(client, url, first, None)
-        _require_refusal(client, url, Payload.of(second), None, "create-only put of a key that exists")
+        _require_refusal(
+            client,
+            url,
+            Payload.of(second),
+            None,
+            "create-only put of a key that exists",
+        )
         if client.in_parts:
             parts = Payload.of(second, in_parts=True)
-            _require_refusal(client, url, parts, None, "create-only upload in parts to a key that exists")
+            _require_refusal(
+                client,
+                url,
+                parts,
+                None,
+                "create-only upload in parts to a key that exists",
+            )
         token = read_version(client, url, MemoryTarget()).token
         other = client.other_token(token)
         _require_refusal(
-            client, url, Payload.of(second), other, "compare-and-swap of a version that does not exist"
+            client,
+            url,
+            Payload.of(second),
+            other,
+            "compare-and-swap of a version that does not exist",
         )
         _put(client, url, third, token)
     except objects.OtherObjectError:
         raise StoreError(
-            f"{root}: it refused a compare-and-swap of the existing version. {_ADVICE}.", url=str(root)
+            f"{root}: it refused a compare-and-swap of the existing version. {_ADVICE}.",
+            url=str(root),
         ) from None
     except NotFoundError as error:
-        raise StoreError(f"{root}: it cannot be written to: {error}", url=str(root)) from None
+        raise StoreError(
+            f"{root}: it cannot be written to: {error}", url=str(root)
+        ) from None
     finally:
         _remove(client, url)
 
 
 def keeps_copies(client: BucketClient, root: Url) -> bool:
-    """Return whether the storage refuses a create-only copy, in one request, over an existing object.
+    """Return whether the storage refuses a create-only copy, in one request, over an
+    existing object.
 
-    Not all services that accept this condition keep it. If they do not, or it cannot be tried, copies are uploads in
-    parts.
+    Not all services that accept this condition keep it. If they do not, or it cannot be
+    tried, copies are uploads in parts.
     """
     source = _probe_url(root)
     copy = _probe_url(root)
@@ -102,7 +123,9 @@ def _put(client: BucketClient, url: Url, data: bytes, over: str | None) -> None:
             raise
 
 
-def _require_refusal(client: BucketClient, url: Url, payload: Payload, over: str | None, action: str) -> None:
+def _require_refusal(
+    client: BucketClient, url: Url, payload: Payload, over: str | None, action: str
+) -> None:
     """Write an object that the storage must refuse; StoreError if it accepts it."""
     try:
         on_loop(client.put(url, payload, over))

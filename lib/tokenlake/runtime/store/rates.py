@@ -1,9 +1,12 @@
-"""A floor on the rate at which a server sends: one that sends a byte a second would hold a build for ever.
+"""A floor on the rate at which a server sends: one that sends a byte a second would
+hold a build for ever.
 
-The time without any byte is bounded by timeouts of sockets. A server that always sends a little runs into none of them.
-So the bytes of each body are counted against the time that was waited for them, in windows of :data:`WINDOW` seconds.
-Where a window had less than the floor, the request fails. The time that the caller takes for the bytes does not count.
-Answers without a body worth counting (the size of a file, a page of a listing, headers) have a time limit.
+The time without any byte is bounded by timeouts of sockets. A server that always sends
+a little runs into none of them. So the bytes of each body are counted against the time
+that was waited for them, in windows of :data:`WINDOW` seconds. Where a window had less
+than the floor, the request fails. The time that the caller takes for the bytes does not
+count. Answers without a body worth counting (the size of a file, a page of a listing,
+headers) have a time limit.
 """
 
 from __future__ import annotations
@@ -18,7 +21,9 @@ from typing import Final, final
 from tokenlake.errors import ConfigError
 
 VARIABLE: Final = "TOKENLAKE_MIN_RATE"
-"""Environment variable: bytes a second that a server has to send at least; 1000 by default, 0 for no floor."""
+"""Environment variable: bytes a second that a server has to send at least; 1000 by
+default, 0 for no floor.
+"""
 
 WINDOW: float = 30.0
 """Seconds of waiting after which the bytes that came meanwhile are judged."""
@@ -30,7 +35,8 @@ _USUAL: Final = 1000.0
 
 
 class SlowServerError(ConnectionError):
-    """A server sends less than the floor. It is tried again as long as nothing comes, because it may be a passing jam.
+    """A server sends less than the floor. It is tried again as long as nothing comes,
+    because it may be a passing jam.
 
     Attributes:
         rate: Bytes a second that came.
@@ -47,14 +53,20 @@ class SlowServerError(ConnectionError):
 
 
 class NoAnswerError(ConnectionError):
-    """A server has not answered a small request within :data:`ANSWER_SECONDS`, though it may have sent something."""
+    """A server has not answered a small request within :data:`ANSWER_SECONDS`,
+    though it may have sent something.
+    """
 
     def __init__(self, seconds: float) -> None:
-        super().__init__(f"it did not answer within {seconds:.3g} seconds, although it sends data")
+        super().__init__(
+            f"it did not answer within {seconds:.3g} seconds, although it sends data"
+        )
 
 
 def least_rate() -> float:
-    """Return the bytes a second that the environment asks for; ConfigError for something that is no number."""
+    """Return the bytes a second that the environment asks for; ConfigError for
+    something that is no number.
+    """
     text = os.environ.get(VARIABLE, "")
     if not text:
         return _USUAL
@@ -63,7 +75,9 @@ def least_rate() -> float:
     except ValueError:
         rate = -1.0
     if not 0 <= rate < float("inf"):
-        raise ConfigError(f"{VARIABLE}: got {text!r}, expected a number of bytes a second, 0 or more")
+        raise ConfigError(
+            f"{VARIABLE}: got {text!r}, expected a number of bytes a second, 0 or more"
+        )
     return rate
 
 
@@ -79,7 +93,9 @@ class RateFloor:
         self._bytes = 0
 
     async def read(self, read: Callable[[int], Awaitable[bytes]], size: int) -> bytes:
-        """Return the next bytes of a body; SlowServerError where too few came in the last window."""
+        """Return the next bytes of a body; SlowServerError where too few came in the
+        last window.
+        """
         begin = self._clock()
         data = await read(size)
         self.add(len(data), self._clock() - begin)

@@ -1,4 +1,6 @@
-"""References to versions, as people write them: ``NAME``, ``NAME@v3``, ``NAME@3`` or ``NAME@TAG``."""
+"""References to versions, as people write them: ``NAME``, ``NAME@v3``, ``NAME@3`` or
+``NAME@TAG``.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ _REFERENCE: Final = re.compile(
 @final
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A dataset, and a version or a tag of it; without both, its newest committed version.
+    """A dataset, and a version or a tag of it; without both, its newest committed
+    version.
 
     Attributes:
         dataset: Name of the dataset.
@@ -48,7 +51,9 @@ class Reference:
         return cls(match["name"], version, match["tag"])
 
 
-def not_among(problem: str, name: str, names: Sequence[str], ending: str = "") -> NotFoundError:
+def not_among(
+    problem: str, name: str, names: Sequence[str], ending: str = ""
+) -> NotFoundError:
     """Return the error for an unknown name; it lists near matches and the known names.
 
     Args:
@@ -61,7 +66,10 @@ def not_among(problem: str, name: str, names: Sequence[str], ending: str = "") -
     guess = f"did you mean {' or '.join(near)}? There" if near else "there"
     known_names = ", ".join(names[:SHOWN]) or "none"
     return NotFoundError(
-        f"{problem}; {guess} are: {known_names}.{ending}", name=name, near=near, expected=[*names]
+        f"{problem}; {guess} are: {known_names}.{ending}",
+        name=name,
+        near=near,
+        expected=[*names],
     )
 
 
@@ -69,16 +77,22 @@ Opened = TypeVar("Opened")
 
 
 @overload
-def parted(where: str | os.PathLike[str], name: str | None = None) -> tuple[str, str]: ...
+def parted(
+    where: str | os.PathLike[str], name: str | None = None
+) -> tuple[str, str]: ...
 @overload
-def parted(where: Opened | str | os.PathLike[str], name: str | None = None) -> tuple[Opened | str, str]: ...
+def parted(
+    where: Opened | str | os.PathLike[str], name: str | None = None
+) -> tuple[Opened | str, str]: ...
 def parted(where: Any, name: str | None = None) -> tuple[Any, str]:
     """Split the place of a version into a store and a reference.
 
-    ``artifacts/code@v3`` gives ``artifacts`` and ``code@v3``; so does ``artifacts/code/v3``.
+    ``artifacts/code@v3`` gives ``artifacts`` and ``code@v3``; so does
+    ``artifacts/code/v3``.
 
     Args:
-        where: Path or URL of the version; or, with `name`, its store or the store's address.
+        where: Path or URL of the version; or, with `name`, its store or the store's
+            address.
         name: Reference in the store `where`.
 
     Raises:

@@ -1,4 +1,6 @@
-"""A store at a URL, for reading: S3, GCS, HTTP(S), and other file systems of fsspec that are installed."""
+"""A store at a URL, for reading: S3, GCS, HTTP(S), and other file systems of fsspec
+that are installed.
+"""
 
 from __future__ import annotations
 
@@ -32,24 +34,30 @@ class _Options(dict[str, Any]):
 
 
 class RemoteStore(ReadStore):
-    """Objects below a URL. Reading an object is one request; opening an object of known size is none.
+    """Objects below a URL. Reading an object is one request; opening an object of known
+    size is none.
 
-    A store may be pickled, and used in other processes and on both sides of a fork: each process opens connections of
-    its own.
+    A store may be pickled, and used in other processes and on both sides of a fork:
+    each process opens connections of its own.
 
     Args:
         address: URL without credentials and without a query.
         options: Options of fsspec's file system; credentials may be references.
-        cache: Cache for copies of objects whose size and hash are known when they are opened.
+        cache: Cache for copies of objects whose size and hash are known when they are
+            opened.
     """
 
     def __init__(
-        self, address: str, options: Mapping[str, Any] | None = None, cache: ShardCache | None = None
+        self,
+        address: str,
+        options: Mapping[str, Any] | None = None,
+        cache: ShardCache | None = None,
     ) -> None:
         self._root = root_of(address)
         self._options = _Options(options or {})
         self._cache = cache
-        self._cached_hashes: dict[str, str] = {}  # sha256 of the objects opened through the cache, by key
+        # Sha256 of the objects opened through the cache, by key.
+        self._cached_hashes: dict[str, str] = {}
         self._client()  # a missing package or an unknown option is an error now
 
     @property
@@ -65,13 +73,17 @@ class RemoteStore(ReadStore):
         on_loop(self._client().download(self._at(key), None, target))
         return target.data
 
-    def open(self, key: str, *, size: int | None = None, sha256: str | None = None) -> BinaryIO:
+    def open(
+        self, key: str, *, size: int | None = None, sha256: str | None = None
+    ) -> BinaryIO:
         url = self._at(key)
         if size is None:
-            # Nothing checks these bytes later: every answer must be of the version that is current now.
+            # Nothing checks these bytes later: every answer must be of the version that
+            # is current now.
             planned = on_loop(self._client().stat(url))
             return cast("BinaryIO", RemoteFile(self._client, url, planned))
-        # The pages of a known object are checked, so that any version will do, also one that was repaired.
+        # The pages of a known object are checked, so that any version will do, also one
+        # that was repaired.
         planned = objects.RemoteObject(path=url.path, size=size, token="")
         if self._cache is not None and sha256 is not None:
             copy = self._cached_copy(self._cache, key, planned, sha256)
@@ -82,7 +94,9 @@ class RemoteStore(ReadStore):
     def _cached_copy(
         self, cache: ShardCache, key: str, planned: objects.RemoteObject, sha256: str
     ) -> BinaryIO | None:
-        """Return a copy of an object in the cache, open for reading; None if the cache keeps none."""
+        """Return a copy of an object in the cache, open for reading; None if the
+        cache keeps none.
+        """
         url = self._at(key)
         self._cached_hashes[key] = sha256
 
@@ -99,7 +113,11 @@ class RemoteStore(ReadStore):
 
     def discard(self, key: str) -> bool:
         sha256 = self._cached_hashes.get(key)
-        return self._cache is not None and sha256 is not None and self._cache.discard(sha256)
+        return (
+            self._cache is not None
+            and sha256 is not None
+            and self._cache.discard(sha256)
+        )
 
     def size(self, key: str) -> int | None:
         with contextlib.suppress(NotFoundError):
@@ -109,10 +127,15 @@ class RemoteStore(ReadStore):
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         infos: builtins.list[ObjectInfo] = []
         for remote in self._listed(prefix, flat=False):
-            info = ObjectInfo(self._key(remote.path), remote.size, remote.modified, remote.token)
+            info = ObjectInfo(
+                self._key(remote.path), remote.size, remote.modified, remote.token
+            )
             is_folder = remote.path.endswith("/")
-            # Trials of a preflight, and unpublished files that came with a copied folder.
-            is_hidden = info.key.startswith(PROBE) or info.key.rpartition("/")[2].startswith(TEMP_MARK)
+            # Trials of a preflight, and unpublished files that came with a copied
+            # folder.
+            is_hidden = info.key.startswith(PROBE) or info.key.rpartition("/")[
+                2
+            ].startswith(TEMP_MARK)
             if not is_folder and not is_hidden:
                 infos.append(info)
         yield from sorted(infos, key=lambda info: info.key)
@@ -134,11 +157,15 @@ class RemoteStore(ReadStore):
     def _pour(self, key: str, target: ByteTarget) -> None:
         read_version(self._client(), self._at(key), target)
 
-    def _listed(self, prefix: str, *, flat: bool) -> builtins.list[objects.RemoteObject]:
+    def _listed(
+        self, prefix: str, *, flat: bool
+    ) -> builtins.list[objects.RemoteObject]:
         """Return the objects and folders below a prefix; StoreError for web servers."""
         if not self.can_list:
             remedy = "Name an existing version (NAME@v3) or a tag (NAME@TAG)."
-            raise StoreError(f"{self.url}: web servers do not list their files. {remedy}")
+            raise StoreError(
+                f"{self.url}: web servers do not list their files. {remedy}"
+            )
         folder = folder_of(self._root, prefix)
         listed = on_loop(self._client().list(folder, flat=flat))
         return [remote for remote in listed if remote.path != folder.path]

@@ -24,11 +24,17 @@ if TYPE_CHECKING:
 class RemoteFile(io.RawIOBase):
     """A seekable file over an object of a remote store.
 
-    :meth:`read_at` may be called by any number of threads at once, every other method by one at a time. A server
-    without ranges sends the whole object once; a nameless file on the local disk then holds it.
+    :meth:`read_at` may be called by any number of threads at once, every other method
+    by one at a time. A server without ranges sends the whole object once; a nameless
+    file on the local disk then holds it.
     """
 
-    def __init__(self, client: Callable[[], ObjectClient], url: Url, planned: objects.RemoteObject) -> None:
+    def __init__(
+        self,
+        client: Callable[[], ObjectClient],
+        url: Url,
+        planned: objects.RemoteObject,
+    ) -> None:
         """
         Args:
             client: Function that returns the client of the storage in this process.
@@ -48,13 +54,16 @@ class RemoteFile(io.RawIOBase):
 
         Raises:
             NotFoundError: The object does not exist.
-            IntegrityError: The object has another size or version than when it was opened.
+            IntegrityError: The object has another size or version than when it was
+                opened.
             StoreError: The storage cannot be reached, after retries.
         """
         if self.closed:
             raise ValueError(f"{self._url} is closed")
         if offset < 0 or size < 0:
-            raise ValueError(f"{self._url}: {size} bytes from {offset} on is not a range of a file")
+            raise ValueError(
+                f"{self._url}: {size} bytes from {offset} on is not a range of a file"
+            )
         length = min(size, self._planned.size - offset)
         if length <= 0:
             return b""
@@ -62,7 +71,9 @@ class RemoteFile(io.RawIOBase):
         try:
             if self._spool is None:
                 with suppress(objects.NoRangesError):
-                    return bytes(on_loop(client.fetch(self._url, self._planned, offset, length)))
+                    return bytes(
+                        on_loop(client.fetch(self._url, self._planned, offset, length))
+                    )
             return os.pread(self._spooled(client).fileno(), length, offset)
         except objects.OtherObjectError as error:
             raise IntegrityError(
@@ -71,7 +82,9 @@ class RemoteFile(io.RawIOBase):
             ) from None
 
     def _spooled(self, client: ObjectClient) -> BinaryIO:
-        """Return the local file that holds the whole object; the first call downloads it."""
+        """Return the local file that holds the whole object; the first call
+        downloads it.
+        """
         with self._lock:
             if self._spool is None:
                 self._spool = spooled(client, self._url, self._planned)
@@ -87,8 +100,14 @@ class RemoteFile(io.RawIOBase):
         return self._position
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        """Move to an offset from the beginning, the current position or the end; no request is made."""
-        origins = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._planned.size}
+        """Move to an offset from the beginning, the current position or the end; no
+        request is made.
+        """
+        origins = {
+            os.SEEK_SET: 0,
+            os.SEEK_CUR: self._position,
+            os.SEEK_END: self._planned.size,
+        }
         position = origins[whence] + offset
         if position < 0:
             raise ValueError(f"{self._url}: cannot seek to {position}")
@@ -96,7 +115,9 @@ class RemoteFile(io.RawIOBase):
         return position
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Return the next `size` bytes, or the whole rest for None or -1; fewer only at the end of the object."""
+        """Return the next `size` bytes, or the whole rest for None or -1; fewer only
+        at the end of the object.
+        """
         if size is None or size < 0:
             size = max(self._planned.size - self._position, 0)
         data = self.read_at(self._position, size)

@@ -1,9 +1,11 @@
-"""Removing versions: a committed one that nobody needs, and the remains of a number that is closed.
+"""Removing versions: a committed one that nobody needs, and the remains of a number
+that is closed.
 
-First a swap, after which nobody can need the files: a closing note takes the place of the manifest, or the claim of a
-build that was given up becomes ``swept``. From then on no reader finds the version, and its number stays taken. Then
-the files are removed. A process may die after any step: all other versions stay whole, and the next ``gc`` continues
-where it ended.
+First a swap, after which nobody can need the files: a closing note takes the place of
+the manifest, or the claim of a build that was given up becomes ``swept``. From then on
+no reader finds the version, and its number stays taken. Then the files are removed. A
+process may die after any step: all other versions stay whole, and the next ``gc``
+continues where it ended.
 """
 
 from __future__ import annotations
@@ -15,12 +17,24 @@ from functools import partial
 from typing import Any, Final, Literal, Self, TypeAlias, final
 
 from tokenlake.base.threads import in_order
-from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreError, VersionConflictError
+from tokenlake.errors import (
+    ConfigError,
+    IntegrityError,
+    NotFoundError,
+    StoreError,
+    VersionConflictError,
+)
 from tokenlake.runtime.store.address import StoreAddress, open_store
 from tokenlake.runtime.store.base import Leftover, ObjectInfo, Store
 from tokenlake.runtime.store.catalog import Catalog
 from tokenlake.runtime.store.claims import Claim, closing_note, is_closing_note
-from tokenlake.runtime.store.layout import CLAIM, LEDGER, MANIFEST, Layout, version_number
+from tokenlake.runtime.store.layout import (
+    CLAIM,
+    LEDGER,
+    MANIFEST,
+    Layout,
+    version_number,
+)
 from tokenlake.runtime.store.references import Reference, parted
 from tokenlake.runtime.store.tags import read_tags
 
@@ -37,11 +51,14 @@ class Removed:
     """One removed file, or one multipart upload that never ended.
 
     Attributes:
-        kind: ``temporary`` (never published), ``abandoned`` (of a build that was given up) or ``stray`` (below a
-            committed version whose manifest does not list it).
+        kind: ``temporary`` (never published), ``abandoned`` (of a build that was given
+            up) or ``stray`` (below a committed version whose manifest does not list
+            it).
         name: Key in the store.
-        bytes: Size. Removing a file with other hard links, as reuse makes them, frees nothing.
-        modified: Time of the last change by the storage's clock, in seconds since the epoch; None if unknown.
+        bytes: Size. Removing a file with other hard links, as reuse makes them, frees
+            nothing.
+        modified: Time of the last change by the storage's clock, in seconds since the
+            epoch; None if unknown.
     """
 
     kind: Kind
@@ -88,10 +105,13 @@ class Finding:
     Attributes:
         layout: The version.
         files: Files to remove, in this order.
-        was: State of the claim of a version that is swept first; None: nothing is swept.
-        claim: Bytes of that claim when it was judged; None for a closed number without a claim.
+        was: State of the claim of a version that is swept first; None: nothing is
+            swept.
+        claim: Bytes of that claim when it was judged; None for a closed number without
+            a claim.
         modified: Time of the last change, in seconds since the epoch.
-        empty: The folder is removed, too: nobody claimed the version, and it holds nothing.
+        empty: The folder is removed, too: nobody claimed the version, and it holds
+            nothing.
     """
 
     layout: Layout
@@ -102,7 +122,9 @@ class Finding:
     empty: bool = False
 
 
-def closed(store: Store, layout: Layout, objects: Mapping[str, ObjectInfo] | None = None) -> Finding:
+def closed(
+    store: Store, layout: Layout, objects: Mapping[str, ObjectInfo] | None = None
+) -> Finding:
     """Return the remains of a number that has a closing note.
 
     Args:
@@ -116,7 +138,10 @@ def closed(store: Store, layout: Layout, objects: Mapping[str, ObjectInfo] | Non
 
 
 def abandoned(
-    layout: Layout, was: WasState, claim: bytes | None, objects: Mapping[str, ObjectInfo]
+    layout: Layout,
+    was: WasState,
+    claim: bytes | None,
+    objects: Mapping[str, ObjectInfo],
 ) -> Finding:
     """Return the files of an unfinished version that may be swept.
 
@@ -126,12 +151,21 @@ def abandoned(
         claim: Bytes of its claim.
         objects: Its objects by path.
     """
-    # Ledger records go first: while a record exists, so do its files, for a build that is reusing them.
+    # Ledger records go first: while a record exists, so do its files, for a build that
+    # is reusing them.
     paths = sorted(objects, key=lambda path: (not path.startswith(f"{LEDGER}/"), path))
-    files = [Removed.of("abandoned", objects[path]) for path in paths if path not in (CLAIM, MANIFEST)]
+    files = [
+        Removed.of("abandoned", objects[path])
+        for path in paths
+        if path not in (CLAIM, MANIFEST)
+    ]
     changes = [info.modified for info in objects.values() if info.modified is not None]
     return Finding(
-        layout=layout, files=tuple(files), was=was, claim=claim, modified=max(changes, default=None)
+        layout=layout,
+        files=tuple(files),
+        was=was,
+        claim=claim,
+        modified=max(changes, default=None),
     )
 
 
@@ -144,7 +178,9 @@ def claim_bytes(store: Store, layout: Layout) -> bytes | None:
 
 
 def read_claim(data: bytes | None, layout: Layout) -> Claim | None:
-    """Return the claim in some bytes; None if they cannot be read, or are another version's claim."""
+    """Return the claim in some bytes; None if they cannot be read, or are another
+    version's claim.
+    """
     if data is None:
         return None
     try:
@@ -182,19 +218,27 @@ class Remover:
         """Remove unpublished things."""
         actions: list[_Action] = []
         for leftover in leftovers:
-            file = Removed("temporary", leftover.name, leftover.bytes, leftover.modified)
+            file = Removed(
+                "temporary", leftover.name, leftover.bytes, leftover.modified
+            )
             actions.append((file, partial(self._store.remove_leftover, leftover)))
         self._run(actions)
 
     def remove(self, finding: Finding) -> bool:
-        """Remove the files of a finding; return False if its build resumed meanwhile, which keeps them."""
+        """Remove the files of a finding; return False if its build resumed
+        meanwhile, which keeps them.
+        """
         if finding.was is not None and not self._is_dry_run:
             try:
                 self._sweep(finding, finding.was)
             except VersionConflictError:
-                self.kept.append(Kept(finding.layout.prefix, "its build has just resumed"))
+                self.kept.append(
+                    Kept(finding.layout.prefix, "its build has just resumed")
+                )
                 return False
-        self._run([(file, partial(self._store.delete, file.name)) for file in finding.files])
+        self._run(
+            [(file, partial(self._store.delete, file.name)) for file in finding.files]
+        )
         if not self._is_dry_run:
             self._remove_empty_folders(finding.layout.prefix)
             if finding.empty:
@@ -208,17 +252,25 @@ class Remover:
             VersionConflictError: Its build resumed meanwhile.
         """
         layout = finding.layout
-        # From "building" a commit has to swap the claim as well. In any other state it may have done so before it fell
-        # asleep, and only the manifest's own name can keep it from waking up to publish.
+        # From "building" a commit has to swap the claim as well. In any other state it
+        # may have done so before it fell asleep, and only the manifest's own name can
+        # keep it from waking up to publish.
         if was in ("committing", "damaged"):
             self._store.put_new(layout.manifest, closing_note(layout))
         if finding.claim is None:
             return
         claim = read_claim(finding.claim, layout)
         if claim is None:
-            claim = Claim(dataset=layout.dataset, version=layout.version, fingerprint=_NOBODY, meta={})
+            claim = Claim(
+                dataset=layout.dataset,
+                version=layout.version,
+                fingerprint=_NOBODY,
+                meta={},
+            )
         if claim.state != "swept":
-            self._store.swap(layout.claim, claim.turned("swept").to_bytes(), finding.claim)
+            self._store.swap(
+                layout.claim, claim.turned("swept").to_bytes(), finding.claim
+            )
 
     def _run(self, actions: list[_Action]) -> None:
         """Remove files, several at a time, and record the results."""
@@ -261,7 +313,8 @@ class Removal:
         dataset: Name of the dataset.
         version: Number of the version.
         dry_run: Nothing was changed.
-        removed: Files of the version. Files that other versions share by hard links stay, and free nothing here.
+        removed: Files of the version. Files that other versions share by hard links
+            stay, and free nothing here.
         kept: Files that the storage refused to remove; `gc` tries again.
     """
 
@@ -291,11 +344,13 @@ def remove_version(
     """Remove a committed version of a dataset; its number is never used again.
 
     Args:
-        where: Version by its number, as :func:`tokenlake.open` takes it; or, with `name`, its store or the store's
-            address.
-        name: Reference of the version in the store `where`: ``NAME@vN``. Tags and names alone are refused.
+        where: Version by its number, as :func:`tokenlake.open` takes it; or, with
+            `name`, its store or the store's address.
+        name: Reference of the version in the store `where`: ``NAME@vN``. Tags and names
+            alone are refused.
         dry_run: True to report the removal without making it.
-        storage_options: Options of the store's file system; ``{"env": NAME}`` is replaced by an environment variable.
+        storage_options: Options of the store's file system; ``{"env": NAME}`` is
+            replaced by an environment variable.
 
     Returns:
         Files that were removed, or would be, and their size.
@@ -303,9 +358,12 @@ def remove_version(
     Raises:
         ConfigError: The reference names no version by its number.
         NotFoundError: The version does not exist, or is not committed.
-        StoreError: A tag names the version, or another version is made from it; nothing was changed.
-        IntegrityError: A tag, or a version that may be made from it, is damaged; nothing was changed.
-        VersionConflictError: Another process changed the manifest just now; nothing was changed.
+        StoreError: A tag names the version, or another version is made from it; nothing
+            was changed.
+        IntegrityError: A tag, or a version that may be made from it, is damaged;
+            nothing was changed.
+        VersionConflictError: Another process changed the manifest just now; nothing was
+            changed.
 
     Example:
         >>> import tokenlake as tl
@@ -331,10 +389,14 @@ def remove(store: Store, layout: Layout, *, dry_run: bool = False) -> Removal:
     except NotFoundError:
         manifest = b""
     if not manifest or is_closing_note(manifest, layout):
-        catalog.manifest(layout.dataset, layout.version)  # raises, with the versions that exist
-        raise NotFoundError(f"{layout.prefix} has just been removed", dataset=layout.dataset)
+        # Raises, with the versions that exist.
+        catalog.manifest(layout.dataset, layout.version)
+        raise NotFoundError(
+            f"{layout.prefix} has just been removed", dataset=layout.dataset
+        )
 
-    # Close the number. A tag may be set meanwhile: look again after the swap, and undo it then.
+    # Close the number. A tag may be set meanwhile: look again after the swap, and undo
+    # it then.
     _require_unused(catalog, layout)
     note = closing_note(layout)
     if not dry_run:

@@ -1,4 +1,5 @@
-"""Records of runs in a version: the state of a build that is not committed, and the flow run that committed one.
+"""Records of runs in a version: the state of a build that is not committed, and the
+flow run that committed one.
 
 Nothing here is proof: a clock may be wrong, and a run that was killed left no record.
 """
@@ -24,7 +25,8 @@ CANCELLED: Final = "-cancelled"
 """End of the name of the record that a cancelled run leaves there."""
 
 _FINISHED: Final = re.compile(r".*/[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}\.json")
-_QUIET: Final = 600.0  # seconds within which a running build begins or finishes some file
+# Seconds within which a running build begins or finishes some file.
+_QUIET: Final = 600.0
 _STAMP: Final = len("20260101T000000Z")
 
 
@@ -34,10 +36,11 @@ class Unfinished:
     """A build without a manifest.
 
     Attributes:
-        state: ``failed`` or ``cancelled`` if the last run recorded that; else ``running`` if something changed in the
-            last ten minutes, or ``idle``.
+        state: ``failed`` or ``cancelled`` if the last run recorded that; else
+            ``running`` if something changed in the last ten minutes, or ``idle``.
         units: Number of finished units.
-        seconds: Seconds since the last change, by the storage's clock; None if the storage does not say.
+        seconds: Seconds since the last change, by the storage's clock; None if the
+            storage does not say.
         error: Error of the last run, if it failed.
     """
 
@@ -48,7 +51,9 @@ class Unfinished:
 
 
 def unfinished(store: ReadStore, layout: Layout) -> Unfinished:
-    """Return the state of a version that is not committed; files that are being written count as changes."""
+    """Return the state of a version that is not committed; files that are being
+    written count as changes.
+    """
     objects = list(store.list(layout.prefix))
 
     # The last change of anything in the version.
@@ -86,8 +91,12 @@ def unfinished(store: ReadStore, layout: Layout) -> Unfinished:
 
 
 def committing_run(store: ReadStore, layout: Layout) -> Mapping[str, str]:
-    """Return id, name and deployment of the flow run that committed a version; empty if no record names one."""
-    finished = [info for info in store.list(layout.key(RUNS)) if _FINISHED.fullmatch(info.key)]
+    """Return id, name and deployment of the flow run that committed a version; empty
+    if no record names one.
+    """
+    finished = [
+        info for info in store.list(layout.key(RUNS)) if _FINISHED.fullmatch(info.key)
+    ]
     last_run = _last(finished)
     if last_run is None:
         return {}
@@ -98,7 +107,9 @@ def committing_run(store: ReadStore, layout: Layout) -> Mapping[str, str]:
 
 
 def _last(runs: Iterable[ObjectInfo]) -> ObjectInfo | None:
-    """Return the newest record of a run: by the start of the run, then by the time of writing."""
+    """Return the newest record of a run: by the start of the run, then by the time
+    of writing.
+    """
 
     def sort_key(info: ObjectInfo) -> tuple[str, float, bool]:
         is_ending = _is_failure(info) or _is_cancellation(info)
@@ -109,10 +120,19 @@ def _last(runs: Iterable[ObjectInfo]) -> ObjectInfo | None:
 
 
 def _recorded(store: ReadStore, run: ObjectInfo, key: str) -> Any:
-    """Return a member of the record of a run; None if it has no such member, or cannot be read."""
+    """Return a member of the record of a run; None if it has no such member, or
+    cannot be read.
+    """
     try:
         return json.loads(store.read(run.key))[key]
-    except (ValueError, KeyError, TypeError, RecursionError, StoreError, IntegrityError):
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        RecursionError,
+        StoreError,
+        IntegrityError,
+    ):
         return None
 
 

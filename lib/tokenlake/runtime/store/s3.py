@@ -1,4 +1,5 @@
-"""Objects of S3 and of compatible storages, with ETags as conditions and MD5 sums as checks.
+"""Objects of S3 and of compatible storages, with ETags as conditions and MD5 sums as
+checks.
 
 Requests go through the client of s3fs.
 """
@@ -21,20 +22,26 @@ from tokenlake.runtime.store.url import Url
 
 _VERSION: Final = "?versionId="
 _COPIED: Final = 1 << 30  # bytes of a part of a copy
-# Requests are repeated by ObjectClient, which knows their progress; two layers would multiply the tries.
-_CLIENT: Final = {"retries": {"mode": "standard", "total_max_attempts": 1}, "max_pool_connections": 32}
+# Requests are repeated by ObjectClient, which knows their progress; two layers would
+# multiply the tries.
+_CLIENT: Final = {
+    "retries": {"mode": "standard", "total_max_attempts": 1},
+    "max_pool_connections": 32,
+}
 _AT_ONCE: Final = 4  # parts of one object that are under way at once
 _Part = dict[str, Any]
 
 
 @final
 class S3Client(BucketClient):
-    """Requests to S3. Tokens are ETags, with the version if the URL names one (``?versionId=``).
+    """Requests to S3. Tokens are ETags, with the version if the URL names one
+    (``?versionId=``).
 
-    An ETag changes with the bytes; an object that is written again with the same bytes keeps it. Large objects are
-    uploads in parts, whose completion has the condition. A copy is one request if the service keeps the create-only
-    condition of CopyObject, which not all services do. Otherwise, and if it is large or replaces an object, a copy is
-    an upload in parts, too.
+    An ETag changes with the bytes; an object that is written again with the same bytes
+    keeps it. Large objects are uploads in parts, whose completion has the condition. A
+    copy is one request if the service keeps the create-only condition of CopyObject,
+    which not all services do. Otherwise, and if it is large or replaces an object, a
+    copy is an upload in parts, too.
     """
 
     in_parts = True
@@ -48,32 +55,45 @@ class S3Client(BucketClient):
 
     @classmethod
     def arguments(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        return {**options, "config_kwargs": {**_CLIENT, **options.get("config_kwargs", {})}}
+        return {
+            **options,
+            "config_kwargs": {**_CLIENT, **options.get("config_kwargs", {})},
+        }
 
     async def _stat(self, url: Url) -> objects.RemoteObject:
         answer = await self._send("head_object", url)
-        return _remote_object(url.path, answer["ContentLength"], _token(answer, url), answer)
+        return _remote_object(
+            url.path, answer["ContentLength"], _token(answer, url), answer
+        )
 
     async def _page(self, url: Url, flat: bool, mark: str | None) -> objects.ListPage:
         options = {"Delimiter": "/"} if flat else {}
         if mark is not None:
             options["ContinuationToken"] = mark
-        answer = await self._call("list_objects_v2", Bucket=url.bucket, Prefix=url.path, **options)
+        answer = await self._call(
+            "list_objects_v2", Bucket=url.bucket, Prefix=url.path, **options
+        )
         page = [
             objects.RemoteObject(path=folder["Prefix"], size=0, token="")
             for folder in answer.get("CommonPrefixes", ())
         ]
         page += [
-            _remote_object(file["Key"], file["Size"], _etag_token(file.get("ETag")), file)
+            _remote_object(
+                file["Key"], file["Size"], _etag_token(file.get("ETag")), file
+            )
             for file in answer.get("Contents", ())
         ]
         if answer.get("IsTruncated"):
             return page, answer["NextContinuationToken"]
         return page, None
 
-    async def _fetch(self, url: Url, buffer: objects.RangeBuffer, planned: objects.RemoteObject) -> None:
+    async def _fetch(
+        self, url: Url, buffer: objects.RangeBuffer, planned: objects.RemoteObject
+    ) -> None:
         async with answered_in_time():
-            answer = await self._send("get_object", url, Range=buffer.header, **_if_planned(planned))
+            answer = await self._send(
+                "get_object", url, Range=buffer.header, **_if_planned(planned)
+            )
         with contextlib.closing(answer["Body"]) as body:
             _require_version(answer, url, planned)
             span, _, total = answer.get("ContentRange", "").rpartition("/")
@@ -82,7 +102,9 @@ class S3Client(BucketClient):
                 raise objects.ShortBodyError(f"asked for {buffer.header}, got {span}")
             await buffer.fill(body.read)
 
-    async def _download(self, url: Url, write: objects.Write, planned: objects.RemoteObject | None) -> None:
+    async def _download(
+        self, url: Url, write: objects.Write, planned: objects.RemoteObject | None
+    ) -> None:
         condition = {} if planned is None else _if_planned(planned)
         async with answered_in_time():
             answer = await self._send("get_object", url, **condition)
@@ -96,14 +118,22 @@ class S3Client(BucketClient):
             data = await asyncio.to_thread(payload.part, index)
             arguments = {"UploadId": upload, "PartNumber": index + 1}
             arguments |= {"Body": data, "ContentMD5": payload.md5s[index]}
-            answer = await self._write(url, partial(self._send, "upload_part", url, **arguments), len(data))
+            answer = await self._write(
+                url, partial(self._send, "upload_part", url, **arguments), len(data)
+            )
             return {"PartNumber": index + 1, "ETag": answer["ETag"]}
 
         if payload.in_parts:
             await self._in_parts(url, over, len(payload.md5s), part)
             return
-        arguments = {"Body": payload.part(0), "ContentMD5": payload.md5s[0], **_condition(over)}
-        await self._write(url, partial(self._send, "put_object", url, **arguments), payload.size)
+        arguments = {
+            "Body": payload.part(0),
+            "ContentMD5": payload.md5s[0],
+            **_condition(over),
+        }
+        await self._write(
+            url, partial(self._send, "put_object", url, **arguments), payload.size
+        )
 
     async def copy(
         self,
@@ -117,12 +147,21 @@ class S3Client(BucketClient):
         count = max(-(-original.size // _COPIED), 1)
         if in_one_request and count == 1 and over is None:
             arguments = _copied(source, original) | _condition(None)
-            await self._copy(source, original, url, partial(self._send, "copy_object", url, **arguments))
+            await self._copy(
+                source,
+                original,
+                url,
+                partial(self._send, "copy_object", url, **arguments),
+            )
             return
-        await self._in_parts(url, over, count, partial(self._copy_part, source, original, url))
+        await self._in_parts(
+            url, over, count, partial(self._copy_part, source, original, url)
+        )
 
     async def delete(self, url: Url) -> None:
-        await self._write(url, partial(self._send, "delete_object", url), done="deleted")
+        await self._write(
+            url, partial(self._send, "delete_object", url), done="deleted"
+        )
 
     def other_token(self, token: str) -> str:
         return "etag:" + ("0" * 32 if token != "etag:" + "0" * 32 else "1" * 32)
@@ -136,7 +175,9 @@ class S3Client(BucketClient):
             answer = await self._write(url, request, done="listed")
             for upload in answer.get("Uploads", ()):
                 begun = {"LastModified": upload["Initiated"]}
-                uploads.append((_remote_object(upload["Key"], 0, "", begun), upload["UploadId"]))
+                uploads.append(
+                    (_remote_object(upload["Key"], 0, "", begun), upload["UploadId"])
+                )
             if not answer.get("IsTruncated"):
                 return uploads
             marks = {
@@ -152,9 +193,14 @@ class S3Client(BucketClient):
         return False
 
     async def _in_parts(
-        self, url: Url, over: str | None, count: int, send: Callable[[str, int], Awaitable[_Part]]
+        self,
+        url: Url,
+        over: str | None,
+        count: int,
+        send: Callable[[str, int], Awaitable[_Part]],
     ) -> None:
-        """Upload parts, several at once. If anything fails, the upload is aborted and no part stays.
+        """Upload parts, several at once. If anything fails, the upload is aborted and
+        no part stays.
 
         Args:
             url: URL of the object.
@@ -162,16 +208,24 @@ class S3Client(BucketClient):
             count: Number of parts.
             send: Function of the upload and the index of a part, which sends that part.
         """
-        upload = (await self._write(url, partial(self._send, "create_multipart_upload", url)))["UploadId"]
+        upload = (
+            await self._write(url, partial(self._send, "create_multipart_upload", url))
+        )["UploadId"]
 
         async def complete(arguments: dict[str, Any]) -> None:
             try:
                 await self._send("complete_multipart_upload", url, **arguments)
             except Exception as error:
                 response: dict[str, Any] = getattr(error, "response", None) or {}
-                if response.get("Error", {}).get("Code") == "ConditionalRequestConflict":
-                    # S3 wants all parts again then; first the writer looks at the object that is there.
-                    raise objects.OtherObjectError("another write was in progress") from None
+                if (
+                    response.get("Error", {}).get("Code")
+                    == "ConditionalRequestConflict"
+                ):
+                    # S3 wants all parts again then; first the writer looks at the
+                    # object that is there.
+                    raise objects.OtherObjectError(
+                        "another write was in progress"
+                    ) from None
                 raise
 
         async def give_up() -> None:
@@ -180,13 +234,19 @@ class S3Client(BucketClient):
                 await self.abort(url, upload)
 
         try:
-            parts = await _together([partial(send, upload, index) for index in range(count)])
-            arguments = {"UploadId": upload, "MultipartUpload": {"Parts": parts}, **_condition(over)}
+            parts = await _together(
+                [partial(send, upload, index) for index in range(count)]
+            )
+            arguments = {
+                "UploadId": upload,
+                "MultipartUpload": {"Parts": parts},
+                **_condition(over),
+            }
             try:
                 await self._write(url, partial(complete, arguments))
             except NotFoundError:
-                # An earlier try made the object of the upload and its answer was lost, or somebody aborted it. The
-                # object that is there says which.
+                # An earlier try made the object of the upload and its answer was lost,
+                # or somebody aborted it. The object that is there says which.
                 raise objects.OtherObjectError("its upload no longer exists") from None
         except BaseException:
             # Shielded: the abort must also run when the caller was interrupted.
@@ -194,11 +254,20 @@ class S3Client(BucketClient):
             raise
 
     async def _copy_part(
-        self, source: Url, original: objects.RemoteObject, url: Url, upload: str, index: int
+        self,
+        source: Url,
+        original: objects.RemoteObject,
+        url: Url,
+        upload: str,
+        index: int,
     ) -> _Part:
         start = index * _COPIED
         stop = min(start + _COPIED, original.size)
-        arguments = {"UploadId": upload, "PartNumber": index + 1, **_copied(source, original)}
+        arguments = {
+            "UploadId": upload,
+            "PartNumber": index + 1,
+            **_copied(source, original),
+        }
         if stop - start < original.size:
             arguments["CopySourceRange"] = f"bytes={start}-{stop - 1}"
         request = partial(self._send, "upload_part_copy", url, **arguments)
@@ -214,10 +283,17 @@ class S3Client(BucketClient):
     async def _call(self, method: str, **arguments: Any) -> Any:
         await self.session()
         client = await self._fs.get_s3(arguments["Bucket"])
-        operation = client.meta.service_model.operation_model(client.meta.method_to_api_mapping[method])
-        # Arguments of storage_options for all requests, such as the payer, if the operation has them.
+        operation = client.meta.service_model.operation_model(
+            client.meta.method_to_api_mapping[method]
+        )
+        # Arguments of storage_options for all requests, such as the payer, if the
+        # operation has them.
         common = {**self._fs.s3_additional_kwargs, **self._fs.req_kw}
-        common = {name: value for name, value in common.items() if name in operation.input_shape.members}
+        common = {
+            name: value
+            for name, value in common.items()
+            if name in operation.input_shape.members
+        }
         answer = await getattr(client, method)(**common, **arguments)
         self.reached = True
         status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 200)
@@ -227,7 +303,9 @@ class S3Client(BucketClient):
 
 
 async def _together(requests: list[Callable[[], Awaitable[_Part]]]) -> list[_Part]:
-    """Return the results of all requests, in their order; after a failure the others are cancelled."""
+    """Return the results of all requests, in their order; after a failure the others
+    are cancelled.
+    """
     turn = asyncio.Semaphore(_AT_ONCE)
 
     async def one(request: Callable[[], Awaitable[_Part]]) -> _Part:
@@ -243,7 +321,9 @@ async def _together(requests: list[Callable[[], Awaitable[_Part]]]) -> list[_Par
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _remote_object(path: str, size: int, token: str, answer: dict[str, Any]) -> objects.RemoteObject:
+def _remote_object(
+    path: str, size: int, token: str, answer: dict[str, Any]
+) -> objects.RemoteObject:
     """Return an object; `answer` has its time of change."""
     modified: datetime | None = answer.get("LastModified")
     seconds = None if modified is None else modified.timestamp()
@@ -290,8 +370,12 @@ def _copied(source: Url, original: objects.RemoteObject) -> dict[str, Any]:
     }
 
 
-def _require_version(answer: dict[str, Any], url: Url, planned: objects.RemoteObject) -> None:
+def _require_version(
+    answer: dict[str, Any], url: Url, planned: objects.RemoteObject
+) -> None:
     """Raise OtherObjectError if an answer is of another version than planned."""
     token = _token(answer, url)
     if planned.token.startswith("etag:") and token != planned.token:
-        raise objects.OtherObjectError(f"its version is {token}, expected {planned.token}")
+        raise objects.OtherObjectError(
+            f"its version is {token}, expected {planned.token}"
+        )

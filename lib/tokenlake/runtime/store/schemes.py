@@ -1,4 +1,6 @@
-"""What the address of a store says before it is opened: its scheme, and the store that is meant where none is named."""
+"""What the address of a store says before it is opened: its scheme, and the store
+that is meant where none is named.
+"""
 
 from __future__ import annotations
 

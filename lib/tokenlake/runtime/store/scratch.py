@@ -14,7 +14,9 @@ from tokenlake.errors import StoreError
 from tokenlake.runtime.store.local import LocalStore
 
 FOLDER_VARIABLE: Final = "TOKENLAKE_SCRATCH"
-"""Environment variable: folder for temporary files of remote stores; by default the system's temporary folder."""
+"""Environment variable: folder for temporary files of remote stores; by default the
+system's temporary folder.
+"""
 
 
 def scratch_of(url: str) -> LocalStore:
@@ -23,7 +25,11 @@ def scratch_of(url: str) -> LocalStore:
     Raises:
         StoreError: The folder is another user's, is not a folder, or cannot be written.
     """
-    base = Path(os.environ.get(FOLDER_VARIABLE) or tempfile.gettempdir()).expanduser().resolve()
+    base = (
+        Path(os.environ.get(FOLDER_VARIABLE) or tempfile.gettempdir())
+        .expanduser()
+        .resolve()
+    )
     folder = base / f"tokenlake-{os.geteuid()}"
     use = "temporary files of remote stores are written there"
     try:
@@ -33,7 +39,9 @@ def scratch_of(url: str) -> LocalStore:
         status = folder.lstat()
     except OSError as error:
         remedy = f"Set {FOLDER_VARIABLE} to a folder of your own."
-        raise StoreError(f"{folder} cannot be created: {error.strerror}; {use}. {remedy}") from error
+        raise StoreError(
+            f"{folder} cannot be created: {error.strerror}; {use}. {remedy}"
+        ) from error
     # Only this user may have access to it.
     problem = ""
     if not stat.S_ISDIR(status.st_mode):

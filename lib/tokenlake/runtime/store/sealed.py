@@ -1,9 +1,12 @@
-"""Sealed JSON documents: canonical bytes that carry their own sha256, read back strictly.
+"""Sealed JSON documents: canonical bytes that carry their own sha256, read back
+strictly.
 
-Manifests, ledger records, claims and tags are sealed. A document is the canonical JSON of an object whose ``sha256`` is
-that of the same object without that member, so any changed bit is found without a second file. Reading trusts nothing:
-each member is decoded to its type, and what was decoded must be written as the very bytes that were read. A missing,
-unknown, repeated, mistyped or absurd value is an :class:`IntegrityError` that names the file and the key.
+Manifests, ledger records, claims and tags are sealed. A document is the canonical JSON
+of an object whose ``sha256`` is that of the same object without that member, so any
+changed bit is found without a second file. Reading trusts nothing: each member is
+decoded to its type, and what was decoded must be written as the very bytes that were
+read. A missing, unknown, repeated, mistyped or absurd value is an
+:class:`IntegrityError` that names the file and the key.
 
 Reading takes these steps:
 
@@ -11,7 +14,8 @@ Reading takes these steps:
 2. Compare the hash of the other members with the member ``sha256``.
 3. Decode each member to the type of its field.
 4. Check the relations between members (``_check``).
-5. Write the result again, and compare it with the bytes that were read (:meth:`SealedDocument.end`).
+5. Write the result again, and compare it with the bytes that were read
+   (:meth:`SealedDocument.end`).
 """
 
 from __future__ import annotations
@@ -22,7 +26,16 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
-from typing import Annotated, Any, ClassVar, Final, NoReturn, Self, final, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    NoReturn,
+    Self,
+    final,
+    get_type_hints,
+)
 
 import msgspec
 from msgspec import Meta
@@ -34,9 +47,12 @@ from tokenlake.runtime.store.layout import DATASET_NAME, SPLIT_NAME, TAG_NAME
 
 FORMAT_VERSION: Final = 1
 MAX_COUNT: Final = 1 << 60
-"""Largest count: more rows, tokens or bytes than any store holds, so that a larger number is damaged or hostile."""
+"""Largest count: more rows, tokens or bytes than any store holds, so that a larger
+number is damaged or hostile.
+"""
 
-# Types of members. msgspec searches for patterns anywhere in a text, so they have anchors.
+# Types of members. msgspec searches for patterns anywhere in a text, so they have
+# anchors.
 Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
 Positive = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
 Signed = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
@@ -49,7 +65,8 @@ TagName = Annotated[str, Meta(pattern=rf"^(?:{TAG_NAME.pattern})\Z")]
 _ENTRIES: Final = msgspec.json.Encoder(order="sorted")
 _AT: Final = re.compile(r"(.*) - at `\$(.*)`", re.DOTALL)
 _MISSING: Final = re.compile(r"Object missing required field `(.+)`")
-_LARGE: Final = 1 << 20  # bytes of a document from which on garbage collection is paused
+# Bytes of a document from which on garbage collection is paused.
+_LARGE: Final = 1 << 20
 _SHOWN: Final = 80  # characters on both sides of a difference in a message
 _MOST_TEXT: Final = 200  # characters of a value in a message
 _DAMAGED: Final = "The file is damaged or was not written by tokenlake: restore it, or rebuild the version."
@@ -71,17 +88,23 @@ def seal_members(members: Mapping[str, bytes]) -> bytes:
 
 
 def seal_of(members: Mapping[str, bytes]) -> str:
-    """Return the sha256 (hex) of a document from the canonical form of its other members."""
+    """Return the sha256 (hex) of a document from the canonical form of its other
+    members.
+    """
     return hashlib.sha256(joined(members)).hexdigest()
 
 
 class Sealed:
-    """A dataclass whose fields are the members of a sealed document; fields with their default value are left out."""
+    """A dataclass whose fields are the members of a sealed document; fields with
+    their default value are left out.
+    """
 
     __slots__ = ()
 
     FREE: ClassVar[tuple[str, ...]] = ()
-    """Members that may hold floats or free JSON, which need the slower canonical writer."""
+    """Members that may hold floats or free JSON, which need the slower canonical
+    writer.
+    """
 
     def to_bytes(self) -> bytes:
         """Return the bytes of the file: sealed canonical JSON."""
@@ -96,9 +119,11 @@ class Sealed:
             where: Name of the file, for messages.
 
         Raises:
-            IntegrityError: The file was changed after it was written, or holds an impossible value.
+            IntegrityError: The file was changed after it was written, or holds an
+                impossible value.
         """
-        # Pause cyclic garbage collection: a large document makes many objects, and no cycles.
+        # Pause cyclic garbage collection: a large document makes many objects, and no
+        # cycles.
         is_paused = len(data) > _LARGE and gc.isenabled()
         if is_paused:
             gc.disable()
@@ -134,8 +159,11 @@ class Sealed:
     def _canonical(self) -> dict[str, bytes]:
         """Return the canonical form of all members but the seal."""
         members = self._members()
-        free_members = {name: members.pop(name) for name in self.FREE if name in members}
-        # Entries of ours are encoded as objects, in a tenth of the time that free JSON needs.
+        free_members = {
+            name: members.pop(name) for name in self.FREE if name in members
+        }
+        # Entries of ours are encoded as objects, in a tenth of the time that free JSON
+        # needs.
         try:
             canonical = {key: _ENTRIES.encode(value) for key, value in members.items()}
         except UnicodeEncodeError as error:
@@ -145,12 +173,16 @@ class Sealed:
         return canonical
 
     def _check(self, document: SealedDocument) -> None:
-        """Check the relations between members; call :meth:`SealedDocument.fail` for a wrong one."""
+        """Check the relations between members; call :meth:`SealedDocument.fail` for
+        a wrong one.
+        """
 
 
 @functools.cache
 def _fields_of(kind: type[Any]) -> dict[str, tuple[Any, Any]]:
-    """Return name -> (type, default) of the fields of a dataclass; the default is ``MISSING`` if there is none."""
+    """Return name -> (type, default) of the fields of a dataclass; the default is
+    ``MISSING`` if there is none.
+    """
     types = get_type_hints(kind, include_extras=True)
     types_and_defaults: dict[str, tuple[Any, Any]] = {}
     for field in fields(kind):
@@ -177,7 +209,9 @@ class SealedDocument:
         self._data = data
         self._where = where
         try:
-            self._members: dict[str, msgspec.Raw] = decoder(dict[str, msgspec.Raw]).decode(data)
+            self._members: dict[str, msgspec.Raw] = decoder(
+                dict[str, msgspec.Raw]
+            ).decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise IntegrityError(
                 f"{where}: not valid JSON ({error}); {len(data)} bytes. The file is truncated or damaged.",
@@ -206,7 +240,8 @@ class SealedDocument:
 
     def _fail_decoding(self, key: str, message: str) -> NoReturn:
         """Raise the IntegrityError for a member that msgspec could not decode."""
-        # msgspec appends the path inside the member: "Expected `int`, got `str` - at `$[0].rows`".
+        # msgspec appends the path inside the member: "Expected `int`, got `str` - at
+        # `$[0].rows`".
         problem = message
         path = ""
         match = _AT.fullmatch(message)
@@ -219,7 +254,8 @@ class SealedDocument:
         self._fail(f"{key}{path}", f"is {got}: {problem}. {_DAMAGED}")
 
     def values(self, kind: type[Any], *left_out: str) -> dict[str, Any]:
-        """Return the members for the fields of a dataclass; one whose field has a default may be missing.
+        """Return the members for the fields of a dataclass; one whose field has a
+        default may be missing.
 
         Args:
             kind: The dataclass.
@@ -243,18 +279,23 @@ class SealedDocument:
         self._fail(key, f"is {_short(got)}; expected {expected}. {_DAMAGED}")
 
     def end(self, sealed: Sealed) -> None:
-        """Check that the document has exactly the bytes that would be written for a value.
+        """Check that the document has exactly the bytes that would be written for a
+        value.
 
         Args:
             sealed: The value that was read from the document.
 
         Raises:
-            IntegrityError: The bytes differ; the message names the member and shows both.
+            IntegrityError: The bytes differ; the message names the member and shows
+                both.
         """
         try:
             members = sealed._canonical()  # pyright: ignore[reportPrivateUsage] - of this file
-        except ConfigError as error:  # text that is not UTF-8, or a number that JSON does not have
-            raise IntegrityError(f"{self._where}: {error} {_DAMAGED}", file=self._where) from None
+        # Text that is not UTF-8, or a number that JSON does not have.
+        except ConfigError as error:
+            raise IntegrityError(
+                f"{self._where}: {error} {_DAMAGED}", file=self._where
+            ) from None
         if "sha256" in self._members:
             members["sha256"] = bytes(self._members["sha256"])
         if joined(members) == self._data:
@@ -278,13 +319,17 @@ class SealedDocument:
         )
 
     def _fail(self, key: str, problem: str) -> NoReturn:
-        raise IntegrityError(f"{self._where}: {key} {problem}", file=self._where, key=key)
+        raise IntegrityError(
+            f"{self._where}: {key} {problem}", file=self._where, key=key
+        )
 
 
 def _excerpts(got: str, expected: str) -> tuple[str, str]:
     """Return both texts around their first difference."""
     first_difference = 0
-    for index, (got_character, expected_character) in enumerate(zip(got, expected, strict=False)):
+    for index, (got_character, expected_character) in enumerate(
+        zip(got, expected, strict=False)
+    ):
         if got_character != expected_character:
             first_difference = index
             break
@@ -299,7 +344,9 @@ def _text(raw: msgspec.Raw) -> str:
 
 
 def _content_hash(data: bytes, seal: str) -> str | None:
-    """Return the sha256 (hex) of a document without its member ``sha256``; None if that has another value."""
+    """Return the sha256 (hex) of a document without its member ``sha256``; None if
+    that has another value.
+    """
     member = f'"sha256":"{seal}"'.encode()
     start = data.find(member)
     if start < 0:

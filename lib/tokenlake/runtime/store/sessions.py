@@ -1,8 +1,9 @@
-"""Clients of remote storages, one for each storage and process, and the thread that their requests run on.
+"""Clients of remote storages, one for each storage and process, and the thread that
+their requests run on.
 
-:func:`client_at` opens a client, or returns the open one. A new storage needs a class of
-:class:`tokenlake.runtime.store.client.ObjectClient`, and a line in ``_CLIENTS`` and in
-``tokenlake.runtime.store.url.EXTRAS``.
+:func:`client_at` opens a client, or returns the open one. A new storage needs a class
+of :class:`tokenlake.runtime.store.client.ObjectClient`, and a line in ``_CLIENTS`` and
+in ``tokenlake.runtime.store.url.EXTRAS``.
 """
 
 from __future__ import annotations
@@ -44,12 +45,14 @@ _CLIENTS: Final[Mapping[str, type[ObjectClient]]] = {
 }
 _OPEN: Final[dict[str, ObjectClient]] = {}
 _LOCK: Final = threading.Lock()
-_STEP: Final = 0.5  # seconds of a wait, after which a signal that did not wake it is handled
+# Seconds of a wait, after which a signal that did not wake it is handled.
+_STEP: Final = 0.5
 _CLOSE_SECONDS: Final = 2
 
 
 def client_at(url: Url, options: Mapping[str, Any], failures: Failures) -> ObjectClient:
-    """Return the client of the storage of a URL; the same one for each call in this process.
+    """Return the client of the storage of a URL; the same one for each call in this
+    process.
 
     Args:
         url: URL on the storage.
@@ -62,10 +65,12 @@ def client_at(url: Url, options: Mapping[str, Any], failures: Failures) -> Objec
         failures.failed: The credentials cannot be used.
     """
     resolved = resolve_options(options)
-    # A fork must not use its parent's sockets, so the key names the process. Only a hash is kept: the options may hold
-    # secrets.
+    # A fork must not use its parent's sockets, so the key names the process. Only a
+    # hash is kept: the options may hold secrets.
     root = url.scheme if url.scheme in EXTRAS else url.root
-    text = json.dumps([os.getpid(), root, resolved, failures.option], sort_keys=True, default=str)
+    text = json.dumps(
+        [os.getpid(), root, resolved, failures.option], sort_keys=True, default=str
+    )
     key = hashlib.sha256(text.encode()).hexdigest()
     with _LOCK:
         if key not in _OPEN:
@@ -91,16 +96,24 @@ def _require_package(url: Url, failures: Failures) -> None:
             got=url.scheme,
         ) from None
     except ImportError as error:
-        class_path = str(known_implementations.get(url.scheme, {}).get("class", "fsspec"))
+        class_path = str(
+            known_implementations.get(url.scheme, {}).get("class", "fsspec")
+        )
         package = class_path.partition(".")[0]
         extra = {**EXTRAS, **INSTALLED_BY}.get(url.scheme, package)
         install = str(error) if extra == "fsspec" else f"pip install {extra}"
-        raise MissingExtraError(f"{url.scheme}:// needs a package that is missing: {install}") from error
+        raise MissingExtraError(
+            f"{url.scheme}:// needs a package that is missing: {install}"
+        ) from error
 
 
 def _filesystem(url: Url, arguments: dict[str, Any], failures: Failures) -> Any:
     """Return fsspec's file system of a URL; errors of :func:`client_at`."""
-    all_arguments = {**arguments, "use_listings_cache": False, "skip_instance_cache": True}
+    all_arguments = {
+        **arguments,
+        "use_listings_cache": False,
+        "skip_instance_cache": True,
+    }
     try:
         with warnings.catch_warnings():
             # gcsfs warns if no project is set, which only listing buckets needs.
@@ -122,7 +135,8 @@ def on_loop(work: Coroutine[Any, Any, _T]) -> _T:
     """Run a coroutine on the thread of asynchronous file systems and wait for it."""
     future = asyncio.run_coroutine_threadsafe(work, get_loop())
     try:
-        # Wait in steps: a signal that comes just before the wait for a lock does not wake it.
+        # Wait in steps: a signal that comes just before the wait for a lock does not
+        # wake it.
         while not future.done():
             with suppress(TimeoutError):
                 future.exception(_STEP)
@@ -132,7 +146,8 @@ def on_loop(work: Coroutine[Any, Any, _T]) -> _T:
 
 
 def on_loop_to_its_end(work: Coroutine[Any, Any, _T], seconds: float = 20.0) -> _T:
-    """Run a coroutine as :func:`on_loop` does; an interrupted caller waits until the coroutine has cleaned up.
+    """Run a coroutine as :func:`on_loop` does; an interrupted caller waits until the
+    coroutine has cleaned up.
 
     Args:
         work: The coroutine.
@@ -150,7 +165,8 @@ def on_loop_to_its_end(work: Coroutine[Any, Any, _T], seconds: float = 20.0) -> 
 
     def cancel() -> None:
         for task in tasks:
-            if task is not None and not task.cancelling():  # a second cancellation would end its cleanup
+            # A second cancellation would end its cleanup.
+            if task is not None and not task.cancelling():
                 task.cancel()
 
     try:
@@ -158,7 +174,8 @@ def on_loop_to_its_end(work: Coroutine[Any, Any, _T], seconds: float = 20.0) -> 
     except Exception:
         raise
     except BaseException:
-        # The interrupt may have come before `on_loop` waited; then it has cancelled nothing.
+        # The interrupt may have come before `on_loop` waited; then it has cancelled
+        # nothing.
         get_loop().call_soon_threadsafe(cancel)
         ended.wait(seconds)
         raise
@@ -171,13 +188,16 @@ def close_filesystems() -> None:
         _OPEN.clear()
     for client in clients:
         with suppress(Exception):
-            asyncio.run_coroutine_threadsafe(client.close(), get_loop()).result(timeout=_CLOSE_SECONDS)
+            asyncio.run_coroutine_threadsafe(client.close(), get_loop()).result(
+                timeout=_CLOSE_SECONDS
+            )
 
 
 class _Nothing: ...
 
 
-# The function that is registered last runs first at exit. The file systems close their sessions by finalizers of
-# `weakref`, some of them too late for the loop's thread. So register those now, and ours after them.
+# The function that is registered last runs first at exit. The file systems close their
+# sessions by finalizers of `weakref`, some of them too late for the loop's thread. So
+# register those now, and ours after them.
 weakref.finalize(_Nothing(), int)
 atexit.register(close_filesystems)

@@ -1,18 +1,24 @@
-"""Copies of remote shards in a folder of this machine: bounded, verified, shared by all its processes.
+"""Copies of remote shards in a folder of this machine: bounded, verified, shared by all
+its processes.
 
-A copy is a file named after its sha256. It is written under a temporary name and then renamed, so that a file with the
-final name is whole. Processes agree by locks on files, which the kernel releases when a process dies, however it dies:
+A copy is a file named after its sha256. It is written under a temporary name and then
+renamed, so that a file with the final name is whole. Processes agree by locks on files,
+which the kernel releases when a process dies, however it dies:
 
-- The process that fetches a shard locks the temporary file exclusively. Other processes wait until the copy exists, or
-  until they get that lock themselves because the fetching process failed or died.
-- A process that reads a copy locks it shared. Making room removes the least recently opened copies that nobody has
-  locked: removing an open one would free no byte. (It would harm nobody either: a file without a name stays readable to
-  those who have it open. So a damaged copy is dropped at once.)
-- A process that makes room and reserves it for a shard locks the folder, and so does one that renames a file. The
-  temporary file has its full size from then on, so that the sum of all file sizes is what the cache takes or will take.
+- The process that fetches a shard locks the temporary file exclusively. Other processes
+  wait until the copy exists, or until they get that lock themselves because the
+  fetching process failed or died.
+- A process that reads a copy locks it shared. Making room removes the least recently
+  opened copies that nobody has locked: removing an open one would free no byte. (It
+  would harm nobody either: a file without a name stays readable to those who have it
+  open. So a damaged copy is dropped at once.)
+- A process that makes room and reserves it for a shard locks the folder, and so does
+  one that renames a file. The temporary file has its full size from then on, so that
+  the sum of all file sizes is what the cache takes or will take.
 
-Bytes are compared with their sha256 when they are fetched. When a copy is opened later, only its size is checked: pages
-have checksums, and a reader that finds a wrong one discards the copy.
+Bytes are compared with their sha256 when they are fetched. When a copy is opened later,
+only its size is checked: pages have checksums, and a reader that finds a wrong one
+discards the copy.
 """
 
 from __future__ import annotations
@@ -38,8 +44,11 @@ COPY_NAME: Final = re.compile(r"[0-9a-f]{64}")
 PART: Final = ".part-"
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-# Errors of file systems that cannot reserve space; a later write says then that the disk is full.
-_NO_RESERVE: Final = frozenset({errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL})
+# Errors of file systems that cannot reserve space; a later write says then that the
+# disk is full.
+_NO_RESERVE: Final = frozenset(
+    {errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL}
+)
 
 
 def open_copy(copy: Path, size: int) -> BinaryIO | None:
@@ -53,11 +62,14 @@ def open_copy(copy: Path, size: int) -> BinaryIO | None:
         None if there is no such copy.
     """
     try:
-        descriptor = os.open(copy, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = os.open(
+            copy, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        )
     except FileNotFoundError:
         return None
     try:
-        # Another process may have it locked to remove it: it is open here, and stays readable.
+        # Another process may have it locked to remove it: it is open here, and stays
+        # readable.
         _try_lock(descriptor, fcntl.LOCK_SH, copy)
         status = os.fstat(descriptor)
         if stat.S_ISREG(status.st_mode) and status.st_size == size:
@@ -74,7 +86,9 @@ def open_copy(copy: Path, size: int) -> BinaryIO | None:
 
 
 def holds_alone(descriptor: int, path: Path) -> bool:
-    """Lock a file exclusively without waiting; return whether it is locked and is still the file at `path`."""
+    """Lock a file exclusively without waiting; return whether it is locked and is
+    still the file at `path`.
+    """
     return _try_lock(descriptor, fcntl.LOCK_EX, path) and is_still(descriptor, path)
 
 
@@ -99,7 +113,8 @@ def take_room(folder: Path, part_fd: int, size: int, max_bytes: int) -> str | No
         fits = used + size <= max_bytes
         if fits and _reserved(part_fd, size):
             return None
-        # The least recently opened copies go first, until the size fits in the cache and on the disk.
+        # The least recently opened copies go first, until the size fits in the cache
+        # and on the disk.
         for _, file_size, path in files:
             if _removed(path):
                 used -= file_size
@@ -112,10 +127,12 @@ def take_room(folder: Path, part_fd: int, size: int, max_bytes: int) -> str | No
 
 
 def _cache_files(folder: Path) -> list[tuple[int, int, Path]]:
-    """Return the copies and the files being fetched, and remove temporary files of dead processes.
+    """Return the copies and the files being fetched, and remove temporary files of dead
+    processes.
 
     Returns:
-        Time of the last use (ns), size and path of each file, the least recently used first.
+        Time of the last use (ns), size and path of each file, the least recently used
+        first.
     """
     files: list[tuple[int, int, Path]] = []
     with os.scandir(folder) as entries:
@@ -143,7 +160,9 @@ def _try_lock(descriptor: int, kind: int, path: Path) -> bool:
 def _removed(path: Path) -> bool:
     """Remove a file that nobody has locked; return whether it is gone."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = os.open(
+            path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        )
     except OSError as error:
         return isinstance(error, FileNotFoundError)
     try:
@@ -157,7 +176,8 @@ def _removed(path: Path) -> bool:
 
 
 def _reserved(descriptor: int, size: int) -> bool:
-    """Give an empty file its size, with space on the disk if the file system can reserve it.
+    """Give an empty file its size, with space on the disk if the file system can
+    reserve it.
 
     Returns:
         False if the disk has no room.
@@ -181,24 +201,28 @@ def _reserved(descriptor: int, size: int) -> bool:
 DEFAULT_BYTES: Final = 64 << 30
 """Default bound of a cache."""
 STALL_SECONDS: Final = 300.0
-"""Seconds without progress of another process after which its shard is read remotely; more than the time for which a
-failing request is repeated."""
+"""Seconds without progress of another process after which its shard is read remotely;
+more than the time for which a failing request is repeated.
+"""
 
-_FIRST_PAUSE: Final = 0.005  # seconds between looks at another process's progress; doubled each time
+# Seconds between looks at another process's progress; doubled each time.
+_FIRST_PAUSE: Final = 0.005
 _LONGEST_PAUSE: Final = 0.1
 _TRIES: Final = 2
 
 
 @final
 class ShardCache:
-    """Copies of shards by their sha256. Threads and processes may share the folder, and use it at once.
+    """Copies of shards by their sha256. Threads and processes may share the folder, and
+    use it at once.
 
     Args:
-        folder: Folder of the copies; it is created if it is missing. Other files in it are left alone.
-        max_bytes: Bytes of all copies together. Processes should agree: each keeps to its own bound when it adds a
-            copy.
-        stall_seconds: Seconds without progress of the process that fetches a shard, after which the shard is read
-            without a copy.
+        folder: Folder of the copies; it is created if it is missing. Other files in it
+            are left alone.
+        max_bytes: Bytes of all copies together. Processes should agree: each keeps to
+            its own bound when it adds a copy.
+        stall_seconds: Seconds without progress of the process that fetches a shard,
+            after which the shard is read without a copy.
 
     Raises:
         StoreError: The folder cannot be created or written to.
@@ -222,21 +246,29 @@ class ShardCache:
                 f"the cache folder {self._folder} cannot be created: {error.strerror}"
             ) from error
         if not os.access(self._folder, os.R_OK | os.W_OK | os.X_OK):
-            raise StoreError(f"the cache folder {self._folder} cannot be written to; give another as `cache`")
+            raise StoreError(
+                f"the cache folder {self._folder} cannot be written to; give another as `cache`"
+            )
 
     def open(
-        self, sha256: str, size: int, fetch: Callable[[ByteTarget], None], shard_name: str
+        self,
+        sha256: str,
+        size: int,
+        fetch: Callable[[ByteTarget], None],
+        shard_name: str,
     ) -> BinaryIO | None:
         """Open the copy of a shard; fetch it first if there is none.
 
         Args:
             sha256: Hash of the shard, hex, as its manifest states it.
             size: Size of the shard in bytes, as its manifest states it.
-            fetch: Function that writes the shard to a target. Its errors are passed on, and leave no file behind.
+            fetch: Function that writes the shard to a target. Its errors are passed on,
+                and leave no file behind.
             shard_name: Name of the shard, for messages.
 
         Returns:
-            None if no copy can be kept; the first time with a RuntimeWarning that gives the reason.
+            None if no copy can be kept; the first time with a RuntimeWarning that gives
+            the reason.
 
         Raises:
             IntegrityError: The fetched bytes have another sha256, twice.
@@ -264,14 +296,19 @@ class ShardCache:
         return False
 
     def _fetched(
-        self, copy: Path, size: int, fetch: Callable[[ByteTarget], None], shard_name: str
+        self,
+        copy: Path,
+        size: int,
+        fetch: Callable[[ByteTarget], None],
+        shard_name: str,
     ) -> BinaryIO | None:
         """Fetch a copy, or wait for the process or thread that fetches it.
 
         Repeat until the copy can be opened:
 
         1. Try to lock the temporary file. With the lock, fetch the shard.
-        2. Else another process fetches it. If its file has not changed for too long, give up.
+        2. Else another process fetches it. If its file has not changed for too long,
+           give up.
         3. Pause, and look for the copy.
         """
         part = self._folder / f"{PART}{copy.name}"
@@ -279,7 +316,9 @@ class ShardCache:
         last_state: tuple[int, int] | None = None
         last_change = time.monotonic()
         while True:
-            descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+            descriptor = os.open(
+                part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666
+            )
             if holds_alone(descriptor, part):
                 return self._fill(descriptor, part, copy, size, fetch, shard_name)
             try:
@@ -310,7 +349,8 @@ class ShardCache:
         fetch: Callable[[ByteTarget], None],
         shard_name: str,
     ) -> BinaryIO | None:
-        """Fetch a shard into a temporary file that this thread has locked, and publish it as the copy.
+        """Fetch a shard into a temporary file that this thread has locked, and publish
+        it as the copy.
 
         The descriptor is closed, or belongs to the stream that is returned.
         """
@@ -318,7 +358,9 @@ class ShardCache:
         try:
             published = open_copy(copy, size)
             if published is not None:
-                return published  # published after we looked, and before we locked its next temporary file
+                # Published after we looked, and before we locked its next temporary
+                # file.
+                return published
             problem = take_room(self._folder, part_fd, size, self._max_bytes)
             if problem is not None:
                 return self._without(shard_name, problem)
@@ -326,7 +368,8 @@ class ShardCache:
                 _fetch(file, FileEntry(bytes=size, sha256=copy.name), fetch, shard_name)
             os.fsync(part_fd)
             os.fchmod(part_fd, 0o444)
-            with locked(self._folder):  # a process that counts must not miss the file between its two names
+            # A process that counts must not miss the file between its two names.
+            with locked(self._folder):
                 part.rename(copy)
             fcntl.flock(part_fd, fcntl.LOCK_SH)
             stream = os.fdopen(part_fd, "rb")
@@ -352,12 +395,21 @@ class ShardCache:
 def _checked(sha256: str, shard_name: str) -> str:
     """Return a sha256; StoreError for another text, which would be a path."""
     if not COPY_NAME.fullmatch(sha256):
-        raise StoreError(f"{shard_name}: {sha256!r} is not a sha256; expected 64 of 0-9 and a-f")
+        raise StoreError(
+            f"{shard_name}: {sha256!r} is not a sha256; expected 64 of 0-9 and a-f"
+        )
     return sha256
 
 
-def _fetch(file: BinaryIO, expected: FileEntry, fetch: Callable[[ByteTarget], None], shard_name: str) -> None:
-    """Fetch a shard into a file, once more if its hash is wrong; IntegrityError if it stays wrong."""
+def _fetch(
+    file: BinaryIO,
+    expected: FileEntry,
+    fetch: Callable[[ByteTarget], None],
+    shard_name: str,
+) -> None:
+    """Fetch a shard into a file, once more if its hash is wrong; IntegrityError if
+    it stays wrong.
+    """
     got = FileEntry.of(b"")
     for _ in range(_TRIES):
         target = HashingTarget(file)

@@ -1,7 +1,8 @@
 """Tags: names that move, for versions that do not move.
 
-A tag is a file beside the versions of a dataset (``code/tags/prod.json``). It leads to the version that it was set to,
-and to no other: it holds the seal of that version's manifest.
+A tag is a file beside the versions of a dataset (``code/tags/prod.json``). It leads to
+the version that it was set to, and to no other: it holds the seal of that version's
+manifest.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ from tokenlake.errors import IntegrityError, NotFoundError
 from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.layout import tag_key, tag_of, tags_prefix
 from tokenlake.runtime.store.manifest import Manifest
-from tokenlake.runtime.store.sealed import DatasetName, Positive, Sealed, Sha256, TagName
+from tokenlake.runtime.store.sealed import (
+    DatasetName,
+    Positive,
+    Sealed,
+    Sha256,
+    TagName,
+)
 
 
 @final
@@ -69,7 +76,9 @@ def read_tags(store: ReadStore, dataset: str) -> list[Tag]:
     for info in store.list(tags_prefix(dataset)):
         name = tag_of(info.key)
         if name is None:
-            raise IntegrityError(f"{info.key}: not a tag's name; remove the file", file=info.key)
+            raise IntegrityError(
+                f"{info.key}: not a tag's name; remove the file", file=info.key
+            )
         stored = stored_tag(store, dataset, name)
         if stored is not None:  # None: another process has just removed it
             tags.append(stored[0])
@@ -106,7 +115,8 @@ def tagged_manifest(tag: Tag, read: Callable[[str, int], Manifest]) -> Manifest:
 
     Raises:
         NotFoundError: The version is gone.
-        IntegrityError: Its manifest is damaged, or is not the one that the tag was set to.
+        IntegrityError: Its manifest is damaged, or is not the one that the tag was set
+            to.
     """
     try:
         manifest = read(tag.dataset, tag.version)

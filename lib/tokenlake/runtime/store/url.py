@@ -1,8 +1,9 @@
 """URLs of stores and inputs.
 
-URLs hold no secrets. Their schemes are an allow-list, because fsspec opens much that nobody meant: shells on other
-machines, caches that unpickle files of a folder, ways around the rules for local paths. A scheme that is not on the
-list is refused before fsspec is asked for it.
+URLs hold no secrets. Their schemes are an allow-list, because fsspec opens much that
+nobody meant: shells on other machines, caches that unpickle files of a folder, ways
+around the rules for local paths. A scheme that is not on the list is refused before
+fsspec is asked for it.
 """
 
 from __future__ import annotations
@@ -18,13 +19,17 @@ from tokenlake.errors import SIGNED, ConfigError
 from tokenlake.runtime.store.layout import check_key
 
 VARIABLE: Final = "TOKENLAKE_ALLOWED_SCHEMES"
-"""Environment variable: further schemes that may be opened, separated by commas, such as ``sftp,oss``."""
+"""Environment variable: further schemes that may be opened, separated by commas,
+such as ``sftp,oss``.
+"""
 
 USUAL: Final = ("s3", "gs", "http", "https", "hf", "file", "az", "abfs", "abfss", "adl")
-"""What may be opened without being asked for; ``s3a`` and ``gcs`` are other names of the first two."""
+"""What may be opened without being asked for; ``s3a`` and ``gcs`` are other names of
+the first two.
+"""
 
-# Whatever the variable says: they go round the rules for local paths, open other addresses in turn, or keep copies
-# that are read back unchecked.
+# Whatever the variable says: they go round the rules for local paths, open other
+# addresses in turn, or keep copies that are read back unchecked.
 _NEVER: Final = re.compile(
     "local|simplecache|filecache|blockcache|cached|reference|generic|dir|zip|tar|libarchive"
 )
@@ -107,7 +112,8 @@ def parse_url(text: str, option: str = "data_files") -> Url:
         option: what holds the URL, for messages.
 
     Raises:
-        ConfigError: it holds credentials, has no host, is of a scheme that may not be read, or chains file systems.
+        ConfigError: it holds credentials, has no host, is of a scheme that may not be
+            read, or chains file systems.
     """
     scheme, _, rest = text.partition("://")
     scheme = scheme.lower()
@@ -127,9 +133,14 @@ def parse_url(text: str, option: str = "data_files") -> Url:
     _refuse_signature(url, option)
     check_scheme(scheme, option)
     if "::" in text:
-        raise ConfigError(f"{option}: {url.root}...: file systems cannot be chained with ::")
+        raise ConfigError(
+            f"{option}: {url.root}...: file systems cannot be chained with ::"
+        )
     if not host and scheme in EXTRAS:
-        raise ConfigError(f"{option}: {text!r} names no {'host' if url.is_http else 'bucket'}", got=text)
+        raise ConfigError(
+            f"{option}: {text!r} names no {'host' if url.is_http else 'bucket'}",
+            got=text,
+        )
     return url
 
 
@@ -147,7 +158,11 @@ def _refuse_password(url: Url, host: str, option: str) -> None:
 def _refuse_signature(url: Url, option: str) -> None:
     query = urlsplit(str(url)).query if url.is_http or "?" in url.path else ""
     names = [unquote(pair.partition("=")[0]) for pair in re.split("[&;]", query)]
-    if signed := [name for name in names if SIGNED.search(name) and "versionid" not in name.lower()]:
+    if signed := [
+        name
+        for name in names
+        if SIGNED.search(name) and "versionid" not in name.lower()
+    ]:
         raise ConfigError(
             f"{option}: {str(url).partition('?')[0]}?... contains credentials in its query ({', '.join(signed)}), "
             "and URLs are recorded in versions. Write the URL without its query, and the query as storage_options: "

@@ -1,8 +1,10 @@
-"""Writing: bytes that are hashed on their way, and the compare-and-swap that makes an object of them.
+"""Writing: bytes that are hashed on their way, and the compare-and-swap that makes an
+object of them.
 
-Compare-and-swap is the one way in which an object is created or changed, as a file or in a bucket. Objects are compared
-by their hash in every storage: the existing object is equal, may be replaced, or is a conflict. Writers hash while they
-write, so that publishing needs one more pass over the bytes (reading them back), not two.
+Compare-and-swap is the one way in which an object is created or changed, as a file or
+in a bucket. Objects are compared by their hash in every storage: the existing object is
+equal, may be replaced, or is a conflict. Writers hash while they write, so that
+publishing needs one more pass over the bytes (reading them back), not two.
 """
 
 from __future__ import annotations
@@ -27,9 +29,13 @@ if TYPE_CHECKING:
 Outcome: TypeAlias = Literal["created", "equal", "replaced"]
 
 Orphan: TypeAlias = bool | Callable[[], bool]
-"""Condition for replacing an unequal object; see :meth:`tokenlake.runtime.store.base.Store.publish`."""
+"""Condition for replacing an unequal object; see
+:meth:`tokenlake.runtime.store.base.Store.publish`.
+"""
 
-_TRIES: Final = 8  # an object that vanishes between "exists" and read-back is created again, but not for ever
+# An object that vanishes between "exists" and read-back is created again, but not for
+# ever.
+_TRIES: Final = 8
 
 
 @final
@@ -39,9 +45,11 @@ class Put:
 
     Attributes:
         key: Key of the object.
-        data: Bytes, or a written temporary file of :meth:`Store.temp`, whose name is removed.
+        data: Bytes, or a written temporary file of :meth:`Store.temp`, whose name is
+            removed.
         sha256: Hash of the bytes, hex.
-        expected: Hash of the bytes that it replaces, hex; None: the object must not exist.
+        expected: Hash of the bytes that it replaces, hex; None: the object must not
+            exist.
         orphan: Replace an unequal object, too.
     """
 
@@ -67,7 +75,9 @@ class Put:
             return "equal"
         if existing_sha256 == self.expected:
             return None
-        if existing_sha256 is not None and (self.orphan() if callable(self.orphan) else self.orphan):
+        if existing_sha256 is not None and (
+            self.orphan() if callable(self.orphan) else self.orphan
+        ):
             return None
         got = (
             "it does not exist"
@@ -85,7 +95,9 @@ class Put:
         )
 
     def require_written(self, sha256: str) -> None:
-        """Raise StoreError unless the bytes that were read back have the right sha256 (hex)."""
+        """Raise StoreError unless the bytes that were read back have the right
+        sha256 (hex).
+        """
         if sha256 != self.sha256:
             raise StoreError(
                 f"{self.key}: the bytes read back differ from those written: sha256 {sha256}, expected {self.sha256}. "
@@ -107,15 +119,17 @@ def compare_and_swap(
     Repeat these steps until one of them ends it:
 
     1. Look at the existing object. An equal one is success.
-    2. An object that may not be replaced is a conflict, if two looks agree: a damaged answer must not look like another
-       object.
-    3. Send the object, with the condition that the version has not changed since the look. If it is refused, repeat.
+    2. An object that may not be replaced is a conflict, if two looks agree: a damaged
+       answer must not look like another object.
+    3. Send the object, with the condition that the version has not changed since the
+       look. If it is refused, repeat.
 
     Args:
         put: The object.
-        look: Function that reads the existing object, and returns its hash and the token of its version; None if it
-            does not exist.
-        send: Function that writes the object over the version of a token; None: create-only.
+        look: Function that reads the existing object, and returns its hash and the
+            token of its version; None if it does not exist.
+        send: Function that writes the object over the version of a token; None:
+            create-only.
         refused: Error class that `send` raises if the storage has another version.
         look_first: Look before the first try; otherwise the first try creates.
 
@@ -149,7 +163,8 @@ def compare_and_swap(
             if token is None:
                 raise
     raise StoreError(
-        f"cannot publish {put.key}: it appears, changes and vanishes; other processes write it", key=put.key
+        f"cannot publish {put.key}: it appears, changes and vanishes; other processes write it",
+        key=put.key,
     )
 
 
@@ -171,7 +186,9 @@ class CopyError(StoreError):
 
 @final
 class HashingTarget:
-    """A target that hashes the bytes of an object, and writes them to a file if one is given."""
+    """A target that hashes the bytes of an object, and writes them to a file if one
+    is given.
+    """
 
     def __init__(self, file: BinaryIO | None = None) -> None:
         self._file = file
@@ -192,7 +209,9 @@ class HashingTarget:
         self._bytes += len(view)
 
     def finish(self) -> FileEntry:
-        """Return size and hash of the bytes since the last restart; the file holds exactly these bytes."""
+        """Return size and hash of the bytes since the last restart; the file holds
+        exactly these bytes.
+        """
         if self._file is not None:
             with self._writing():
                 self._file.flush()
@@ -204,7 +223,9 @@ class HashingTarget:
         try:
             yield
         except OSError as error:
-            raise CopyError(f"cannot write a copy: {error.strerror} after {self._bytes} bytes") from error
+            raise CopyError(
+                f"cannot write a copy: {error.strerror} after {self._bytes} bytes"
+            ) from error
 
 
 _HINTS = {
@@ -222,7 +243,9 @@ _HINTS = {
 
 
 def hint_on(error: OSError) -> str:
-    """Return a sentence on the remedy of an error, with a space before it; "" if none is known."""
+    """Return a sentence on the remedy of an error, with a space before it; "" if
+    none is known.
+    """
     return _HINTS.get(error.errno or 0, "")
 
 
@@ -240,7 +263,8 @@ def write_all(descriptor: int, view: memoryview, path: str, before: int = 0) -> 
     """
     done = 0
     try:
-        while done < view.nbytes:  # one call may write less: at most 2 GiB, or up to a limit
+        # One call may write less: at most 2 GiB, or up to a limit.
+        while done < view.nbytes:
             done += os.write(descriptor, view[done:])
     except OSError as error:
         raise StoreError(
@@ -250,7 +274,8 @@ def write_all(descriptor: int, view: memoryview, path: str, before: int = 0) -> 
 
 @final
 class HashingFile(io.RawIOBase):
-    """A write-only file that computes sha256 and size on the way; a sink for pyarrow as it is.
+    """A write-only file that computes sha256 and size on the way; a sink for pyarrow as
+    it is.
 
     ::
 
@@ -267,9 +292,13 @@ class HashingFile(io.RawIOBase):
         self._path = os.fspath(path)
         self._fd = -1
         try:
-            self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            self._fd = os.open(
+                self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600
+            )
         except OSError as error:
-            raise StoreError(f"cannot open {self._path}: {error.strerror}.{hint_on(error)}") from error
+            raise StoreError(
+                f"cannot open {self._path}: {error.strerror}.{hint_on(error)}"
+            ) from error
         self._hash = hashlib.sha256()
         self._is_discarded = False
         self.bytes = 0
@@ -289,13 +318,16 @@ class HashingFile(io.RawIOBase):
         """Write all of ``data``; returns its size in bytes.
 
         Raises:
-            ValueError: The file is closed. Its descriptor may be that of another file or socket by then.
+            ValueError: The file is closed. Its descriptor may be that of another file
+                or socket by then.
         """
         view = memoryview(data).cast("B")
         if self._is_discarded:
             return view.nbytes
         if self.closed:
-            raise ValueError(f"{self._path} is closed: nothing more can be written to it")
+            raise ValueError(
+                f"{self._path} is closed: nothing more can be written to it"
+            )
         self._hash.update(view)
         write_all(self._fd, view, self._path, self.bytes)
         self.bytes += view.nbytes

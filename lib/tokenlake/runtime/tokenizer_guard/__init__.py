@@ -1,12 +1,16 @@
-"""Opening a tokenizer.json that somebody else wrote, without letting it take the memory or the time of this process.
+"""Opening a tokenizer.json that somebody else wrote, without letting it take the memory
+or the time of this process.
 
 Three steps, in this order:
 
-1. :mod:`~tokenlake.runtime.tokenizer_guard.shape` parses the file and refuses what no tokenizer can mean.
-2. :mod:`~tokenlake.runtime.tokenizer_guard.caution` compares its parts with the known harmless forms.
-3. :mod:`~tokenlake.runtime.tokenizer_guard.backend` loads a harmless tokenizer into this process, and any
-   other into a process of its own (:mod:`~tokenlake.runtime.tokenizer_guard.process`), whose time and memory
-   the kernel bounds.
+1. :mod:`~tokenlake.runtime.tokenizer_guard.shape` parses the file and refuses what no
+   tokenizer can mean.
+2. :mod:`~tokenlake.runtime.tokenizer_guard.caution` compares its parts with the known
+   harmless forms.
+3. :mod:`~tokenlake.runtime.tokenizer_guard.backend` loads a harmless tokenizer into
+   this process, and any other into a process of its own
+   (:mod:`~tokenlake.runtime.tokenizer_guard.process`), whose time and memory the kernel
+   bounds.
 """
 
 from tokenlake.base.lazy_names import lazy_package

@@ -1,8 +1,10 @@
-"""The one interface of the library to the package `tokenizers`, whatever its generation.
+"""The one interface of the library to the package `tokenizers`, whatever its
+generation.
 
-:func:`open_backend` returns a :class:`Backend`. It encodes texts to NumPy arrays and decodes ids. Where the installed
-generation gives no places of tokens, :attr:`Backend.has_places` is false, and
-:mod:`tokenlake.etl.tokenizers.alignment` finds them from the ids.
+:func:`open_backend` returns a :class:`Backend`. It encodes texts to NumPy arrays and
+decodes ids. Where the installed generation gives no places of tokens,
+:attr:`Backend.has_places` is false, and :mod:`tokenlake.etl.tokenizers.alignment` finds
+them from the ids.
 """
 
 from __future__ import annotations
@@ -20,7 +22,11 @@ from tokenlake.runtime.tokenizer_guard.backend import open_tokenizer
 from tokenlake.runtime.tokenizer_guard.byte_alphabet import byte_characters
 from tokenlake.runtime.tokenizer_guard.generation import OLDER, exports_parts
 from tokenlake.runtime.tokenizer_guard.process import BoundedTokenizer
-from tokenlake.runtime.tokenizer_guard.shape import TOKENIZER_JSON, parse_json_object, require_tokenizer_shape
+from tokenlake.runtime.tokenizer_guard.shape import (
+    TOKENIZER_JSON,
+    parse_json_object,
+    require_tokenizer_shape,
+)
 from tokenlake.runtime.tokenizer_guard.vocabulary import ids_by_token
 
 
@@ -30,13 +36,16 @@ class Backend(Protocol):
     Attributes:
         has_places: Whether :meth:`encode_with_places` works.
         raw: The `tokenizers.Tokenizer`, or the
-            :class:`~tokenlake.runtime.tokenizer_guard.process.BoundedTokenizer`, itself.
+            :class:`~tokenlake.runtime.tokenizer_guard.process.BoundedTokenizer`,
+            itself.
     """
 
     has_places: bool
     raw: Any
 
-    def encode(self, texts: Sequence[str], *, literal: bool, add_special_tokens: bool = False) -> list[Int32]:
+    def encode(
+        self, texts: Sequence[str], *, literal: bool, add_special_tokens: bool = False
+    ) -> list[Int32]:
         """Return the ids of texts.
 
         Args:
@@ -46,8 +55,12 @@ class Backend(Protocol):
         """
         ...
 
-    def encode_with_places(self, texts: Sequence[str], *, literal: bool) -> list[tuple[Int32, Int64]]:
-        """Return the ids of texts, int32[k], and the first and last (exclusive) character of each: int64[k, 2]."""
+    def encode_with_places(
+        self, texts: Sequence[str], *, literal: bool
+    ) -> list[tuple[Int32, Int64]]:
+        """Return the ids of texts, int32[k], and the first and last (exclusive)
+        character of each: int64[k, 2].
+        """
         ...
 
     def normalize(self, text: str) -> str:
@@ -59,12 +72,18 @@ class Backend(Protocol):
         ...
 
     def token_to_id(self, token: str) -> int | None:
-        """Return the id that the tokenizer itself gives to a token, None if it has no such token."""
+        """Return the id that the tokenizer itself gives to a token, None if it has
+        no such token.
+        """
         ...
 
 
 def open_backend(
-    name: str, tokenizer_json: bytes, spec: Mapping[str, Any] | None = None, *, threads: bool = False
+    name: str,
+    tokenizer_json: bytes,
+    spec: Mapping[str, Any] | None = None,
+    *,
+    threads: bool = False,
 ) -> Backend:
     """Return the backend of a tokenizer.json.
 
@@ -75,12 +94,14 @@ def open_backend(
         name: Name of the tokenizer, for messages.
         tokenizer_json: Content of the file.
         spec: Parsed and checked form of the same file. Default: the file is parsed now.
-        threads: Whether one call may use all cores. Before tokenizers 1.0, `TOKENIZERS_PARALLELISM` decides.
+        threads: Whether one call may use all cores. Before tokenizers 1.0,
+            `TOKENIZERS_PARALLELISM` decides.
 
     Raises:
         MissingExtraError: `tokenizers` is not installed.
-        TokenizerError: The file is not a tokenizer's, cannot be loaded, takes too much time or memory to load, or is
-            of a form that the installed `tokenizers` does not reproduce.
+        TokenizerError: The file is not a tokenizer's, cannot be loaded, takes too much
+            time or memory to load, or is of a form that the installed `tokenizers` does
+            not reproduce.
     """
     if spec is None:
         spec = parse_json_object(name, TOKENIZER_JSON, tokenizer_json)
@@ -100,15 +121,23 @@ class _WithParts:
         self.raw = tokenizer
         self._tokenizer = tokenizer
 
-    def encode(self, texts: Sequence[str], *, literal: bool, add_special_tokens: bool = False) -> list[Int32]:
+    def encode(
+        self, texts: Sequence[str], *, literal: bool, add_special_tokens: bool = False
+    ) -> list[Int32]:
         self._set_literal(literal)
-        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
+        encodings = self._tokenizer.encode_batch_fast(
+            list(texts), add_special_tokens=add_special_tokens
+        )
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
-    def encode_with_places(self, texts: Sequence[str], *, literal: bool) -> list[tuple[Int32, Int64]]:
+    def encode_with_places(
+        self, texts: Sequence[str], *, literal: bool
+    ) -> list[tuple[Int32, Int64]]:
         self._set_literal(literal)
         rows: list[tuple[Int32, Int64]] = []
-        for encoding in self._tokenizer.encode_batch(list(texts), add_special_tokens=False):
+        for encoding in self._tokenizer.encode_batch(
+            list(texts), add_special_tokens=False
+        ):
             places = np.array(encoding.offsets, np.int64).reshape(-1, 2)
             rows.append((np.array(encoding.ids, np.int32), places))
         return rows
@@ -135,7 +164,9 @@ class _WithParts:
 class _IdsOnly:
     """A tokenizer of the generation from 1.0 on."""
 
-    def __init__(self, name: str, tokenizer: Any, spec: Mapping[str, Any], *, threads: bool) -> None:
+    def __init__(
+        self, name: str, tokenizer: Any, spec: Mapping[str, Any], *, threads: bool
+    ) -> None:
         self.has_places = False
         self.raw = tokenizer
         self._name = name
@@ -143,12 +174,19 @@ class _IdsOnly:
         self._spec = spec
         self._threads = threads
 
-    def encode(self, texts: Sequence[str], *, literal: bool, add_special_tokens: bool = False) -> list[Int32]:
+    def encode(
+        self, texts: Sequence[str], *, literal: bool, add_special_tokens: bool = False
+    ) -> list[Int32]:
         if isinstance(self._tokenizer, BoundedTokenizer):
             self._tokenizer.encode_special_tokens = literal
-            bounded = self._tokenizer.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
+            bounded = self._tokenizer.encode_batch_fast(
+                texts, add_special_tokens=add_special_tokens
+            )
             return [np.array(encoding.ids, np.int32) for encoding in bounded]
-        options = {"add_special_tokens": add_special_tokens, "encode_special_tokens": literal}
+        options = {
+            "add_special_tokens": add_special_tokens,
+            "encode_special_tokens": literal,
+        }
         if self._threads:
             encodings: list[Any] = self._tokenizer.encode_batch(list(texts), **options)
         else:
@@ -156,7 +194,9 @@ class _IdsOnly:
             encodings = [self._tokenizer.encode(text, **options) for text in texts]
         return [encoding.ids_array.view(np.int32) for encoding in encodings]
 
-    def encode_with_places(self, texts: Sequence[str], *, literal: bool) -> list[tuple[Int32, Int64]]:
+    def encode_with_places(
+        self, texts: Sequence[str], *, literal: bool
+    ) -> list[tuple[Int32, Int64]]:
         raise TokenizerError(
             f"tokenizer {self._name!r}: the installed tokenizers reports no token offsets; {OLDER}",
             tokenizer=self._name,
@@ -170,7 +210,9 @@ class _IdsOnly:
 
     @cached_property
     def _spelling(self) -> Backend:
-        """A tokenizer with the same normalizer, and with an id for each byte: its ids spell the normalized text."""
+        """A tokenizer with the same normalizer, and with an id for each byte: its
+        ids spell the normalized text.
+        """
         return open_backend(self._name, spelling_json(self._spec["normalizer"]))
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -189,9 +231,16 @@ class _IdsOnly:
 
 
 def spelling_json(normalizer: Mapping[str, Any]) -> bytes:
-    """Return a tokenizer.json with a normalizer and one id for each byte, the byte itself."""
+    """Return a tokenizer.json with a normalizer and one id for each byte, the byte
+    itself.
+    """
     vocab = {letter: byte for byte, letter in enumerate(byte_characters())}
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+    byte_level = {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": False,
+        "use_regex": False,
+    }
     spec = {
         "version": "1.0",
         "truncation": None,

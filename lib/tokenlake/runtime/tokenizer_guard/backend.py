@@ -1,4 +1,6 @@
-"""Loading a tokenizer.json: into this process where it is harmless, else into one of its own."""
+"""Loading a tokenizer.json: into this process where it is harmless, else into one of
+its own.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,20 @@ from tokenlake.runtime.tokenizer_guard.generation import (
     tokenizers_version,
 )
 from tokenlake.runtime.tokenizer_guard.process import BoundedTokenizer
-from tokenlake.runtime.tokenizer_guard.shape import TOKENIZER_JSON, parse_json_object, require_tokenizer_shape
+from tokenlake.runtime.tokenizer_guard.shape import (
+    TOKENIZER_JSON,
+    parse_json_object,
+    require_tokenizer_shape,
+)
 
 
 @contextmanager
 def deliberate(action: str) -> Generator[None]:
-    """Turn every exception of a Rust tokenizer, including panics, into a TokenizerError.
+    """Turn every exception of a Rust tokenizer, including panics, into a
+    TokenizerError.
 
-    A panic arrives as `pyo3_runtime.PanicException`, a BaseException that `except Exception` misses.
+    A panic arrives as `pyo3_runtime.PanicException`, a BaseException that `except
+    Exception` misses.
 
     Args:
         action: Name of the tokenizer and of the action, for messages.
@@ -34,14 +42,23 @@ def deliberate(action: str) -> Generator[None]:
     """
     try:
         yield
-    except (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError, TokenizerError, MissingExtraError):
+    except (
+        KeyboardInterrupt,
+        SystemExit,
+        GeneratorExit,
+        MemoryError,
+        TokenizerError,
+        MissingExtraError,
+    ):
         raise
     except Exception as error:
         raise TokenizerError(f"{action}: {type(error).__name__}: {error}") from error
     except BaseException as error:
         if type(error).__name__ != "PanicException":
             raise
-        raise TokenizerError(f"{action}: the tokenizer's Rust code panicked: {error}") from None
+        raise TokenizerError(
+            f"{action}: the tokenizer's Rust code panicked: {error}"
+        ) from None
 
 
 def _require_supported(name: str, spec: Mapping[str, Any]) -> None:
@@ -57,7 +74,9 @@ def _require_supported(name: str, spec: Mapping[str, Any]) -> None:
         )
 
 
-def open_tokenizer(name: str, tokenizer_json: bytes, spec: Mapping[str, Any] | None = None) -> Any:
+def open_tokenizer(
+    name: str, tokenizer_json: bytes, spec: Mapping[str, Any] | None = None
+) -> Any:
     """Return a tokenizer that neither cuts nor pads.
 
     Args:
@@ -71,8 +90,9 @@ def open_tokenizer(name: str, tokenizer_json: bytes, spec: Mapping[str, Any] | N
 
     Raises:
         MissingExtraError: `tokenizers` is not installed.
-        TokenizerError: the file is not a tokenizer's, cannot be loaded, takes too much time or memory to load, or is
-            of a form that the installed `tokenizers` does not reproduce.
+        TokenizerError: the file is not a tokenizer's, cannot be loaded, takes too much
+            time or memory to load, or is of a form that the installed `tokenizers` does
+            not reproduce.
     """
     if spec is None:
         spec = parse_json_object(name, TOKENIZER_JSON, tokenizer_json)

@@ -1,7 +1,10 @@
-"""Decide whether a tokenizer may run in this process: all its parts must have a known harmless form.
+"""Decide whether a tokenizer may run in this process: all its parts must have a known
+harmless form.
 
-The forms are those of published models, with generous bounds. A tokenizer of another form is not refused. It runs in a
-bounded process (:mod:`tokenlake.runtime.tokenizer_guard.process`), so a false alarm costs a process and nothing else.
+The forms are those of published models, with generous bounds. A tokenizer of another
+form is not refused. It runs in a bounded process
+(:mod:`tokenlake.runtime.tokenizer_guard.process`), so a false alarm costs a process and
+nothing else.
 """
 
 from __future__ import annotations
@@ -14,13 +17,17 @@ from tokenlake.runtime.tokenizer_guard.patterns import is_plain
 from tokenlake.runtime.tokenizer_guard.shape import STAGES, largest_id, walk
 
 MAX_FACTOR: Final = 32.0
-"""Bytes that the stages of a text may give for one byte. Those of Llama 2 give 3, byte-level ones 2, those of T5 18."""
+"""Bytes that the stages of a text may give for one byte. Those of Llama 2 give 3,
+byte-level ones 2, those of T5 18.
+"""
 MAX_ADDED_BYTES: Final = 1024
 """Bytes that the stages may add to a text."""
 MAX_PARTS: Final = 32
 """Parts of a stage."""
 MAX_PIECE: Final = 1024
-"""Characters of a piece of the vocabulary. The longest of Llama 3, of spaces, has 128."""
+"""Characters of a piece of the vocabulary. The longest of Llama 3, of spaces, has
+128.
+"""
 MAX_ADDED_TOKEN: Final = 512
 """Characters of an added token."""
 MAX_ADDED_CHARACTERS: Final = 1 << 20
@@ -28,15 +35,20 @@ MAX_ADDED_CHARACTERS: Final = 1 << 20
 MAX_AFFIX: Final = 64
 """Characters of the prefix or suffix that a model gives a piece of a word."""
 MAX_WORD: Final = 1000
-"""Characters of the longest word that WordPiece looks up; the time grows with its square."""
+"""Characters of the longest word that WordPiece looks up; the time grows with its
+square.
+"""
 MAX_AROUND: Final = 256
 """Ids that a post-processor puts around a text."""
 _MODELS: Final = frozenset(("BPE", "WordPiece", "WordLevel", "Unigram"))
-_PROCESSORS: Final = frozenset(("ByteLevel", "BertProcessing", "RobertaProcessing", "TemplateProcessing"))
+_PROCESSORS: Final = frozenset(
+    ("ByteLevel", "BertProcessing", "RobertaProcessing", "TemplateProcessing")
+)
 
 
 def reason_for_caution(spec: Mapping[str, Any]) -> str | None:
-    """Return why a tokenizer must not be loaded into this process, None if all its parts are harmless.
+    """Return why a tokenizer must not be loaded into this process, None if all its
+    parts are harmless.
 
     Args:
         spec: Parsed tokenizer.json, whose shape has been checked.
@@ -48,7 +60,9 @@ def reason_for_caution(spec: Mapping[str, Any]) -> str | None:
 
 
 def model_caution(spec: Mapping[str, Any]) -> str | None:
-    """Return why the vocabulary, the added tokens or their ids, which every backend loads, are unusual, or None."""
+    """Return why the vocabulary, the added tokens or their ids, which every backend
+    loads, are unusual, or None.
+    """
     return next(_model_reasons(spec), None)
 
 
@@ -94,13 +108,17 @@ def _stage_reasons(spec: Mapping[str, Any]) -> Iterator[str]:
         for key, value, _ in walk(spec.get(stage)):
             if key == "Regex" and not (isinstance(value, str) and is_plain(value)):
                 yield f"its {stage} has a regular expression that may backtrack: {str(value)[:MAX_AFFIX]!r}"
-    yield from _growth_reasons("normalizer or pre_tokenizer", spec, ("normalizer", "pre_tokenizer"))
+    yield from _growth_reasons(
+        "normalizer or pre_tokenizer", spec, ("normalizer", "pre_tokenizer")
+    )
     yield from _growth_reasons("decoder", spec, ("decoder",))
     if not _is_wrapper(spec.get("post_processor")):
         yield "its post_processor does more than add a few ids to a text"
 
 
-def _growth_reasons(name: str, spec: Mapping[str, Any], stages: tuple[str, ...]) -> Iterator[str]:
+def _growth_reasons(
+    name: str, spec: Mapping[str, Any], stages: tuple[str, ...]
+) -> Iterator[str]:
     growth = total_of([growth_of(spec.get(stage)) for stage in stages])
     if growth is None:
         yield f"its {name} has a part that is not known"
@@ -136,14 +154,18 @@ def _is_wrapper(stage: Mapping[str, Any] | None) -> bool:
 
 
 def _is_short_template(part: Mapping[str, Any]) -> bool:
-    """Return whether a template names each text once at most, and few tokens with few ids."""
+    """Return whether a template names each text once at most, and few tokens with
+    few ids.
+    """
     for template in ("single", "pair"):
         pieces: Any = part.get(template)
         if isinstance(pieces, str):
             return len(pieces) <= MAX_AROUND and pieces.count("$") <= 2
         if not isinstance(pieces, list) or len(cast("list[Any]", pieces)) > MAX_AROUND:
             return False
-        texts = [str(piece) for piece in cast("list[Any]", pieces) if "Sequence" in piece]
+        texts = [
+            str(piece) for piece in cast("list[Any]", pieces) if "Sequence" in piece
+        ]
         if len(set(texts)) != len(texts):
             return False
     tokens: Any = part.get("special_tokens") or {}

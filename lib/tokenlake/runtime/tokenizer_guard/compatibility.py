@@ -1,9 +1,11 @@
-"""The tokenizer.json files that tokenizers 1.0 encodes and decodes as the generation before it does.
+"""The tokenizer.json files that tokenizers 1.0 encodes and decodes as the generation
+before it does.
 
-tokenizers 1.0 recognizes the regular expressions of well-known models by their form, and has code for each of them. It
-refuses some files. It loads others and then gives other ids: ``\\p{N}{1,2}`` is taken for ``\\p{N}{1,3}``, and the
-prefix and the suffix of BPE pieces are ignored. So a file is used only if its parts are of the forms that were compared
-(`benchmarks/check_ids.py`, `tests/tokenizers/test_generations.py`).
+tokenizers 1.0 recognizes the regular expressions of well-known models by their form,
+and has code for each of them. It refuses some files. It loads others and then gives
+other ids: ``\\p{N}{1,2}`` is taken for ``\\p{N}{1,3}``, and the prefix and the suffix
+of BPE pieces are ignored. So a file is used only if its parts are of the forms that
+were compared (`benchmarks/check_ids.py`, `tests/tokenizers/test_generations.py`).
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ COMPARED_EXPRESSIONS: Final = frozenset(
 )
 """Regular expressions that were compared."""
 _VERSION: Final = "1.0"
-_BYTE_LETTERS: Final = frozenset(letter for letter in byte_characters() if not letter.isascii())
+_BYTE_LETTERS: Final = frozenset(
+    letter for letter in byte_characters() if not letter.isascii()
+)
 """Letters outside ASCII that spell bytes in byte-level tokens."""
 
 
@@ -81,7 +85,9 @@ def _reasons(spec: Mapping[str, Any]) -> Iterator[str]:
 
 def _is_byte_level(spec: Mapping[str, Any]) -> bool:
     stage = spec.get("pre_tokenizer")
-    return stage is not None and any(part.get("type") == "ByteLevel" for part in parts_of(stage))
+    return stage is not None and any(
+        part.get("type") == "ByteLevel" for part in parts_of(stage)
+    )
 
 
 def _byte_level_reasons(spec: Mapping[str, Any]) -> Iterator[str]:
@@ -95,5 +101,7 @@ def _byte_level_reasons(spec: Mapping[str, Any]) -> Iterator[str]:
     for token in added:
         content = token["content"]
         has_byte_letter = not _BYTE_LETTERS.isdisjoint(content)
-        if has_byte_letter and all(letter in _BYTE_LETTERS or "!" <= letter <= "~" for letter in content):
+        if has_byte_letter and all(
+            letter in _BYTE_LETTERS or "!" <= letter <= "~" for letter in content
+        ):
             yield f"its added token {shown(content)} could be spelled bytes"

@@ -1,8 +1,10 @@
-"""The two generations of the package `tokenizers`, and how each of them loads a tokenizer.json.
+"""The two generations of the package `tokenizers`, and how each of them loads a
+tokenizer.json.
 
-Before 1.0 the package exports the parts of a tokenizer (normalizer, pre-tokenizer, model), trains, and gives the place
-of every token in the text. From 1.0 on it encodes and decodes 20 to 35 times faster, and does nothing else. This module
-is the only place that looks at which of them is installed. It looks at abilities, not at version numbers.
+Before 1.0 the package exports the parts of a tokenizer (normalizer, pre-tokenizer,
+model), trains, and gives the place of every token in the text. From 1.0 on it encodes
+and decodes 20 to 35 times faster, and does nothing else. This module is the only place
+that looks at which of them is installed. It looks at abilities, not at version numbers.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ def tokenizers_version() -> str:
 
 @cache
 def exports_parts() -> bool:
-    """Return whether the installed `tokenizers` exports the parts of a tokenizer and the places of tokens.
+    """Return whether the installed `tokenizers` exports the parts of a tokenizer and
+    the places of tokens.
 
     Raises:
         MissingExtraError: `tokenizers` is not installed.
@@ -46,7 +49,8 @@ def exports_parts() -> bool:
 
 
 def load_raw(tokenizer_json: bytes, spec: Mapping[str, Any]) -> Any:
-    """Return the `tokenizers.Tokenizer` of a tokenizer.json, without truncation and padding.
+    """Return the `tokenizers.Tokenizer` of a tokenizer.json, without truncation and
+    padding.
 
     Args:
         tokenizer_json: Content of the file.
@@ -54,7 +58,8 @@ def load_raw(tokenizer_json: bytes, spec: Mapping[str, Any]) -> Any:
 
     Raises:
         MissingExtraError: `tokenizers` is not installed.
-        Exception: `tokenizers` cannot load the file; it raises exceptions of several types.
+        Exception: `tokenizers` cannot load the file; it raises exceptions of several
+            types.
     """
     tokenizer_class = _tokenizer_class()
     if exports_parts():
@@ -85,42 +90,57 @@ def _tokenizer_class() -> Any:
 
 
 def failure_to_load() -> str:
-    """Return the message for a tokenizer.json that the installed `tokenizers` does not load."""
+    """Return the message for a tokenizer.json that the installed `tokenizers` does
+    not load.
+    """
     message = "tokenizer.json cannot be loaded"
     if exports_parts():
         return message
-    return (
-        f"{message} by tokenizers {tokenizers_version()} (the generation before it loads more forms: {OLDER})"
-    )
+    return f"{message} by tokenizers {tokenizers_version()} (the generation before it loads more forms: {OLDER})"
 
 
 def _rewritten(tokenizer_json: bytes, spec: Mapping[str, Any]) -> bytes:
-    """Return a tokenizer.json with the same meaning, in a form that tokenizers 1.0 loads."""
-    changed = {**spec, "pre_tokenizer": _with_named_expression(spec.get("pre_tokenizer"))}
+    """Return a tokenizer.json with the same meaning, in a form that tokenizers 1.0
+    loads.
+    """
+    changed = {
+        **spec,
+        "pre_tokenizer": _with_named_expression(spec.get("pre_tokenizer")),
+    }
     changed["model"] = _with_all_bytes(spec)
-    if changed["pre_tokenizer"] is spec.get("pre_tokenizer") and changed["model"] is spec.get("model"):
+    if changed["pre_tokenizer"] is spec.get("pre_tokenizer") and changed[
+        "model"
+    ] is spec.get("model"):
         return tokenizer_json
     return json.dumps(changed).encode()
 
 
 def _with_named_expression(stage: Any) -> Any:
-    """Return a pre-tokenizer in which ByteLevel splits by GPT-2's expression, instead of a Split before it."""
+    """Return a pre-tokenizer in which ByteLevel splits by GPT-2's expression,
+    instead of a Split before it.
+    """
     members: Any = None if stage is None else stage.get("pretokenizers")
     if not isinstance(members, list) or len(cast("list[Any]", members)) != 2:
         return stage
     split, byte_level = cast("list[dict[str, Any]]", members)
-    is_gpt2 = split.get("pattern") in [{"Regex": expression} for expression in GPT2_EXPRESSIONS]
+    is_gpt2 = split.get("pattern") in [
+        {"Regex": expression} for expression in GPT2_EXPRESSIONS
+    ]
     is_kept = split.get("behavior") == "Isolated" and not split.get("invert")
-    is_bare = byte_level.get("type") == "ByteLevel" and byte_level.get("use_regex") is False
+    is_bare = (
+        byte_level.get("type") == "ByteLevel" and byte_level.get("use_regex") is False
+    )
     if not (split.get("type") == "Split" and is_gpt2 and is_kept and is_bare):
         return stage
     return {**byte_level, "use_regex": True}
 
 
 def _with_all_bytes(spec: Mapping[str, Any]) -> Any:
-    """Return a model with a token for every byte, if the tokens that it lacks can never be used.
+    """Return a model with a token for every byte, if the tokens that it lacks can never
+    be used.
 
-    Gemini's vocabulary has a token for the tab itself and none for its byte. tokenizers 1.0 does not load it.
+    Gemini's vocabulary has a token for the tab itself and none for its byte. tokenizers
+    1.0 does not load it.
     """
     model: Any = spec.get("model", {})
     vocab: Any = model.get("vocab")

@@ -1,11 +1,12 @@
 """How much longer the stages of a tokenizer make a text.
 
-Each stage takes n bytes and gives at most ``factor * n + added``. Stages that follow each other multiply:
+Each stage takes n bytes and gives at most ``factor * n + added``. Stages that follow
+each other multiply:
 
     Replace "a" by "aaaaaaaaaa", twelve times:  10 ** 12 bytes for each "a".
 
-Unicode's own forms (NFC, NFKC, lower case ...) count as 1: their growth (up to 11 times, for one Arabic ligature) does
-not add up when they are repeated.
+Unicode's own forms (NFC, NFKC, lower case ...) count as 1: their growth (up to 11
+times, for one Arabic ligature) does not add up when they are repeated.
 """
 
 from __future__ import annotations
@@ -18,7 +19,17 @@ from typing import Any, Final, final
 
 _CHARACTER: Final = 4  # most bytes of a character in UTF-8
 _UNICODE_FORMS: Final = frozenset(
-    ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Nmt", "Strip", "BertNormalizer")
+    (
+        "NFC",
+        "NFD",
+        "NFKC",
+        "NFKD",
+        "Lowercase",
+        "StripAccents",
+        "Nmt",
+        "Strip",
+        "BertNormalizer",
+    )
 )
 _SPLITTERS: Final = frozenset(
     (
@@ -51,19 +62,25 @@ class Growth:
 
     def then(self, following: Growth) -> Growth:
         """Return the growth of this stage and one that follows it."""
-        return Growth(self.factor * following.factor, self.added * following.factor + following.added)
+        return Growth(
+            self.factor * following.factor,
+            self.added * following.factor + following.added,
+        )
 
 
 def growth_of(stage: Mapping[str, Any] | None) -> Growth | None:
-    """Return the growth of a normalizer, a pre-tokenizer or a decoder; None where it has a part that is not known.
+    """Return the growth of a normalizer, a pre-tokenizer or a decoder; None where it
+    has a part that is not known.
 
     Args:
-        stage: parsed form of the stage, whose shape has been checked; None: there is none.
+        stage: parsed form of the stage, whose shape has been checked; None: there is
+            none.
     """
     if stage is None:
         return Growth()
     parts = parts_of(stage)
-    # The growth of a table is estimated for one table; several of them would multiply the error.
+    # The growth of a table is estimated for one table; several of them would multiply
+    # the error.
     if sum(part.get("type") == "Precompiled" for part in parts) > 1:
         return None
     growth = Growth()
@@ -86,7 +103,9 @@ def parts_of(stage: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         part = pending.pop()
         members: Any = None
         if isinstance(part, Mapping) and part.get("type") == "Sequence":
-            members = part.get("normalizers", part.get("pretokenizers", part.get("decoders")))
+            members = part.get(
+                "normalizers", part.get("pretokenizers", part.get("decoders"))
+            )
         if isinstance(members, list):
             pending.extend(reversed(members))
         else:
@@ -107,7 +126,8 @@ def _growth_of_part(part: Mapping[str, Any]) -> Growth | None:
     if kind == "Metaspace":
         return Growth(3.0, _CHARACTER)  # a space becomes the mark
     if kind == "ByteLevel":
-        return Growth(2.0, 1.0)  # a byte becomes a character below 324, which has two bytes at most
+        # A byte becomes a character below 324, which has two bytes at most.
+        return Growth(2.0, 1.0)
     if kind in _JOINERS:
         return Growth()
     if kind in ("WordPiece", "BPEDecoder", "CTC"):
@@ -130,14 +150,19 @@ def _growth_of_replace(part: Mapping[str, Any]) -> Growth | None:
 
 def _growth_of_prepend(part: Mapping[str, Any]) -> Growth | None:
     text = part.get("prepend")
-    return Growth(1.0, len(text.encode("utf-8", "replace"))) if isinstance(text, str) else None
+    return (
+        Growth(1.0, len(text.encode("utf-8", "replace")))
+        if isinstance(text, str)
+        else None
+    )
 
 
 def _growth_of_charsmap(part: Mapping[str, Any]) -> Growth | None:
-    """Return the growth of SentencePiece's table of replacements: the longest of them, for each byte.
+    """Return the growth of SentencePiece's table of replacements: the longest of them,
+    for each byte.
 
-    The table is a trie, behind its size in four bytes (little-endian), and the replacements, each with a zero byte at
-    its end.
+    The table is a trie, behind its size in four bytes (little-endian), and the
+    replacements, each with a zero byte at its end.
     """
     written = part.get("precompiled_charsmap")
     if written is None:
@@ -150,7 +175,8 @@ def _growth_of_charsmap(part: Mapping[str, Any]) -> Growth | None:
         return None
     replacements = table[4 + int.from_bytes(table[:4], "little") :]
     longest = max(map(len, replacements.split(b"\0")), default=0)
-    # Unicode's longest compatibility form has 33 bytes, for a ligature of three; it is in the tables of all models.
+    # Unicode's longest compatibility form has 33 bytes, for a ligature of three; it is
+    # in the tables of all models.
     return Growth(max(1.0, longest / 11))
 
 
@@ -158,12 +184,15 @@ def _growth_of_word_decoder(part: Mapping[str, Any]) -> Growth | None:
     for key in ("prefix", "suffix", "word_delimiter_token", "pad_token"):
         if not isinstance(part.get(key, ""), str):
             return None
-    # A space before a word; an empty text to be replaced by one is between all characters.
+    # A space before a word; an empty text to be replaced by one is between all
+    # characters.
     return Growth(2.0, 1.0)
 
 
 def total_of(growths: Iterable[Growth | None]) -> Growth | None:
-    """Return the growth of stages that follow each other; None where one of them is not known."""
+    """Return the growth of stages that follow each other; None where one of them is
+    not known.
+    """
     total = Growth()
     for growth in growths:
         if growth is None:

@@ -1,8 +1,10 @@
-"""Regular expressions of a tokenizer: which ones are known not to backtrack without end.
+"""Regular expressions of a tokenizer: which ones are known not to backtrack without
+end.
 
-`tokenizers` runs them by Oniguruma, which backtracks. The time of an expression such as ``(a+)+$`` doubles with every
-character of a text. Whether an expression does that is hard to decide in general, so only plain ones are accepted:
-no quantifier that repeats a group, no reference back, and few quantifiers in each alternative. The expressions of
+`tokenizers` runs them by Oniguruma, which backtracks. The time of an expression such as
+``(a+)+$`` doubles with every character of a text. Whether an expression does that is
+hard to decide in general, so only plain ones are accepted: no quantifier that repeats a
+group, no reference back, and few quantifiers in each alternative. The expressions of
 published models are plain, except for the ones in :data:`KNOWN`.
 """
 
@@ -12,18 +14,25 @@ from typing import Final
 
 KNOWN: Final = frozenset(
     {
-        " ?[^(\\s|[.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c])]+",  # BLOOM: a class in a class
+        # BLOOM: a class in a class.
+        " ?[^(\\s|[.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c])]+",
     }
 )
-"""Expressions of published models that are not plain by the rules below, and do not backtrack."""
+"""Expressions of published models that are not plain by the rules below, and do not
+backtrack.
+"""
 
 MAX_LENGTH: Final = 4096
 MAX_UNBOUNDED: Final = 3
-"""Most quantifiers without an upper bound in one alternative: the time grows with the length to this power."""
+"""Most quantifiers without an upper bound in one alternative: the time grows with
+the length to this power.
+"""
 MAX_OPTIONAL: Final = 6
 """Most quantifiers with an upper bound in one alternative: each may double the time."""
 MAX_GROUPS: Final = 4
-"""Most groups in one alternative: each may multiply the time by its own alternatives."""
+"""Most groups in one alternative: each may multiply the time by its own
+alternatives.
+"""
 _MAX_REPEAT: Final = 64
 _LOOKING: Final = ("?=", "?!", "?<=", "?<!")
 
@@ -40,7 +49,9 @@ def is_plain(pattern: str) -> bool:
 
 
 class _Scan:
-    """One pass over an expression, which counts what may backtrack in each of its alternatives."""
+    """One pass over an expression, which counts what may backtrack in each of its
+    alternatives.
+    """
 
     def __init__(self, pattern: str) -> None:
         self._pattern = pattern
@@ -108,11 +119,16 @@ class _Scan:
         if not is_looking:
             self._groups += 1
         if following.startswith("?"):
-            if following[1:2] in ("(", "P", "&", "R", "~", ""):  # conditions, names, calls, absent groups
+            # Conditions, names, calls, absent groups.
+            if following[1:2] in ("(", "P", "&", "R", "~", ""):
                 return False
-            # What follows up to a colon are options or the kind of the group, no quantifier.
+            # What follows up to a colon are options or the kind of the group, no
+            # quantifier.
             self._place += 1
-            while self._place < len(self._pattern) and self._pattern[self._place] in ":=!<>imsx-":
+            while (
+                self._place < len(self._pattern)
+                and self._pattern[self._place] in ":=!<>imsx-"
+            ):
                 is_last = self._pattern[self._place] in ":=!>"
                 self._place += 1
                 if is_last:
@@ -133,12 +149,16 @@ class _Scan:
         if character == "{":
             end = self._pattern.find("}", self._place)
             bounds = self._pattern[self._place : max(end, self._place)].split(",")
-            if not all(bound.isdecimal() or bound == "" for bound in bounds) or len(bounds) > 2:
+            if (
+                not all(bound.isdecimal() or bound == "" for bound in bounds)
+                or len(bounds) > 2
+            ):
                 return True  # a brace that stands for itself
             self._place = end + 1
             is_unbounded = bounds[-1] == "" or int(bounds[-1]) > _MAX_REPEAT
             has_choice = len(bounds) > 1  # {3} leaves none
-        # A sign after a quantifier: ``+?`` is lazy and ``++`` possessive; more of them repeat a repetition.
+        # A sign after a quantifier: ``+?`` is lazy and ``++`` possessive; more of them
+        # repeat a repetition.
         if self._pattern[self._place : self._place + 1] in ("?", "+"):
             self._place += 1
         if self._pattern[self._place : self._place + 1] in ("*", "+", "{"):

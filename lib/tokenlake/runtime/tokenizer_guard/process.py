@@ -1,8 +1,9 @@
 """A tokenizer in a process of its own, whose time and memory the kernel bounds.
 
-:class:`BoundedTokenizer` has the methods of `tokenizers.Tokenizer` that the library uses. Each call is a request to
-:mod:`tokenlake.runtime.tokenizer_guard.server`: a line of JSON, and raw bytes behind it. The process has no
-environment, ends with the input that this process gives it, and is started again after a request that ended it.
+:class:`BoundedTokenizer` has the methods of `tokenizers.Tokenizer` that the library
+uses. Each call is a request to :mod:`tokenlake.runtime.tokenizer_guard.server`: a line
+of JSON, and raw bytes behind it. The process has no environment, ends with the input
+that this process gives it, and is started again after a request that ended it.
 """
 
 from __future__ import annotations
@@ -29,22 +30,25 @@ OUT_OF_MEMORY: Final = 77
 """Exit code of the process where it was refused memory."""
 _NEEDED: Final = ("tokenlake", "tokenizers")
 _BEGIN: Final = (
-    "import sys; sys.path += sys.argv[1:]; from tokenlake.runtime.tokenizer_guard.server import main; main()"
+    "import sys; sys.path += sys.argv[1:]; "
+    "from tokenlake.runtime.tokenizer_guard.server import main; main()"
 )
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessLimits:
-    """Limits of a request: a fixed part, and a part that grows with the size of the request.
+    """Limits of a request: a fixed part, and a part that grows with the size of the
+    request.
 
     Attributes:
         seconds: Processor seconds of any request.
-        bytes_per_second: Bytes of a text, or ids, for which a request gets another second. `tokenizers` encodes 2 to
-            4 MB/s.
+        bytes_per_second: Bytes of a text, or ids, for which a request gets another
+            second. `tokenizers` encodes 2 to 4 MB/s.
         memory: Bytes of memory of the process.
         memory_per_file_byte: Bytes more for each byte of tokenizer.json.
-        memory_per_byte: Bytes more for each byte of a text, or id. `tokenizers` takes 120.
+        memory_per_byte: Bytes more for each byte of a text, or id. `tokenizers` takes
+            120.
         output: Bytes of an answer, of any request.
         output_per_byte: Bytes more for each byte of a text, or id.
     """
@@ -68,7 +72,8 @@ class BoundedEncoding:
 
     Attributes:
         ids: Ids of the tokens.
-        offsets: First and last (exclusive) character of each token; empty if they were not requested.
+        offsets: First and last (exclusive) character of each token; empty if they were
+            not requested.
         special_tokens_mask: 1 for each id that the post-processor added, 0 for others.
     """
 
@@ -95,7 +100,11 @@ class BoundedTokenizer:
     """
 
     def __init__(
-        self, name: str, tokenizer_json: bytes, reason: str, limits: ProcessLimits | None = None
+        self,
+        name: str,
+        tokenizer_json: bytes,
+        reason: str,
+        limits: ProcessLimits | None = None,
     ) -> None:
         self.encode_special_tokens = False
         self._name = name
@@ -114,7 +123,9 @@ class BoundedTokenizer:
         """Return the ids of texts, without offsets."""
         return self._encode(texts, add_special_tokens, with_offsets=False)
 
-    def encode_batch(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[BoundedEncoding]:
+    def encode_batch(
+        self, texts: Sequence[str], add_special_tokens: bool = True
+    ) -> list[BoundedEncoding]:
         """Return the ids of texts, and the characters that each token holds."""
         return self._encode(texts, add_special_tokens, with_offsets=True)
 
@@ -131,7 +142,9 @@ class BoundedTokenizer:
 
     def token_to_id(self, token: str) -> int | None:
         """Return the id of a token, None if it is not in the vocabulary."""
-        answer, _ = self._ask("looking up a token", {"op": "token_to_id", "token": token})
+        answer, _ = self._ask(
+            "looking up a token", {"op": "token_to_id", "token": token}
+        )
         return answer["value"]
 
     def id_to_token(self, id: int) -> str | None:
@@ -141,12 +154,16 @@ class BoundedTokenizer:
 
     def get_vocab_size(self, with_added_tokens: bool = True) -> int:
         """Return the number of tokens."""
-        answer, _ = self._ask("counting tokens", {"op": "get_vocab_size", "with_added": with_added_tokens})
+        answer, _ = self._ask(
+            "counting tokens", {"op": "get_vocab_size", "with_added": with_added_tokens}
+        )
         return answer["value"]
 
     def to_str(self) -> str:
         """Return the tokenizer as JSON, as `tokenizers` writes it."""
-        _, (text,) = self._ask("writing it as JSON", {"op": "to_str"}, size=len(self._json))
+        _, (text,) = self._ask(
+            "writing it as JSON", {"op": "to_str"}, size=len(self._json)
+        )
         return text.decode()
 
     @property
@@ -164,13 +181,19 @@ class BoundedTokenizer:
     def normalized(self, text: str) -> str:
         """Return a text as the normalizer makes it."""
         data = text.encode()
-        _, (normalized,) = self._ask("normalizing", {"op": "normalize"}, [data], len(data))
+        _, (normalized,) = self._ask(
+            "normalizing", {"op": "normalize"}, [data], len(data)
+        )
         return normalized.decode()
 
     def pre_tokenized(self, text: str) -> list[tuple[str, tuple[int, int]]]:
-        """Return the words that the pre-tokenizer makes of a text, and the characters of each."""
+        """Return the words that the pre-tokenizer makes of a text, and the
+        characters of each.
+        """
         data = text.encode()
-        answer, _ = self._ask("splitting a text", {"op": "pre_tokenize"}, [data], len(data))
+        answer, _ = self._ask(
+            "splitting a text", {"op": "pre_tokenize"}, [data], len(data)
+        )
         return [(word, (start, stop)) for word, start, stop in answer["value"]]
 
     def close(self) -> None:
@@ -199,11 +222,17 @@ class BoundedTokenizer:
             "lengths": [len(text) for text in encoded],
         }
         data = b"".join(encoded)
-        answer, (ids, starts, stops, special) = self._ask("encoding", header, [data], len(data))
+        answer, (ids, starts, stops, special) = self._ask(
+            "encoding", header, [data], len(data)
+        )
         return _encodings(answer["lengths"], ids, starts, stops, special)
 
     def _ask(
-        self, doing: str, header: Mapping[str, Any], payload: Sequence[bytes] = (), size: int = 0
+        self,
+        doing: str,
+        header: Mapping[str, Any],
+        payload: Sequence[bytes] = (),
+        size: int = 0,
     ) -> tuple[dict[str, Any], list[bytes]]:
         """Return the answer to a request.
 
@@ -234,7 +263,11 @@ class BoundedTokenizer:
         seconds = limits.seconds + size // limits.bytes_per_second
         # The vocabulary is loaded within a time of its own.
         seconds += len(self._json) // (1 << 20)
-        memory = limits.memory + limits.memory_per_file_byte * len(self._json) + limits.memory_per_byte * size
+        memory = (
+            limits.memory
+            + limits.memory_per_file_byte * len(self._json)
+            + limits.memory_per_byte * size
+        )
         bounds = {
             "seconds": seconds,
             "memory": memory,
@@ -247,7 +280,8 @@ class BoundedTokenizer:
             self.close()
             raise self._limit_error(f"{doing} {ending}") from None
         except BaseException:
-            # Ctrl-C: the answer that is still to come would be taken for that of the next request.
+            # Ctrl-C: the answer that is still to come would be taken for that of the
+            # next request.
             self.close()
             raise
         if "limit" in answer:
@@ -255,7 +289,8 @@ class BoundedTokenizer:
         if "error" in answer:
             failure = failure_to_load() if header["op"] == "open" else doing
             raise TokenizerError(
-                f"tokenizer {self._name!r}: {failure}: {answer['error']}", tokenizer=self._name
+                f"tokenizer {self._name!r}: {failure}: {answer['error']}",
+                tokenizer=self._name,
             )
         return answer, parts
 
@@ -296,7 +331,9 @@ class BoundedPreTokenizer:
     tokenizer: BoundedTokenizer
 
     def pre_tokenize_str(self, text: str) -> list[tuple[str, tuple[int, int]]]:
-        """Return the words that the pre-tokenizer makes of a text, and the characters of each."""
+        """Return the words that the pre-tokenizer makes of a text, and the
+        characters of each.
+        """
         return self.tokenizer.pre_tokenized(text)
 
 
@@ -318,7 +355,8 @@ class _Server:
             [sys.executable, "-I", "-S", "-c", _BEGIN, *folders],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # Rust writes there that it panicked; the answer says so, too
+            # Rust writes there that it panicked; the answer says so, too.
+            stderr=subprocess.DEVNULL,
             env={"TOKENIZERS_PARALLELISM": "false"},
             start_new_session=True,  # Ctrl-C reaches the caller alone
         )
@@ -328,8 +366,12 @@ class _Server:
         self._answers: IO[bytes] = self._process.stdout
         self._pid = os.getpid()
 
-    def ask(self, header: Mapping[str, Any], payload: Sequence[bytes]) -> tuple[dict[str, Any], list[bytes]]:
-        """Send a request and return its answer; OSError, EOFError or ValueError where the process ended."""
+    def ask(
+        self, header: Mapping[str, Any], payload: Sequence[bytes]
+    ) -> tuple[dict[str, Any], list[bytes]]:
+        """Send a request and return its answer; OSError, EOFError or ValueError
+        where the process ended.
+        """
         sizes = [len(part) for part in payload]
         self._requests.write(json.dumps({**header, "sizes": sizes}).encode() + b"\n")
         for part in payload:
@@ -378,8 +420,11 @@ def _encodings(
     first = 0
     for length in lengths:
         last = first + length
-        offsets = list(zip(all_starts[first:last], all_stops[first:last], strict=True))  # [] without offsets
-        encodings.append(BoundedEncoding(all_ids[first:last], offsets, list(special[first:last])))
+        # [] without offsets.
+        offsets = list(zip(all_starts[first:last], all_stops[first:last], strict=True))
+        encodings.append(
+            BoundedEncoding(all_ids[first:last], offsets, list(special[first:last]))
+        )
         first = last
     return encodings
 

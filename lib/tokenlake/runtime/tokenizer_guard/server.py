@@ -1,8 +1,11 @@
-"""The server process of a tokenizer; :mod:`tokenlake.runtime.tokenizer_guard.process` has the client.
+"""The server process of a tokenizer; :mod:`tokenlake.runtime.tokenizer_guard.process`
+has the client.
 
-A request is a line of JSON, followed by raw parts. The line has the operation ``op``, its arguments, the bounds
-``seconds``, ``memory`` and ``output``, and ``sizes``, the bytes of each part. An answer has the same form. A failure is
-``{"error": text}``, an answer that would be too large ``{"limit": text}``. Too much time or memory ends the process.
+A request is a line of JSON, followed by raw parts. The line has the operation ``op``,
+its arguments, the bounds ``seconds``, ``memory`` and ``output``, and ``sizes``, the
+bytes of each part. An answer has the same form. A failure is ``{"error": text}``, an
+answer that would be too large ``{"limit": text}``. Too much time or memory ends the
+process.
 """
 
 from __future__ import annotations
@@ -53,7 +56,9 @@ def main() -> None:
 
 
 def _answered(server: Server, header: dict[str, Any], parts: Parts) -> Answer:
-    """Return the answer to a request within its bounds, or the failure of the tokenizer."""
+    """Return the answer to a request within its bounds, or the failure of the
+    tokenizer.
+    """
     bound_process(header["seconds"], header["memory"])
     try:
         answer, answer_parts = server.answer(header, parts)
@@ -62,7 +67,8 @@ def _answered(server: Server, header: dict[str, Any], parts: Parts) -> Answer:
     except OutputLimitError:
         return _too_much(header), []
     except BaseException as error:
-        # A panic of Rust is a BaseException. All other exceptions are failures of the tokenizer as well.
+        # A panic of Rust is a BaseException. All other exceptions are failures of the
+        # tokenizer as well.
         kind = type(error).__name__
         if kind == "PanicException":
             kind = "the tokenizer's Rust code panicked"
@@ -92,7 +98,10 @@ def bound_process(seconds: int, memory: int) -> None:
         memory: Bytes of memory.
     """
     last_second = int(time.process_time()) + 1 + seconds
-    for kind, limit in ((resource.RLIMIT_CPU, last_second), (resource.RLIMIT_AS, memory)):
+    for kind, limit in (
+        (resource.RLIMIT_CPU, last_second),
+        (resource.RLIMIT_AS, memory),
+    ):
         _, hard = resource.getrlimit(kind)
         if hard != resource.RLIM_INFINITY:
             limit = min(limit, hard)
@@ -126,7 +135,9 @@ class Server:
             return self._encode(header, parts[0])
         if op == "decode":
             ids = array("q", parts[0]).tolist()
-            text: str = tokenizer.decode(ids, skip_special_tokens=header["skip_special_tokens"])
+            text: str = tokenizer.decode(
+                ids, skip_special_tokens=header["skip_special_tokens"]
+            )
             return {}, [text.encode("utf-8", "replace")]
         if op in ("normalize", "to_str") and not self._has_parts:
             raise NotImplementedError(
@@ -157,7 +168,9 @@ class Server:
         return [(word, start, stop) for word, (start, stop) in words]
 
     def _value_of_vocabulary(self, op: str, header: dict[str, Any]) -> Any:
-        """Answer from the file and by decoding, where `tokenizers` does not export the vocabulary and the stages."""
+        """Answer from the file and by decoding, where `tokenizers` does not export
+        the vocabulary and the stages.
+        """
         if op == "token_to_id":
             return self._ids.get(header["token"])
         if op == "id_to_token":
@@ -187,7 +200,8 @@ class Server:
         lengths: list[int] = []
         first = 0
         for size in header["lengths"]:
-            # One text at a time: a batch of hostile encodings would be in memory together.
+            # One text at a time: a batch of hostile encodings would be in memory
+            # together.
             text = data[first : first + size].decode()
             first += size
             encoding = self._encode_text(header, text)
@@ -201,7 +215,12 @@ class Server:
                 special.extend(encoding.special_tokens_mask)
             if ids.itemsize * len(ids) > header["output"]:
                 raise OutputLimitError
-        return {"lengths": lengths}, [ids.tobytes(), starts.tobytes(), stops.tobytes(), bytes(special)]
+        return {"lengths": lengths}, [
+            ids.tobytes(),
+            starts.tobytes(),
+            stops.tobytes(),
+            bytes(special),
+        ]
 
     def _encode_text(self, header: dict[str, Any], text: str) -> Any:
         tokenizer = self._tokenizer
@@ -209,9 +228,15 @@ class Server:
         if not self._has_parts:
             literal = header["encode_special_tokens"]
             return tokenizer.encode(
-                text, add_special_tokens=add_special_tokens, encode_special_tokens=literal
+                text,
+                add_special_tokens=add_special_tokens,
+                encode_special_tokens=literal,
             )
         tokenizer.encode_special_tokens = header["encode_special_tokens"]
-        encode = tokenizer.encode_batch if header["with_offsets"] else tokenizer.encode_batch_fast
+        encode = (
+            tokenizer.encode_batch
+            if header["with_offsets"]
+            else tokenizer.encode_batch_fast
+        )
         (encoding,) = encode([text], add_special_tokens=add_special_tokens)
         return encoding

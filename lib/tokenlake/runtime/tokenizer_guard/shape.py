@@ -1,7 +1,7 @@
 """The shape of a tokenizer's files, checked before anything else reads them.
 
-The checks are about types and sizes alone: every later reader may then rely on them. Whether the parts of a
-tokenizer.json fit each other is for `tokenizers` to say.
+The checks are about types and sizes alone: every later reader may then rely on them.
+Whether the parts of a tokenizer.json fit each other is for `tokenizers` to say.
 """
 
 from __future__ import annotations
@@ -16,17 +16,25 @@ from tokenlake.errors import TokenizerError
 
 TOKENIZER_JSON: Final = "tokenizer.json"
 MAX_FILE_BYTES: Final = 128 << 20
-"""Most bytes of a tokenizer.json or of a file beside it. The largest vocabularies (a million pieces) take half."""
+"""Most bytes of a tokenizer.json or of a file beside it. The largest vocabularies (a
+million pieces) take half.
+"""
 MAX_CONTAINERS: Final = 8 << 20
-"""Most arrays and objects of a tokenizer.json: each takes at least 56 bytes when it is parsed."""
+"""Most arrays and objects of a tokenizer.json: each takes at least 56 bytes when it
+is parsed.
+"""
 MAX_ID: Final = (1 << 31) - 1
 """Largest id that int32 holds, the type of ids in a dataset."""
 MAX_DEPTH: Final = 32
 """Most levels of nested stages, such as Sequence in Sequence."""
 MAX_STAGE_VALUES: Final = 100_000
-"""Most values in one of the four stages; a post-processor may list some hundred tokens."""
+"""Most values in one of the four stages; a post-processor may list some hundred
+tokens.
+"""
 MAX_TOKEN_TEXT: Final = 8192
-"""Most characters of an added token, and of a token that tokenizer_config.json names."""
+"""Most characters of an added token, and of a token that tokenizer_config.json
+names.
+"""
 MAX_ADDED_TEXT: Final = 16 << 20
 """Most characters of all added tokens together."""
 
@@ -53,7 +61,8 @@ def parse_json_object(name: str, file: str, data: bytes) -> dict[str, Any]:
         data: content of the file.
 
     Raises:
-        TokenizerError: the file is too large, is not JSON, is nested too deep, or does not hold an object.
+        TokenizerError: the file is too large, is not JSON, is nested too deep, or does
+            not hold an object.
     """
     require_size(name, file, len(data))
     containers = data.count(b"[") + data.count(b"{")
@@ -66,7 +75,8 @@ def parse_json_object(name: str, file: str, data: bytes) -> dict[str, Any]:
     try:
         value: Any = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        # Other encodings, half of a surrogate pair, NaN: Python's own parser knows more.
+        # Other encodings, half of a surrogate pair, NaN: Python's own parser knows
+        # more.
         value = _parsed_by_python(name, file, data)
     if not isinstance(value, dict):
         raise TokenizerError(
@@ -78,7 +88,9 @@ def parse_json_object(name: str, file: str, data: bytes) -> dict[str, Any]:
 
 
 def require_size(name: str, file: str, size: int) -> None:
-    """Raise TokenizerError if a file of a tokenizer has more than :data:`MAX_FILE_BYTES`; for use before it is read."""
+    """Raise TokenizerError if a file of a tokenizer has more than
+    :data:`MAX_FILE_BYTES`; for use before it is read.
+    """
     if size > MAX_FILE_BYTES:
         raise TokenizerError(
             f"tokenizer {name!r}: {file} has {size:,} bytes, expected at most {MAX_FILE_BYTES:,}",
@@ -98,7 +110,9 @@ def _parsed_by_python(name: str, file: str, data: bytes) -> Any:
         ) from error
     except ValueError as error:
         raise TokenizerError(
-            f"tokenizer {name!r}: {file} is not valid JSON: {error}", tokenizer=name, file=file
+            f"tokenizer {name!r}: {file} is not valid JSON: {error}",
+            tokenizer=name,
+            file=file,
         ) from error
 
 
@@ -106,8 +120,8 @@ def require_tokenizer_shape(name: str, spec: Mapping[str, Any]) -> None:
     """Check the types and sizes in a parsed tokenizer.json.
 
     Raises:
-        TokenizerError: a part has another type than it must have, an id does not fit into int32, or an added token is
-            too long. The message names the part.
+        TokenizerError: a part has another type than it must have, an id does not fit
+            into int32, or an added token is too long. The message names the part.
     """
     _require_model_shape(name, spec.get("model", {}))
     _require_added_tokens_shape(name, spec.get("added_tokens"))
@@ -119,21 +133,34 @@ def require_config_shape(name: str, file: str, config: Mapping[str, Any]) -> Non
     """Check the tokens that tokenizer_config.json or special_tokens_map.json names.
 
     Raises:
-        TokenizerError: one is neither a text nor an object with a text as its content, or it is too long.
+        TokenizerError: one is neither a text nor an object with a text as its content,
+            or it is too long.
     """
     for key in NAMED_TOKENS:
         value = config.get(key)
         if isinstance(value, dict):
             value = cast("dict[str, Any]", value).get("content")
             if value is None:
-                raise _wrong(name, file, key, "an object without a content", "a text, or {content: text}")
+                raise _wrong(
+                    name,
+                    file,
+                    key,
+                    "an object without a content",
+                    "a text, or {content: text}",
+                )
         if value is None:
             continue
         if not isinstance(value, str):
-            raise _wrong(name, file, key, shown(value), "a text, {content: text} or null")
+            raise _wrong(
+                name, file, key, shown(value), "a text, {content: text} or null"
+            )
         if len(value) > MAX_TOKEN_TEXT:
             raise _wrong(
-                name, file, key, f"{len(value):,} characters", f"at most {MAX_TOKEN_TEXT:,} characters"
+                name,
+                file,
+                key,
+                f"{len(value):,} characters",
+                f"at most {MAX_TOKEN_TEXT:,} characters",
             )
 
 
@@ -146,7 +173,9 @@ def shown(value: object) -> str:
 
 
 def largest_id(spec: Mapping[str, Any]) -> int:
-    """Return the largest id of the vocabulary and the added tokens of a checked tokenizer.json, -1 without any."""
+    """Return the largest id of the vocabulary and the added tokens of a checked
+    tokenizer.json, -1 without any.
+    """
     vocab: Any = spec.get("model", {}).get("vocab") or {}
     largest = len(vocab) - 1
     if isinstance(vocab, dict):
@@ -171,12 +200,22 @@ def _require_model_shape(name: str, model: Any) -> None:
             raise _wrong_id(name, f"model.vocab[{_cut(token)!r}]", vocab[token])
     elif isinstance(vocab, list):
         for place, entry in enumerate(cast("list[Any]", vocab)):
-            if not (isinstance(entry, list) and len(cast("list[Any]", entry)) == 2 and type(entry[0]) is str):
+            if not (
+                isinstance(entry, list)
+                and len(cast("list[Any]", entry)) == 2
+                and type(entry[0]) is str
+            ):
                 raise _wrong(
-                    name, TOKENIZER_JSON, f"model.vocab[{place}]", shown(entry), "a text and its score"
+                    name,
+                    TOKENIZER_JSON,
+                    f"model.vocab[{place}]",
+                    shown(entry),
+                    "a text and its score",
                 )
     elif vocab is not None:
-        raise _wrong(name, TOKENIZER_JSON, "model.vocab", shown(vocab), "an object or an array")
+        raise _wrong(
+            name, TOKENIZER_JSON, "model.vocab", shown(vocab), "an object or an array"
+        )
 
 
 def _require_added_tokens_shape(name: str, added: Any) -> None:
@@ -188,11 +227,19 @@ def _require_added_tokens_shape(name: str, added: Any) -> None:
     for place, token in enumerate(cast("list[Any]", added)):
         where = f"added_tokens[{place}]"
         if not isinstance(token, dict):
-            raise _wrong(name, TOKENIZER_JSON, where, shown(token), "an object with id and content")
+            raise _wrong(
+                name,
+                TOKENIZER_JSON,
+                where,
+                shown(token),
+                "an object with id and content",
+            )
         fields = cast("dict[str, Any]", token)
         content = fields.get("content")
         if type(content) is not str:
-            raise _wrong(name, TOKENIZER_JSON, f"{where}.content", shown(content), "a text")
+            raise _wrong(
+                name, TOKENIZER_JSON, f"{where}.content", shown(content), "a text"
+            )
         if type(fields.get("id")) is not int or not 0 <= fields["id"] <= MAX_ID:
             raise _wrong_id(name, f"{where}.id", fields.get("id"))
         if len(content) > MAX_TOKEN_TEXT:
@@ -220,18 +267,27 @@ def _require_stage_shape(name: str, stage: str, value: Any) -> None:
     for values, (key, item, depth) in enumerate(walk(value)):
         if depth > MAX_DEPTH:
             raise _wrong(
-                name, TOKENIZER_JSON, stage, "deeper nested parts", f"at most {MAX_DEPTH} levels of them"
+                name,
+                TOKENIZER_JSON,
+                stage,
+                "deeper nested parts",
+                f"at most {MAX_DEPTH} levels of them",
             )
         if values > MAX_STAGE_VALUES:
             raise _wrong(
-                name, TOKENIZER_JSON, stage, "more values", f"at most {MAX_STAGE_VALUES:,} values in all"
+                name,
+                TOKENIZER_JSON,
+                stage,
+                "more values",
+                f"at most {MAX_STAGE_VALUES:,} values in all",
             )
         if key in _ID_KEYS and type(item) is int and not 0 <= item <= MAX_ID:
             raise _wrong_id(name, f"{stage}: {key}", item)
 
 
 def walk(value: Any) -> Iterator[tuple[str, Any, int]]:
-    """Yield every value in plain data as (key of the object that holds it, value, depth), without recursion.
+    """Yield every value in plain data as (key of the object that holds it, value,
+    depth), without recursion.
 
     A value in an array has the key of the array.
     """
@@ -252,7 +308,9 @@ def _cut(text: str) -> str:
 
 
 def _wrong_id(name: str, where: str, got: Any) -> TokenizerError:
-    return _wrong(name, TOKENIZER_JSON, where, shown(got), f"an id from 0 to {MAX_ID:,}")
+    return _wrong(
+        name, TOKENIZER_JSON, where, shown(got), f"an id from 0 to {MAX_ID:,}"
+    )
 
 
 def _wrong(name: str, file: str, where: str, got: str, expected: str) -> TokenizerError:

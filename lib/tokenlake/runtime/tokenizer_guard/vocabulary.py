@@ -18,7 +18,8 @@ def ids_by_token(spec: Mapping[str, Any]) -> dict[str, int]:
         pieces = cast("list[tuple[str, float]]", vocab)
         vocab = {piece: index for index, (piece, _) in enumerate(pieces)}
     ids: dict[str, int] = dict(vocab)
-    # Added tokens are numbered as `tokenizers` does: past the vocabulary, whatever id the file says.
+    # Added tokens are numbered as `tokenizers` does: past the vocabulary, whatever id
+    # the file says.
     highest = -1
     added: list[Mapping[str, Any]] = spec.get("added_tokens") or []
     for token in added:

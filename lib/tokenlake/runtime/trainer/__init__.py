@@ -1,10 +1,13 @@
-"""Training over the loader: a loop, its losses, metrics and callbacks; ``pip install 'tokenlake[train]'``.
+"""Training over the loader: a loop, its losses, metrics and callbacks; ``pip install
+'tokenlake[train]'``.
 
-A model is a pure function ``apply(params, batch)``. A loss returns sums, so that the parts of a batch add up. A step
-updates the parameters with their gradients. The trainer takes steps and calls callbacks. Model, optimizer, loader and
-callbacks are saved together: an interrupted run resumes with the same steps as an uninterrupted one.
+A model is a pure function ``apply(params, batch)``. A loss returns sums, so that the
+parts of a batch add up. A step updates the parameters with their gradients. The trainer
+takes steps and calls callbacks. Model, optimizer, loader and callbacks are saved
+together: an interrupted run resumes with the same steps as an uninterrupted one.
 
-Names are imported on first use: a configuration can be validated where JAX is not installed.
+Names are imported on first use: a configuration can be validated where JAX is not
+installed.
 """
 
 from tokenlake.base.lazy_names import lazy_package

@@ -6,8 +6,9 @@ Example::
         def on_evaluate(self, run, results):
             print(run.step, results["held-out"]["perplexity"])
 
-Each step calls ``on_step_begin`` first, and afterwards ``on_log`` and ``on_evaluate`` if they are due, and
-``on_step_end`` last: a checkpoint that is saved there includes the state of the callbacks after that step.
+Each step calls ``on_step_begin`` first, and afterwards ``on_log`` and ``on_evaluate``
+if they are due, and ``on_step_end`` last: a checkpoint that is saved there includes the
+state of the callbacks after that step.
 """
 
 from __future__ import annotations
@@ -38,10 +39,14 @@ class TrainingRun(Protocol):
         ...
 
     def stop(self, reason: str = "") -> None:
-        """End the run after this step; ``stopped`` of the run keeps the reason, or says that none was given."""
+        """End the run after this step; ``stopped`` of the run keeps the reason, or
+        says that none was given.
+        """
 
     def save(self) -> None:
-        """Write a checkpoint, unless the run has no folder for them or the step has one already."""
+        """Write a checkpoint, unless the run has no folder for them or the step has
+        one already.
+        """
 
 
 class Callback:
@@ -55,13 +60,17 @@ class Callback:
     """
 
     def on_train_begin(self, run: TrainingRun) -> None:
-        """Called before the first step of this process; a resumed run has earlier steps."""
+        """Called before the first step of this process; a resumed run has earlier
+        steps.
+        """
 
     def on_train_end(self, run: TrainingRun) -> None:
         """Called after the last step."""
 
     def on_epoch_begin(self, run: TrainingRun, epoch: int) -> None:
-        """Called before the first batch of a pass over the data; an endless loader has one pass."""
+        """Called before the first batch of a pass over the data; an endless loader
+        has one pass.
+        """
 
     def on_epoch_end(self, run: TrainingRun, epoch: int) -> None:
         """Called after the last batch of a pass over the data."""
@@ -76,7 +85,9 @@ class Callback:
         """Called every ``log.every`` steps, and at the last one."""
 
     def on_evaluate(self, run: TrainingRun, results: Results) -> None:
-        """Called every ``evaluation.every`` steps, and at the last one, if there are held-out sets."""
+        """Called every ``evaluation.every`` steps, and at the last one, if there are
+        held-out sets.
+        """
 
     def get_state(self) -> dict[str, Any]:
         """Return the state that a resumed run restores, as JSON values."""
@@ -125,7 +136,9 @@ class EarlyStopping(Callback):
         tag = self._config.tag
         metric = self._config.metric
         if metric not in results.get(tag, {}):
-            evaluated = [f"{name}: {', '.join(values)}" for name, values in results.items()]
+            evaluated = [
+                f"{name}: {', '.join(values)}" for name, values in results.items()
+            ]
             raise ConfigError(
                 f"early_stopping: got {metric} of {tag}, which is not evaluated; expected one of {', '.join(evaluated)}"
             )
@@ -154,4 +167,6 @@ class EarlyStopping(Callback):
         """End the run if it has waited long enough."""
         if self.waited >= self._config.patience:
             metric = f"{self._config.metric} of {self._config.tag}"
-            run.stop(f"{metric} has not fallen below {self.best:.6g} for {self.waited} evaluations")
+            run.stop(
+                f"{metric} has not fallen below {self.best:.6g} for {self.waited} evaluations"
+            )

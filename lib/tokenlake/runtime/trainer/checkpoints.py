@@ -1,8 +1,9 @@
 """Checkpoints of a training run: written atomically, and checked when they are read.
 
-A checkpoint holds model, optimizer, loader and the state of callbacks at one step. Orbax writes it in the background
-under a temporary name and renames it when it is complete. If the process is killed meanwhile, no later process takes
-the remains for a checkpoint.
+A checkpoint holds model, optimizer, loader and the state of callbacks at one step.
+Orbax writes it in the background under a temporary name and renames it when it is
+complete. If the process is killed meanwhile, no later process takes the remains for a
+checkpoint.
 
 The parts of a checkpoint are::
 
@@ -11,7 +12,8 @@ The parts of a checkpoint are::
     facts   JSON: identity of the run, states of callbacks, the last measurement; shape, type and fingerprint of each
             array; the SHA-256 of `data`; the SHA-256 of all of these facts
 
-A checkpoint whose parts do not match their fingerprints is damaged. A run resumes from the newest one that is not.
+A checkpoint whose parts do not match their fingerprints is damaged. A run resumes from
+the newest one that is not.
 """
 
 from __future__ import annotations
@@ -38,9 +40,19 @@ _DIGEST: Final = "sha256"
 _SHOWN: Final = 3
 """Largest number of arrays that an error names."""
 _REASON: Final = 300
-"""Largest number of characters of a reason; messages of Orbax about arrays fill pages."""
-_NO_DAMAGE: Final = (PermissionError, TimeoutError, ConnectionError, MemoryError, jax.errors.JaxRuntimeError)
-"""Errors while reading that are no sign of damage; the last one is of the devices, such as too little memory."""
+"""Largest number of characters of a reason; messages of Orbax about arrays fill
+pages.
+"""
+_NO_DAMAGE: Final = (
+    PermissionError,
+    TimeoutError,
+    ConnectionError,
+    MemoryError,
+    jax.errors.JaxRuntimeError,
+)
+"""Errors while reading that are no sign of damage; the last one is of the devices,
+such as too little memory.
+"""
 
 
 @final
@@ -66,8 +78,8 @@ class Checkpoints:
     """The checkpoints in a folder.
 
     Args:
-        folder: Local path, or a URL that Orbax knows (``gs://``, ``s3://``); the folder is created when it is first
-            written to.
+        folder: Local path, or a URL that Orbax knows (``gs://``, ``s3://``); the folder
+            is created when it is first written to.
         keep: Number of newest checkpoints that are kept.
     """
 
@@ -76,13 +88,16 @@ class Checkpoints:
         if "://" not in folder:
             self.folder = str(Path(folder).absolute())
         self._manager: Any = ocp.CheckpointManager(
-            self.folder, options=ocp.CheckpointManagerOptions(max_to_keep=keep, create=True)
+            self.folder,
+            options=ocp.CheckpointManagerOptions(max_to_keep=keep, create=True),
         )
         self._damaged: frozenset[int] = frozenset()
 
     @property
     def latest(self) -> int | None:
-        """Step of the newest checkpoint that is complete and was not found damaged; None if there is none."""
+        """Step of the newest checkpoint that is complete and was not found damaged;
+        None if there is none.
+        """
         steps = set(self._manager.all_steps()) - self._damaged
         return max(steps, default=None)
 
@@ -97,10 +112,12 @@ class Checkpoints:
         facts: Mapping[str, Any],
         arrays: Mapping[str, ArrayFacts],
     ) -> None:
-        """Begin to write a checkpoint; training continues while it is written in the background.
+        """Begin to write a checkpoint; training continues while it is written in the
+        background.
 
-        Checkpoints that were found damaged are deleted first. Otherwise a new one could not take the name of the same
-        step, and a damaged one of a later step would remain the newest.
+        Checkpoints that were found damaged are deleted first. Otherwise a new one could
+        not take the name of the same step, and a damaged one of a later step would
+        remain the newest.
 
         Args:
             state: State to save.
@@ -113,7 +130,11 @@ class Checkpoints:
             self._manager.delete(damaged_step)
         self._damaged = frozenset()
         data = LoaderSave(loader)
-        written: dict[str, Any] = {**facts, _ARRAYS: _to_json(arrays), _LOADER: _digest(data.state)}
+        written: dict[str, Any] = {
+            **facts,
+            _ARRAYS: _to_json(arrays),
+            _LOADER: _digest(data.state),
+        }
         written[_DIGEST] = _digest(written)
         self._manager.save(
             step,
@@ -125,18 +146,24 @@ class Checkpoints:
         )
 
     def restore(
-        self, like: TrainState, loader: BatchLoader, check: Callable[[int, Mapping[str, Any]], None]
+        self,
+        like: TrainState,
+        loader: BatchLoader,
+        check: Callable[[int, Mapping[str, Any]], None],
     ) -> Restored:
-        """Read the newest checkpoint that is not damaged, and move the loader to its position at that step.
+        """Read the newest checkpoint that is not damaged, and move the loader to its
+        position at that step.
 
         Args:
-            like: State with the wanted shapes and shardings; the number of devices may differ from that of the
-                checkpoint.
+            like: State with the wanted shapes and shardings; the number of devices may
+                differ from that of the checkpoint.
             loader: Loader of the same data and order.
-            check: Function of a step and its facts that raises ConfigError if they are of another run.
+            check: Function of a step and its facts that raises ConfigError if they are
+                of another run.
 
         Raises:
-            ConfigError: The checkpoint is of another run, model, optimizer, data or order.
+            ConfigError: The checkpoint is of another run, model, optimizer, data or
+                order.
             IntegrityError: There are checkpoints, and all are damaged.
         """
         damaged: dict[int, str] = {}
@@ -164,7 +191,8 @@ class Checkpoints:
         """Wait until all checkpoints are written.
 
         Raises:
-            OSError: A file could not be written; other errors of the background thread are raised too.
+            OSError: A file could not be written; other errors of the background thread
+                are raised too.
         """
         self._manager.wait_until_finished()
 
@@ -181,11 +209,18 @@ class Checkpoints:
             raise _damage_error(step, "facts", "its SHA-256 is not the recorded one")
         return facts
 
-    def _read_state(self, step: int, facts: Mapping[str, Any], like: TrainState) -> TrainState:
-        """Return the state of a checkpoint; IntegrityError if an array does not match its fingerprint."""
+    def _read_state(
+        self, step: int, facts: Mapping[str, Any], like: TrainState
+    ) -> TrainState:
+        """Return the state of a checkpoint; IntegrityError if an array does not
+        match its fingerprint.
+        """
         current = saved_part(like)
         shapes = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), current
+            lambda leaf: jax.ShapeDtypeStruct(
+                leaf.shape, leaf.dtype, sharding=leaf.sharding
+            ),
+            current,
         )
         recorded: Mapping[str, Sequence[Any]] | None = facts.get(_ARRAYS)
         if recorded is None:
@@ -200,13 +235,19 @@ class Checkpoints:
                 damaged_arrays.append(name)
         if damaged_arrays:
             raise _damage_error(
-                step, "state", f"the fingerprint of {_listed(damaged_arrays)} is not the recorded one"
+                step,
+                "state",
+                f"the fingerprint of {_listed(damaged_arrays)} is not the recorded one",
             )
         if int(arrays["step"]) != step:
-            raise _damage_error(step, "state", f"it is the state of step {int(arrays['step'])}")
+            raise _damage_error(
+                step, "state", f"it is the state of step {int(arrays['step'])}"
+            )
         return like._replace(**arrays)
 
-    def _read_unchecked_state(self, step: int, like: TrainState, shapes: Any) -> TrainState:
+    def _read_unchecked_state(
+        self, step: int, like: TrainState, shapes: Any
+    ) -> TrainState:
         """Read a checkpoint of an earlier release, which records no fingerprints."""
         try:
             restored = self._manager.restore(
@@ -219,8 +260,12 @@ class Checkpoints:
             ) from error
         return like._replace(**restored["state"])
 
-    def _check_structure(self, step: int, recorded: Mapping[str, Sequence[Any]], current: Any) -> None:
-        """Raise ConfigError unless the arrays of a checkpoint have the names, shapes and types of the current ones."""
+    def _check_structure(
+        self, step: int, recorded: Mapping[str, Sequence[Any]], current: Any
+    ) -> None:
+        """Raise ConfigError unless the arrays of a checkpoint have the names, shapes
+        and types of the current ones.
+        """
         recorded_types: dict[str, str] = {}
         for name, (shape, dtype, _fingerprint) in recorded.items():
             recorded_types[name] = _described(shape, dtype)
@@ -241,7 +286,9 @@ class Checkpoints:
         for name in names[:_SHOWN]:
             recorded_type = recorded_types.get(name, "missing")
             current_type = current_types.get(name, "missing")
-            differences.append(f"{name} is {recorded_type} there and {current_type} here")
+            differences.append(
+                f"{name} is {recorded_type} there and {current_type} here"
+            )
         if len(names) > _SHOWN:
             differences.append(f"{len(names) - _SHOWN} more differ")
         raise ConfigError(
@@ -251,7 +298,9 @@ class Checkpoints:
         )
 
     def _read_loader(self, step: int, facts: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the state of the loader; IntegrityError if it does not match its digest."""
+        """Return the state of the loader; IntegrityError if it does not match its
+        digest.
+        """
         state = self._read(step, "data", LoaderRestore())
         recorded = facts.get(_LOADER)
         if recorded is not None and recorded != _digest(state):
@@ -259,12 +308,17 @@ class Checkpoints:
         return state
 
     def _read(self, step: int, part: str, arguments: Any) -> Any:
-        """Return one part of a checkpoint; IntegrityError if its bytes cannot be read."""
+        """Return one part of a checkpoint; IntegrityError if its bytes cannot be
+        read.
+        """
         try:
-            return self._manager.restore(step, args=ocp.args.Composite(**{part: arguments}))[part]
+            return self._manager.restore(
+                step, args=ocp.args.Composite(**{part: arguments})
+            )[part]
         except _NO_DAMAGE:
             raise
-        # Orbax raises many kinds of errors for a file that is missing, cut off or altered, Exception itself among them.
+        # Orbax raises many kinds of errors for a file that is missing, cut off or
+        # altered, Exception itself among them.
         except Exception as error:
             reason = f"{type(error).__name__}: {error}".partition("\n")[0]
             raise _damage_error(step, part, reason[:_REASON]) from error
@@ -278,13 +332,20 @@ def saved_part(state: TrainState) -> dict[str, Any]:
 
 
 def saved_arrays(state: TrainState) -> dict[str, ArrayFacts]:
-    """Return the facts of the arrays that a checkpoint holds, by path; waits for the devices."""
+    """Return the facts of the arrays that a checkpoint holds, by path; waits for the
+    devices.
+    """
     return array_facts(saved_part(state))
 
 
 def _to_json(arrays: Mapping[str, ArrayFacts]) -> dict[str, Any]:
-    """Return name -> [shape, dtype, fingerprint], the record of arrays in the facts of a checkpoint."""
-    return {name: [list(facts.shape), facts.dtype, facts.fingerprint] for name, facts in arrays.items()}
+    """Return name -> [shape, dtype, fingerprint], the record of arrays in the facts
+    of a checkpoint.
+    """
+    return {
+        name: [list(facts.shape), facts.dtype, facts.fingerprint]
+        for name, facts in arrays.items()
+    }
 
 
 def _described(shape: Sequence[int], dtype: Any) -> str:
@@ -302,10 +363,13 @@ def _listed(names: Sequence[str]) -> str:
 
 def _digest(value: Any) -> str:
     """Return the SHA-256 of a value as canonical JSON."""
-    # Conversion to JSON and back gives the value the form that it has after it is read: keys are texts, tuples lists.
+    # Conversion to JSON and back gives the value the form that it has after it is read:
+    # keys are texts, tuples lists.
     plain = json.loads(json.dumps(value))
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
 def _damage_error(step: int, part: str, reason: str) -> IntegrityError:
-    return IntegrityError(f"step {step} is damaged: {part}: {reason}", step=step, part=part)
+    return IntegrityError(
+        f"step {step} is damaged: {part}: {reason}", step=step, part=part
+    )

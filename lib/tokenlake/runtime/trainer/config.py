@@ -1,4 +1,5 @@
-"""Configuration of a training run: one YAML file, validated like every configuration, over an optional preset.
+"""Configuration of a training run: one YAML file, validated like every configuration,
+over an optional preset.
 
 ::
 
@@ -8,7 +9,8 @@
     evaluation: {every: 200, sets: {held-out: {dataset: artifacts/books@v3, split: validation}}}
     checkpoint: {folder: runs/books}
 
-An option that the chosen loss, optimizer or schedule does not have is an error; it is never ignored.
+An option that the chosen loss, optimizer or schedule does not have is an error; it is
+never ignored.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ from tokenlake.runtime.trainer.data_config import TrainingData
 
 
 def _exponent(value: object) -> object:
-    """Return the number of a text such as ``3e-4``; YAML 1.1 reads only ``3.0e-4`` as a number."""
+    """Return the number of a text such as ``3e-4``; YAML 1.1 reads only ``3.0e-4``
+    as a number.
+    """
     if isinstance(value, str) and re.fullmatch(_EXPONENT, value):
         return float(value)
     return value
@@ -52,7 +56,9 @@ _Decay = Annotated[float, Strict(), Ge(0.0), Lt(1.0)]
 
 
 class _Choice(Section):
-    """Section whose `name` decides which of its options act; setting another option is an error."""
+    """Section whose `name` decides which of its options act; setting another option
+    is an error.
+    """
 
     key: ClassVar[str]
     known: ClassVar[Mapping[str, frozenset[str]]]
@@ -63,16 +69,22 @@ class _Choice(Section):
         """Raise an error for an option that is set and does not act with the name."""
         name: str = self.model_dump(include={"name"})["name"]
         for option in sorted(self.model_fields_set - {"name"} - self.known[name]):
-            users = ", ".join(choice for choice, options in self.known.items() if option in options)
+            users = ", ".join(
+                choice for choice, options in self.known.items() if option in options
+            )
             if getattr(self, option) is not None:
-                raise problem(f"{option} does not act with {self.key} {name!r}; it belongs to: {users}")
+                raise problem(
+                    f"{option} does not act with {self.key} {name!r}; it belongs to: {users}"
+                )
         return self
 
     @property
     def acting(self) -> dict[str, Any]:
         """Name and acting options, as JSON values: they decide the numbers of a run."""
         facts = self.model_dump(mode="json")
-        return {name: facts[name] for name in ("name", *sorted(self.known[facts["name"]]))}
+        return {
+            name: facts[name] for name in ("name", *sorted(self.known[facts["name"]]))
+        }
 
 
 class HeldOutSet(Section):
@@ -98,7 +110,9 @@ class EvaluationConfig(Section):
     """Largest number of batches of a set; null: all of them."""
 
     held_out: Switch = False
-    """Evaluate the documents that the version of `data` holds out (`eval` of its datasets); tags are source names."""
+    """Evaluate the documents that the version of `data` holds out (`eval` of its
+    datasets); tags are source names.
+    """
 
     sets: dict[SourceName, HeldOutSet] = {}  # noqa: RUF012 (pydantic copies defaults)
     """Tag -> held-out set."""
@@ -123,7 +137,9 @@ class LossConfig(_Choice):
     name: LossName = "cross_entropy"
 
     chunk: Count | None = None
-    """Number of ids of a row whose logits exist at once, of a model that returns (hidden, head); null: all."""
+    """Number of ids of a row whose logits exist at once, of a model that returns
+    (hidden, head); null: all.
+    """
 
     z_loss: _Amount = 0.0
     """Weight of log(Z)**2."""
@@ -132,7 +148,9 @@ class LossConfig(_Choice):
     """Focal: exponent; the larger, the less an id counts that is likely already."""
 
     beta: _Positive = 0.1
-    """DPO, KTO: strength of the pull to the reference; ORPO: weight of the odds ratio."""
+    """DPO, KTO: strength of the pull to the reference; ORPO: weight of the odds
+    ratio.
+    """
 
     smoothing: Annotated[Fraction, Lt(0.5)] = 0.0
     """DPO: assumed share of pairs that are the wrong way round."""
@@ -157,7 +175,9 @@ _OPTIMIZER_OPTIONS: Final[dict[str, frozenset[str]]] = {
 
 
 class OptimizerConfig(_Choice):
-    """Section `optimizer`; options left out have the defaults of the optimizer's authors."""
+    """Section `optimizer`; options left out have the defaults of the optimizer's
+    authors.
+    """
 
     key = "optimizer"
     known = _OPTIMIZER_OPTIONS
@@ -166,7 +186,9 @@ class OptimizerConfig(_Choice):
     weight_decay: _Amount = 0.0
 
     no_decay: tuple[Text, ...] = ()
-    """Regular expressions; parameters whose path contains a match have no weight decay: ``[norm, bias]``."""
+    """Regular expressions; parameters whose path contains a match have no weight
+    decay: ``[norm, bias]``.
+    """
 
     clip: _Positive | None = None
     """Largest norm of all gradients together; null: gradients are not clipped."""
@@ -220,28 +242,35 @@ class ScheduleConfig(_Choice):
 
 
 class MeshConfig(Section):
-    """Section `mesh`: numbers of devices over which rows (data, fsdp), the ids of a row (context) and parameters (fsdp,
-    tensor) are cut."""
+    """Section `mesh`: numbers of devices over which rows (data, fsdp), the ids of a row
+    (context) and parameters (fsdp, tensor) are cut.
+    """
 
     data: Count | None = None
     """Number of devices; null: all that the other axes leave."""
 
     fsdp: Count = 1
     context: Count = 1
-    """Number of devices that share each row; the model's attention must take keys from all of them. Set
-    ``data.layout: {context_parallel: N}`` to the same number for parts of similar cost."""
+    """Number of devices that share each row; the model's attention must take keys from
+    all of them. Set ``data.layout: {context_parallel: N}`` to the same number for parts
+    of similar cost.
+    """
 
     tensor: Count = 1
 
     rules: dict[Text, tuple[Literal["data", "fsdp", "tensor"] | None, ...]] = {}  # noqa: RUF012
-    """Regular expression of a parameter's path -> axis of each of its dimensions: ``{up: [null, tensor]}``."""
+    """Regular expression of a parameter's path -> axis of each of its dimensions:
+    ``{up: [null, tensor]}``.
+    """
 
 
 class CheckpointConfig(Section):
     """Section `checkpoint`: place and frequency of checkpoints."""
 
     folder: Path | None = None
-    """Folder of checkpoints, from the newest of which the run resumes; null: none are written."""
+    """Folder of checkpoints, from the newest of which the run resumes; null: none
+    are written.
+    """
 
     every: Count = 500
     """Number of steps between checkpoints; there is one at the end, too."""
@@ -269,10 +298,14 @@ class LogConfig(Section):
     """Folder of event files; needs tensorboardX."""
 
     peak_flops: _Positive | Literal["measure"] | None = None
-    """FLOP/s of one device, for MFU; null: that of known accelerators; measure: that of a timed matrix product."""
+    """FLOP/s of one device, for MFU; null: that of known accelerators; measure: that
+    of a timed matrix product.
+    """
 
     flops_per_token: _Positive | None = None
-    """FLOPs of a step per token, forward and backward; null: 6 per parameter (Kaplan et al. 2020)."""
+    """FLOPs of a step per token, forward and backward; null: 6 per parameter (Kaplan
+    et al. 2020).
+    """
 
 
 class EarlyStoppingConfig(Section):
@@ -336,19 +369,27 @@ class TrainingConfig(Section):
     """
 
     preset: Text | None = None
-    """Name of a preset, one of :data:`PRESETS`; a section whose `name` differs takes nothing from the preset."""
+    """Name of a preset, one of :data:`PRESETS`; a section whose `name` differs takes
+    nothing from the preset.
+    """
 
     data: TrainingData | None = None
     """Training data; null: the trainer is given a loader."""
 
     steps: Count | None = None
-    """Number of steps of the whole run, including those before it was resumed; null: one pass over the data."""
+    """Number of steps of the whole run, including those before it was resumed; null:
+    one pass over the data.
+    """
 
     accumulate: Count = 1
-    """Number of equal parts of a batch whose gradients are summed one after the other, in the memory of one."""
+    """Number of equal parts of a batch whose gradients are summed one after the
+    other, in the memory of one.
+    """
 
     precision: Literal["float32", "bfloat16"] = "float32"
-    """Precision of the model's arithmetic; parameters, optimizer and loss are float32."""
+    """Precision of the model's arithmetic; parameters, optimizer and loss are
+    float32.
+    """
 
     mesh: MeshConfig = MeshConfig()
     loss: LossConfig = LossConfig()
@@ -362,7 +403,9 @@ class TrainingConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _over_preset(cls, value: Any) -> Any:
-        """Return the keys of a configuration over those of its preset, see :data:`PRESETS`."""
+        """Return the keys of a configuration over those of its preset, see
+        :data:`PRESETS`.
+        """
         if not isinstance(value, Mapping):
             return value
         keys = cast("Mapping[str, Any]", value)
@@ -379,7 +422,9 @@ class TrainingConfig(Section):
 
 
 def _merged_section(preset_section: Any, section: Any) -> Any:
-    """Return a section over that of the preset, key by key, unless it chooses another `name`."""
+    """Return a section over that of the preset, key by key, unless it chooses
+    another `name`.
+    """
     if not isinstance(preset_section, Mapping) or not isinstance(section, Mapping):
         return section
     defaults = cast("Mapping[str, Any]", preset_section)
@@ -390,17 +435,20 @@ def _merged_section(preset_section: Any, section: Any) -> Any:
 
 
 def load_training_config(
-    source: TrainingConfig | Mapping[str, Any] | str | os.PathLike[str], overrides: Sequence[str] = ()
+    source: TrainingConfig | Mapping[str, Any] | str | os.PathLike[str],
+    overrides: Sequence[str] = (),
 ) -> TrainingConfig:
     """Return the configuration of a training run.
 
     Args:
         source: Path of a YAML file, mapping of its keys, or configuration.
-        overrides: ``key=value`` texts that replace keys of the source, such as ``schedule.peak=1e-3``.
+        overrides: ``key=value`` texts that replace keys of the source, such as
+            ``schedule.peak=1e-3``.
 
     Raises:
-        ConfigError: The configuration is wrong. The message has a line for each problem, with the key, its value, the
-            allowed values, the nearest match, and the line of the file.
+        ConfigError: The configuration is wrong. The message has a line for each
+            problem, with the key, its value, the allowed values, the nearest match, and
+            the line of the file.
 
     Example:
         >>> import tokenlake as tl

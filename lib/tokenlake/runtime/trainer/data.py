@@ -1,4 +1,6 @@
-"""Loaders of a training run, made from its configuration: the training data and the held-out sets."""
+"""Loaders of a training run, made from its configuration: the training data and the
+held-out sets.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,13 @@ _OF_PREFERENCES: Final = ("dpo", "orpo", "kto")
 
 
 def make_loader(config: TrainingConfig, sharding: Any | None = None) -> DataLoader:
-    """Return the loader of the training data that section `data` of a configuration describes.
+    """Return the loader of the training data that section `data` of a configuration
+    describes.
 
     Args:
         config: Configuration with section `data`.
-        sharding: ``jax.sharding.Sharding`` of the batches; None: batches are numpy arrays.
+        sharding: ``jax.sharding.Sharding`` of the batches; None: batches are numpy
+            arrays.
 
     Raises:
         ConfigError: Section `data` is missing, or an option does not fit the data.
@@ -39,7 +43,10 @@ def make_loader(config: TrainingConfig, sharding: Any | None = None) -> DataLoad
         (4, 64)
     """
     data = _data_of(config)
-    options: dict[str, Any] = {**data.loader_options, "columns": _columns_of(config, data)}
+    options: dict[str, Any] = {
+        **data.loader_options,
+        "columns": _columns_of(config, data),
+    }
     loader = DataLoader(_opened(data), data.batch_size, sharding=sharding, **options)
     if data.mixture is not None:
         for change in data.mixture.weight_changes:
@@ -47,18 +54,23 @@ def make_loader(config: TrainingConfig, sharding: Any | None = None) -> DataLoad
     return loader
 
 
-def make_held_out_loaders(config: TrainingConfig, sharding: Any | None = None) -> dict[str, DataLoader]:
-    """Return tag -> loader of each held-out set that section `evaluation` of a configuration names.
+def make_held_out_loaders(
+    config: TrainingConfig, sharding: Any | None = None
+) -> dict[str, DataLoader]:
+    """Return tag -> loader of each held-out set that section `evaluation` of a
+    configuration names.
 
-    Rows are read in stored order, once. Columns, padding and layout are those of the training data, because the model
-    is the same.
+    Rows are read in stored order, once. Columns, padding and layout are those of the
+    training data, because the model is the same.
 
     Args:
         config: Configuration with section `data`.
-        sharding: ``jax.sharding.Sharding`` of the batches; None: batches are numpy arrays.
+        sharding: ``jax.sharding.Sharding`` of the batches; None: batches are numpy
+            arrays.
 
     Raises:
-        ConfigError: Section `data` is missing; or held-out documents are requested, and the data has none.
+        ConfigError: Section `data` is missing; or held-out documents are requested, and
+            the data has none.
     """
     data = _data_of(config)
     loaders: dict[str, DataLoader] = {}
@@ -80,12 +92,16 @@ def make_held_out_loaders(config: TrainingConfig, sharding: Any | None = None) -
 def _data_of(config: TrainingConfig) -> TrainingData:
     """Return section `data`; ConfigError if it is missing."""
     if config.data is None:
-        raise ConfigError("data: required, but missing; expected data: {dataset: STORE/NAME, batch_size: 8}")
+        raise ConfigError(
+            "data: required, but missing; expected data: {dataset: STORE/NAME, batch_size: 8}"
+        )
     return config.data
 
 
 def _columns_of(config: TrainingConfig, data: TrainingData) -> tuple[str, ...] | None:
-    """Return the columns of a batch: those that are configured, or those that the loss needs."""
+    """Return the columns of a batch: those that are configured, or those that the
+    loss needs.
+    """
     if data.columns is not None:
         return data.columns
     if config.loss.name in _OF_PREFERENCES:
@@ -118,8 +134,11 @@ def _mixture_of(config: MixtureConfig, datasets: Mapping[str, Dataset]) -> Mixtu
     )
 
 
-def _held_out_sets(config: TrainingConfig, data: TrainingData) -> Mapping[str, HeldOutSet]:
-    """Return tag -> held-out set: those of `evaluation.sets`, and with `held_out` those of the training data.
+def _held_out_sets(
+    config: TrainingConfig, data: TrainingData
+) -> Mapping[str, HeldOutSet]:
+    """Return tag -> held-out set: those of `evaluation.sets`, and with `held_out` those
+    of the training data.
 
     Documents that a source of a mixture holds out have the tag ``SOURCE.TAG``.
     """

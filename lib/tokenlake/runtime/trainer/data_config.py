@@ -1,4 +1,5 @@
-"""Sections about the data of a training run: one dataset or a mixture, and every option of the loader.
+"""Sections about the data of a training run: one dataset or a mixture, and every option
+of the loader.
 
 The keys of section `data` are the options of :class:`tokenlake.DataLoader`, and those of `data.mixture` the arguments
 of :class:`tokenlake.Mixture`, with the same names::
@@ -11,7 +12,8 @@ of :class:`tokenlake.Mixture`, with the same names::
       lengths: {0: 512, 2000: 2048}
       balance: attention
 
-The loader's own checks run when the configuration is read, so that a contradiction is reported with its line.
+The loader's own checks run when the configuration is read, so that a contradiction is
+reported with its line.
 """
 
 from __future__ import annotations
@@ -57,11 +59,15 @@ SET_BY_MESH: Final[Mapping[str, str]] = {
 """Options of the loader that section `data` does not take -> reason and alternative."""
 
 _OF_SOURCE: Final = ("dataset", "mixture", "split")
-"""Keys of section `data` that decide which rows are opened; all others are options of the loader."""
+"""Keys of section `data` that decide which rows are opened; all others are options
+of the loader.
+"""
 
 
 def _option(read: Callable[[object], object], name: str) -> BeforeValidator:
-    """Return the validator of an option that a class of the loader reads; its message loses the name of the option."""
+    """Return the validator of an option that a class of the loader reads; its
+    message loses the name of the option.
+    """
 
     def checked(value: object) -> object:
         if value is None:
@@ -75,7 +81,9 @@ def _option(read: Callable[[object], object], name: str) -> BeforeValidator:
 
 
 def _with_whole_steps(value: object) -> object:
-    """Return a mapping of steps with whole numbers as keys: JSON, and files of it, have texts."""
+    """Return a mapping of steps with whole numbers as keys: JSON, and files of it,
+    have texts.
+    """
     if not isinstance(value, Mapping):
         return value
     schedule: dict[object, object] = {}
@@ -88,7 +96,9 @@ def _with_whole_steps(value: object) -> object:
 
 
 def _batch_size(value: object) -> object:
-    """Return a batch size that the loader accepts: a number of rows, or a mapping of steps to numbers of rows."""
+    """Return a batch size that the loader accepts: a number of rows, or a mapping of
+    steps to numbers of rows.
+    """
     value = _with_whole_steps(value)
     BatchSizes.of(cast("Any", value))
     return value
@@ -110,16 +120,22 @@ def _window(value: object) -> object:
 
 
 def _dataset(value: object) -> object:
-    """Return the keys of a source that is written as the address of its dataset alone."""
+    """Return the keys of a source that is written as the address of its dataset
+    alone.
+    """
     if isinstance(value, str):
         return {"dataset": value}
     if not isinstance(value, Mapping | DataSource):
-        raise problem(f"got {shown(value)}, must be STORE/NAME, or {{dataset: STORE/NAME, split: NAME}}")
+        raise problem(
+            f"got {shown(value)}, must be STORE/NAME, or {{dataset: STORE/NAME, split: NAME}}"
+        )
     return cast("object", value)
 
 
 def _cap(option: str) -> BeforeValidator:
-    """Return the validator of a cap of the sources, which is a number or a mapping of source to number."""
+    """Return the validator of a cap of the sources, which is a number or a mapping
+    of source to number.
+    """
 
     def checked(value: object) -> object:
         caps: dict[str, Any] = {option: value}
@@ -150,18 +166,25 @@ class SourceWeights(Section):
     """Step of the run."""
 
     weights: dict[SourceName, Weight]
-    """Source -> weight: shares, percentages, or ratios of whole numbers. A source that is not named has weight 0."""
+    """Source -> weight: shares, percentages, or ratios of whole numbers. A source
+    that is not named has weight 0.
+    """
 
 
 class MixtureConfig(Section):
-    """Section `data.mixture`: datasets that are combined by weight, with the arguments of `tl.Mixture`."""
+    """Section `data.mixture`: datasets that are combined by weight, with the
+    arguments of `tl.Mixture`.
+    """
 
     datasets: dict[SourceName, Annotated[DataSource, BeforeValidator(_dataset)]]
-    """Source -> STORE/NAME, or ``{dataset: STORE/NAME, split: train}``. The order of the sources affects that of the
-    rows."""
+    """Source -> STORE/NAME, or ``{dataset: STORE/NAME, split: train}``. The order of
+    the sources affects that of the rows.
+    """
 
     weights: dict[SourceName, Weight] | None = None
-    """Source -> weight: shares, percentages, or ratios of whole numbers. A source that is not named has weight 0."""
+    """Source -> weight: shares, percentages, or ratios of whole numbers. A source
+    that is not named has weight 0.
+    """
 
     weight_schedule: tuple[SourceWeights, ...] | None = None
     """Weights that change at known steps, instead of `weights`."""
@@ -170,11 +193,15 @@ class MixtureConfig(Section):
     """Interpolation of the weights between two points of the schedule."""
 
     weight_changes: tuple[SourceWeights, ...] = ()
-    """Changes that are decided during the run, steps ascending: no row before a change moves. A run resumes with
-    changes after its last checkpoint, also to sources that it did not have before."""
+    """Changes that are decided during the run, steps ascending: no row before a change
+    moves. A run resumes with changes after its last checkpoint, also to sources that it
+    did not have before.
+    """
 
     stop: Stop = "restart"
-    """Action when a source ends: restart it, stop (first_exhausted), or continue with the others (all_exhausted)."""
+    """Action when a source ends: restart it, stop (first_exhausted), or continue
+    with the others (all_exhausted).
+    """
 
     rows: Count | None = None
     """Number of rows after which the mixture ends; null: only `stop` decides."""
@@ -191,10 +218,14 @@ class MixtureConfig(Section):
     order: Literal[2, 3] = MIXTURE_ORDER
     """Version of the order; 2 resumes runs that earlier releases began."""
 
-    max_repetitions: Annotated[Positive | dict[SourceName, Positive] | None, _cap("max_repetitions")] = None
+    max_repetitions: Annotated[
+        Positive | dict[SourceName, Positive] | None, _cap("max_repetitions")
+    ] = None
     """Largest number of times that the rows of a source may come."""
 
-    max_fraction: Annotated[Fraction | dict[SourceName, Fraction] | None, _cap("max_fraction")] = None
+    max_fraction: Annotated[
+        Fraction | dict[SourceName, Fraction] | None, _cap("max_fraction")
+    ] = None
     """Largest share of a source that is used, always the same rows."""
 
     epochs: dict[SourceName, Positive] | None = None
@@ -204,17 +235,24 @@ class MixtureConfig(Section):
     """Tokens of the run that an experiment represents; requires `experiment_budget`."""
 
     experiment_budget: Count | None = None
-    """Tokens of the experiment; each source is shortened to the share ``experiment_budget / target_budget``."""
+    """Tokens of the experiment; each source is shortened to the share
+    ``experiment_budget / target_budget``.
+    """
 
     def scheduler(self) -> WeightScheduler | None:
-        """Return the weights before `weight_changes`; None: they follow from `epochs`."""
+        """Return the weights before `weight_changes`; None: they follow from
+        `epochs`.
+        """
         if self.weight_schedule is not None:
             points = [
-                {"step": point.step, "weights": self.all_weights(point)} for point in self.weight_schedule
+                {"step": point.step, "weights": self.all_weights(point)}
+                for point in self.weight_schedule
             ]
             return WeightScheduler(points, self.weight_schedule_type)
         if self.weights is not None:
-            return constant(self.all_weights(SourceWeights(step=0, weights=self.weights)))
+            return constant(
+                self.all_weights(SourceWeights(step=0, weights=self.weights))
+            )
         return None
 
     def all_weights(self, point: SourceWeights) -> dict[str, float]:
@@ -223,8 +261,16 @@ class MixtureConfig(Section):
 
     @property
     def caps(self) -> dict[str, Any]:
-        """Arguments of :class:`tokenlake.Mixture` that shorten sources or limit their repetitions."""
-        names = ("max_repetitions", "max_fraction", "epochs", "target_budget", "experiment_budget")
+        """Arguments of :class:`tokenlake.Mixture` that shorten sources or limit
+        their repetitions.
+        """
+        names = (
+            "max_repetitions",
+            "max_fraction",
+            "epochs",
+            "target_budget",
+            "experiment_budget",
+        )
         return {name: getattr(self, name) for name in names}
 
     @model_validator(mode="after")
@@ -235,9 +281,16 @@ class MixtureConfig(Section):
         given_names = [name for name in names if getattr(self, name) is not None]
         if len(given_names) != 1:
             got = " and ".join(given_names) or "none"
-            raise problem(f"got {got} of {', '.join(names)}; expected exactly one of them")
-        if self.weight_schedule is None and "weight_schedule_type" in self.model_fields_set:
-            raise problem("weight_schedule_type does not act without weight_schedule; leave it out")
+            raise problem(
+                f"got {got} of {', '.join(names)}; expected exactly one of them"
+            )
+        if (
+            self.weight_schedule is None
+            and "weight_schedule_type" in self.model_fields_set
+        ):
+            raise problem(
+                "weight_schedule_type does not act without weight_schedule; leave it out"
+            )
         if self.epochs is not None and self.weight_changes:
             raise problem(
                 "weight_changes do not act with epochs, which decide the weights; leave out one of them"
@@ -253,7 +306,9 @@ class MixtureConfig(Section):
             scheduler = self.scheduler()
             for change in self.weight_changes:
                 assert scheduler is not None
-                scheduler = scheduler.reweighted(at=change.step, weights=self.all_weights(change))
+                scheduler = scheduler.reweighted(
+                    at=change.step, weights=self.all_weights(change)
+                )
             SourceCaps(**self.caps).check_names(self.datasets)
         except ConfigError as error:
             raise problem(str(error)) from error
@@ -265,7 +320,9 @@ class MixtureConfig(Section):
         for name in weights:
             if name not in self.datasets:
                 hint = did_you_mean(name, self.datasets)
-                raise problem(f"{option}: {name!r} is not in datasets{hint} ({', '.join(self.datasets)})")
+                raise problem(
+                    f"{option}: {name!r} is not in datasets{hint} ({', '.join(self.datasets)})"
+                )
 
     def _check_ascending(self) -> None:
         """Raise an error for a change that is not after the one before it."""
@@ -279,7 +336,9 @@ class MixtureConfig(Section):
 
 
 class TrainingData(Section):
-    """Section `data`: training data, for runs that open it by themselves, and the options of their loader."""
+    """Section `data`: training data, for runs that open it by themselves, and the
+    options of their loader.
+    """
 
     dataset: Path | None = None
     """STORE/NAME, or STORE/NAME@v3; or a `mixture`."""
@@ -290,9 +349,12 @@ class TrainingData(Section):
     split: SplitName = "train"
     """Split of the dataset; each source of a mixture names its own."""
 
-    batch_size: Annotated[Count | dict[Step, Count], _option(_batch_size, "batch_size")] = 8
-    """Number of rows of a training step, over all devices and all parts of an accumulation; or {first step: rows}, from
-    step 0 on: ``{0: 64, 1000: 128}``."""
+    batch_size: Annotated[
+        Count | dict[Step, Count], _option(_batch_size, "batch_size")
+    ] = 8
+    """Number of rows of a training step, over all devices and all parts of an
+    accumulation; or {first step: rows}, from step 0 on: ``{0: 64, 1000: 128}``.
+    """
 
     seed: Seed = 0
     """Random seed of the shuffle order."""
@@ -301,45 +363,74 @@ class TrainingData(Section):
     """Shuffle the rows; false: rows in stored order."""
 
     epochs: Count | None = None
-    """Number of passes over the data; null: the data never ends, and `steps` is required."""
+    """Number of passes over the data; null: the data never ends, and `steps` is
+    required.
+    """
 
     drop_last: Switch = False
-    """Leave out the last batch of a pass if it is not full; false: it is filled with padding."""
+    """Leave out the last batch of a pass if it is not full; false: it is filled with
+    padding.
+    """
 
     pad_last: Switch | None = None
-    """Fill the last batch with padding; null: true, which the devices of a mesh need."""
+    """Fill the last batch with padding; null: true, which the devices of a mesh
+    need.
+    """
 
     columns: tuple[Text, ...] | None = None
-    """Columns of a batch; null: ``input_ids``, ``segment_ids``, ``positions`` and ``targets``, or those of preferences
-    for the loss of preferences."""
+    """Columns of a batch; null: ``input_ids``, ``segment_ids``, ``positions`` and
+    ``targets``, or those of preferences for the loss of preferences.
+    """
 
-    padding: Annotated[InstanceOf[BatchPadding] | None, _option(BatchPadding.of, "padding")] = None
-    """Padding of documents and preferences, also of held-out sets: ``{buckets: 8, multiple: 64}``. The step is compiled
-    once for each length of a batch, so there should be few lengths."""
+    padding: Annotated[
+        InstanceOf[BatchPadding] | None, _option(BatchPadding.of, "padding")
+    ] = None
+    """Padding of documents and preferences, also of held-out sets: ``{buckets: 8,
+    multiple: 64}``. The step is compiled once for each length of a batch, so there
+    should be few lengths.
+    """
 
-    layout: Annotated[InstanceOf[BatchLayout] | None, _option(BatchLayout.of, "layout")] = None
+    layout: Annotated[
+        InstanceOf[BatchLayout] | None, _option(BatchLayout.of, "layout")
+    ] = None
     """Layout of the arrays, also of held-out sets: ``{context_parallel: 4}``."""
 
-    balance: Annotated[InstanceOf[BatchBalance] | None, _option(BatchBalance.of, "balance")] = None
+    balance: Annotated[
+        InstanceOf[BatchBalance] | None, _option(BatchBalance.of, "balance")
+    ] = None
     """Balance of the attention cost among devices: ``attention``, or ``{ranks: 8}``."""
 
-    lengths: Annotated[InstanceOf[LengthCurriculum] | None, _option(_lengths, "lengths")] = None
-    """Length curriculum: ``{0: 256, 1000: 512, 3000: 2048}``, or ``{points: {...}, keep_shape: true}``."""
+    lengths: Annotated[
+        InstanceOf[LengthCurriculum] | None, _option(_lengths, "lengths")
+    ] = None
+    """Length curriculum: ``{0: 256, 1000: 512, 3000: 2048}``, or ``{points: {...},
+    keep_shape: true}``.
+    """
 
     lanes: Count | None = None
     """Number of lanes of the order; null: chosen."""
 
     window: Annotated[Count | Literal["all"] | None, _option(_window, "window")] = None
-    """Number of row groups whose rows are permuted together, or ``all``; null: the default order."""
+    """Number of row groups whose rows are permuted together, or ``all``; null: the
+    default order.
+    """
 
     interleave: Count | None = None
-    """Number of parts of each lane that are read side by side; null: the default order."""
+    """Number of parts of each lane that are read side by side; null: the default
+    order.
+    """
 
-    prefetch: Annotated[int, _option(lambda value: _count("prefetch", value), "prefetch")] = 2
+    prefetch: Annotated[
+        int, _option(lambda value: _count("prefetch", value), "prefetch")
+    ] = 2
     """Number of batches prepared ahead; 0: none."""
 
-    workers: Annotated[int | None, _option(lambda value: _count("workers", value), "workers")] = None
-    """Number of threads that decode ahead; null: chosen by the processors and the store."""
+    workers: Annotated[
+        int | None, _option(lambda value: _count("workers", value), "workers")
+    ] = None
+    """Number of threads that decode ahead; null: chosen by the processors and the
+    store.
+    """
 
     cache_bytes: Size = CACHE_BYTES
     """Memory for decoded row groups: ``512MiB``. The default order depends on it."""
@@ -355,7 +446,11 @@ class TrainingData(Section):
     @property
     def loader_options(self) -> dict[str, Any]:
         """Options of :class:`tokenlake.DataLoader` except `batch_size`."""
-        names = [name for name in type(self).model_fields if name not in (*_OF_SOURCE, "batch_size")]
+        names = [
+            name
+            for name in type(self).model_fields
+            if name not in (*_OF_SOURCE, "batch_size")
+        ]
         return {name: getattr(self, name) for name in names}
 
     @model_validator(mode="before")
@@ -370,7 +465,9 @@ class TrainingData(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        """Raise an error unless there is one source of rows, and the loader accepts the options together."""
+        """Raise an error unless there is one source of rows, and the loader accepts
+        the options together.
+        """
         if self.dataset is None and self.mixture is None:
             raise problem(
                 "got neither dataset nor mixture; expected dataset: STORE/NAME, or mixture: {datasets: ...}"

@@ -4,12 +4,14 @@ The fingerprint of an array is two sums modulo 2**32, one for each of two seeds 
 
     sum over i of  mix(word[i] XOR mix(i + s))
 
-``word[i]`` holds the bits of element i, in row-major order (a 64-bit element has two words). ``mix`` is the finalizer
-of MurmurHash3 (Appleby 2011), a bijection of 32-bit numbers in which each bit of the input changes about half of the
-output. A sum does not depend on its order, so the fingerprint is the same for every way to cut an array over devices.
-Accidental damage goes unnoticed with a probability of about 2**-64 per array.
+``word[i]`` holds the bits of element i, in row-major order (a 64-bit element has two
+words). ``mix`` is the finalizer of MurmurHash3 (Appleby 2011), a bijection of 32-bit
+numbers in which each bit of the input changes about half of the output. A sum does not
+depend on its order, so the fingerprint is the same for every way to cut an array over
+devices. Accidental damage goes unnoticed with a probability of about 2**-64 per array.
 
-The computation runs on the devices, reads each array once and needs no memory of its size.
+The computation runs on the devices, reads each array once and needs no memory of its
+size.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 _SEEDS: Final = (0x9E3779B9, 0x7F4A7C15)
 _UNSIGNED: Final = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint32}
-"""Bytes of an element -> type as which its bits are read; an element of 8 bytes gives two numbers."""
+"""Bytes of an element -> type as which its bits are read; an element of 8 bytes
+gives two numbers.
+"""
 
 
 class ArrayFacts(NamedTuple):
@@ -57,15 +61,23 @@ def array_facts(tree: Any) -> dict[str, ArrayFacts]:
     facts: dict[str, ArrayFacts] = {}
     for (path, leaf), (sums, is_finite) in zip(leaves, summaries, strict=True):
         digits = "".join(f"{int(value):08x}" for value in sums)
-        facts[path_name(path)] = ArrayFacts(tuple(leaf.shape), str(leaf.dtype), digits, bool(is_finite))
+        facts[path_name(path)] = ArrayFacts(
+            tuple(leaf.shape), str(leaf.dtype), digits, bool(is_finite)
+        )
     return facts
 
 
 @lru_cache
-def _compiled(sharding: jax.sharding.Sharding) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
-    """Return :func:`_summary`, compiled for arrays of a sharding; its results are on all devices of all processes."""
+def _compiled(
+    sharding: jax.sharding.Sharding,
+) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
+    """Return :func:`_summary`, compiled for arrays of a sharding; its results are on
+    all devices of all processes.
+    """
     if isinstance(sharding, NamedSharding):
-        return jax.jit(_summary, out_shardings=NamedSharding(sharding.mesh, PartitionSpec()))
+        return jax.jit(
+            _summary, out_shardings=NamedSharding(sharding.mesh, PartitionSpec())
+        )
     return jax.jit(_summary)
 
 
@@ -81,7 +93,9 @@ def _summary(leaf: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _words(leaf: jax.Array) -> jax.Array:
-    """Return the bits of each element, uint32; elements of 8 bytes give two numbers, along a new last dimension."""
+    """Return the bits of each element, uint32; elements of 8 bytes give two numbers,
+    along a new last dimension.
+    """
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         leaf = jax.random.key_data(leaf)
     if jnp.iscomplexobj(leaf):
@@ -95,7 +109,8 @@ def _words(leaf: jax.Array) -> jax.Array:
 def _indices(shape: tuple[int, ...]) -> jax.Array:
     """Return the row-major index of each element modulo 2**32, uint32.
 
-    It is a sum over the dimensions, because a reshape would collect an array that is cut over devices.
+    It is a sum over the dimensions, because a reshape would collect an array that is
+    cut over devices.
     """
     indices = jnp.zeros(shape, jnp.uint32)
     for dimension in range(len(shape)):
@@ -125,20 +140,24 @@ def _is_finite(leaf: jax.Array) -> jax.Array:
 def _bit_sums(tree: Any) -> jax.Array:
     """Return a number for each leaf, uint32[n].
 
-    It is the sum over its elements, modulo 2**32, of the bits of element i as float32 times the odd number 2 * i + 1.
+    It is the sum over its elements, modulo 2**32, of the bits of element i as float32
+    times the odd number 2 * i + 1.
     """
     sums: list[jax.Array] = []
     for leaf in jax.tree.leaves(tree):
-        bits = jax.lax.bitcast_convert_type(leaf.astype(jnp.float32), jnp.uint32).reshape(-1)
+        bits = jax.lax.bitcast_convert_type(
+            leaf.astype(jnp.float32), jnp.uint32
+        ).reshape(-1)
         factors = 2 * jnp.arange(bits.size, dtype=jnp.uint32) + 1
         sums.append(jnp.sum(bits * factors, dtype=jnp.uint32))
     return jnp.stack(sums)
 
 
 def reference_mark(params: Any) -> str:
-    """Return a short mark of reference parameters, equal for every way to cut them over devices.
+    """Return a short mark of reference parameters, equal for every way to cut them over
+    devices.
 
-    It identifies a reference in checkpoints. It must not change, so that older checkpoints can be resumed. It is no
-    check against damage.
+    It identifies a reference in checkpoints. It must not change, so that older
+    checkpoints can be resumed. It is no check against damage.
     """
     return np.asarray(_bit_sums(params)).tobytes().hex()

@@ -1,8 +1,9 @@
 """Checks of the loaders of a training run, made before its first step.
 
-The rows of a batch are cut over the devices of a mesh and into the parts of an accumulation, so their number must be a
-multiple of both. A loader with a sharding pads its last batch. Another loader may end with a smaller batch, and the run
-would fail at its last step.
+The rows of a batch are cut over the devices of a mesh and into the parts of an
+accumulation, so their number must be a multiple of both. A loader with a sharding pads
+its last batch. Another loader may end with a smaller batch, and the run would fail at
+its last step.
 """
 
 from __future__ import annotations
@@ -21,7 +22,12 @@ _EXPECTED: Final = "a tl.DataLoader, or of rows tl.AsyncDataLoader(source, batch
 
 
 def check_loader(
-    argument: str, loader: object, parts: int, *, accumulate: int = 1, batches: int | None = None
+    argument: str,
+    loader: object,
+    parts: int,
+    *,
+    accumulate: int = 1,
+    batches: int | None = None,
 ) -> None:
     """Raise ConfigError unless the batches of a loader can be cut as the run needs.
 
@@ -33,7 +39,9 @@ def check_loader(
         batches: Number of batches that the run takes; None: all.
     """
     if not isinstance(loader, BatchLoader):
-        raise ConfigError(f"{argument}: got a {type(loader).__name__}, expected {_EXPECTED}")
+        raise ConfigError(
+            f"{argument}: got a {type(loader).__name__}, expected {_EXPECTED}"
+        )
     if parts == 1 and accumulate == 1:
         return
     plan: BatchPlan | None = getattr(loader, "plan", None)
@@ -58,7 +66,11 @@ def check_loader(
 
     # The last batch, unless the run ends before it.
     multiple = math.lcm(parts, accumulate)
-    if batches is not None and shape.full_batches is not None and batches <= shape.full_batches:
+    if (
+        batches is not None
+        and shape.full_batches is not None
+        and batches <= shape.full_batches
+    ):
         return
     if shape.last_rows is None:
         problem = "its last batch may be smaller than the others"
@@ -90,7 +102,8 @@ def check_held_out(
         batches: Largest number of batches of a set; None: all.
 
     Raises:
-        ConfigError: A value is not a loader, never ends, or is the loader of the training data.
+        ConfigError: A value is not a loader, never ends, or is the loader of the
+            training data.
     """
     if not isinstance(evaluation, Mapping):
         kind = type(evaluation).__name__
@@ -129,7 +142,9 @@ def from_beginning(loader: BatchLoader, beginning: Mapping[str, Any]) -> Iterato
 
 
 def _is_endless(loader: BatchLoader) -> bool:
-    """Return whether a loader is known to be endless; one with an unknown number of rows may end."""
+    """Return whether a loader is known to be endless; one with an unknown number of
+    rows may end.
+    """
     plan: BatchPlan | None = getattr(loader, "plan", None)
     if plan is None:
         return bool(getattr(loader, "endless", False))
@@ -143,7 +158,8 @@ class _LoaderShape:
 
     Attributes:
         sizes: Numbers of rows of full batches; none if they are unknown.
-        last_rows: Number of rows of a smaller last batch; 0: there is none; None: unknown.
+        last_rows: Number of rows of a smaller last batch; 0: there is none; None:
+            unknown.
         full_batches: Number of full batches before the smaller one; None: unknown.
     """
 
@@ -153,7 +169,9 @@ class _LoaderShape:
 
 
 def _shape_of(loader: BatchLoader) -> _LoaderShape:
-    """Return the shape of a loader; one with unknown sizes is checked batch by batch during training."""
+    """Return the shape of a loader; one with unknown sizes is checked batch by batch
+    during training.
+    """
     plan: BatchPlan | None = getattr(loader, "plan", None)
     if plan is not None:
         return _shape_of_plan(plan)
@@ -166,7 +184,9 @@ def _shape_of(loader: BatchLoader) -> _LoaderShape:
 
 
 def _shape_of_plan(plan: BatchPlan) -> _LoaderShape:
-    """Return the shape of a loader with a plan; each host has its share of the rows of a batch."""
+    """Return the shape of a loader with a plan; each host has its share of the rows
+    of a batch.
+    """
     options = plan.options
     hosts = 1
     if options.host is not None:
@@ -180,7 +200,9 @@ def _shape_of_plan(plan: BatchPlan) -> _LoaderShape:
 
 
 def _with_last_batch(size: int, rows: int | None) -> _LoaderShape:
-    """Return the shape of batches of one size, of a number of rows that is None if it is unknown."""
+    """Return the shape of batches of one size, of a number of rows that is None if
+    it is unknown.
+    """
     if rows is None:
         return _LoaderShape((size,), last_rows=None)
     return _LoaderShape((size,), last_rows=rows % size, full_batches=rows // size)

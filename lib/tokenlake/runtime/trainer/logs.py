@@ -1,4 +1,6 @@
-"""Callbacks that write the measurements of a run: progress lines, JSON lines, and TensorBoard events."""
+"""Callbacks that write the measurements of a run: progress lines, JSON lines, and
+TensorBoard events.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,20 @@ from tokenlake.runtime.trainer.measurements import TrainingMetrics, finite
 
 @final
 class ProgressCallback(Callback):
-    """Writes a line to stderr for each measurement and each evaluation, and when a run resumes."""
+    """Writes a line to stderr for each measurement and each evaluation, and when a
+    run resumes.
+    """
 
     def on_train_begin(self, run: TrainingRun) -> None:
         if run.step:
             self._say(f"step {run.step}/{run.steps}  resumes here")
 
     def on_log(self, run: TrainingRun, metrics: TrainingMetrics) -> None:
-        self._say(str(metrics).replace(f"step {metrics.step}", f"step {metrics.step}/{run.steps}", 1))
+        self._say(
+            str(metrics).replace(
+                f"step {metrics.step}", f"step {metrics.step}/{run.steps}", 1
+            )
+        )
 
     def on_evaluate(self, run: TrainingRun, results: Results) -> None:
         for tag, values in results.items():
@@ -38,8 +46,8 @@ class ProgressCallback(Callback):
 class JsonlLog(Callback):
     """Appends a JSON object for each measurement and each evaluation to a file.
 
-    A run that resumes from a checkpoint first deletes the lines of later steps, which an earlier process wrote: each
-    step has its lines once.
+    A run that resumes from a checkpoint first deletes the lines of later steps, which
+    an earlier process wrote: each step has its lines once.
 
     Args:
         path: Path of the file; its folders are created.
@@ -55,7 +63,9 @@ class JsonlLog(Callback):
         lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
         # A killed process may leave an unfinished line, which is of a later step too.
         earlier_lines = [
-            line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= run.step
+            line
+            for line in lines
+            if line.endswith("\n") and json.loads(line)["step"] <= run.step
         ]
         if len(earlier_lines) < len(lines):
             unfinished = self._path.with_name(f".{self._path.name}.unfinished")

@@ -1,19 +1,24 @@
 """Losses of language models and of preferences, as sums.
 
-The mean over several parts of a batch is the total of their sums divided by the total of their weights.
+The mean over several parts of a batch is the total of their sums divided by the total
+of their weights.
 
-A loss takes logits of shape (B, T, V) and targets int32 (B, T): the id to predict at each place, or -100 where nothing
-is predicted, as in the loader's column ``targets`` (:func:`targets_of` computes them from its other columns). A model
-may return ``(hidden, head)`` instead, of shapes (B, T, D) and (D, V); then logits exist for a few places at a time
-(:mod:`tokenlake.runtime.trainer.head_loss`, and :func:`over_logits` for losses of preferences).
+A loss takes logits of shape (B, T, V) and targets int32 (B, T): the id to predict at
+each place, or -100 where nothing is predicted, as in the loader's column ``targets``
+(:func:`targets_of` computes them from its other columns). A model may return ``(hidden,
+head)`` instead, of shapes (B, T, D) and (D, V); then logits exist for a few places at a
+time (:mod:`tokenlake.runtime.trainer.head_loss`, and :func:`over_logits` for losses of
+preferences).
 
-Losses of preferences compare two answers (DPO, ORPO), or judge one (KTO). Their batches have the columns that the
-loader gives under a prefix: ``chosen_input_ids``, ``chosen_labels``, ... and ``rejected_...``; for KTO
-``completion_...`` and ``label``, which is True for good completions. Labels are -100 over the prompt. The
-log-probability of an answer is the sum over its targets. A row without a target is padding and counts nothing.
+Losses of preferences compare two answers (DPO, ORPO), or judge one (KTO). Their batches
+have the columns that the loader gives under a prefix: ``chosen_input_ids``,
+``chosen_labels``, ... and ``rejected_...``; for KTO ``completion_...`` and ``label``,
+which is True for good completions. Labels are -100 over the prompt. The log-probability
+of an answer is the sum over its targets. A row without a target is padding and counts
+nothing.
 
-Arrays of flat batches (``layout: {flat: true, max_segments: N}``) have no axis B; losses of language models take them
-as one row.
+Arrays of flat batches (``layout: {flat: true, max_segments: N}``) have no axis B;
+losses of language models take them as one row.
 
 The arithmetic in this file is float32, regardless of the model's precision.
 """
@@ -48,7 +53,8 @@ class Sums(NamedTuple):
     Attributes:
         loss: Sum that is minimized.
         weight: Number of places, or rows, of which the loss is the mean.
-        parts: Name -> another sum over the same places, such as ``nll`` and ``accuracy``.
+        parts: Name -> another sum over the same places, such as ``nll`` and
+            ``accuracy``.
 
     Example:
         >>> import jax.numpy as jnp
@@ -66,8 +72,12 @@ class Sums(NamedTuple):
 class Objective(Protocol):
     """Function of parameters and a batch that training minimizes."""
 
-    def __call__(self, params: Params, batch: DeviceBatch, reference: Params | None) -> Sums:
-        """Return the sums of a batch; `reference` are fixed parameters, for objectives that compare with some."""
+    def __call__(
+        self, params: Params, batch: DeviceBatch, reference: Params | None
+    ) -> Sums:
+        """Return the sums of a batch; `reference` are fixed parameters, for
+        objectives that compare with some.
+        """
         ...
 
 
@@ -76,10 +86,12 @@ SharedSums: TypeAlias = Any
 
 
 class WholeBatchObjective(ABC):
-    """Objective with a term over the whole batch, which must not depend on how the batch is cut into parts.
+    """Objective with a term over the whole batch, which must not depend on how the
+    batch is cut into parts.
 
-    A training step calls :meth:`widen` on the whole batch and cuts it into parts. It adds up :meth:`shared_sums` over
-    the parts, and then :meth:`part_sums` with that total. No gradient goes through the total.
+    A training step calls :meth:`widen` on the whole batch and cuts it into parts. It
+    adds up :meth:`shared_sums` over the parts, and then :meth:`part_sums` with that
+    total. No gradient goes through the total.
     """
 
     @abstractmethod
@@ -87,16 +99,24 @@ class WholeBatchObjective(ABC):
         """Return the batch with additional columns that are made of other rows."""
 
     @abstractmethod
-    def shared_sums(self, params: Params, part: DeviceBatch, reference: Params | None) -> SharedSums:
+    def shared_sums(
+        self, params: Params, part: DeviceBatch, reference: Params | None
+    ) -> SharedSums:
         """Return the sums that a part adds to the term over the whole batch."""
 
     @abstractmethod
     def part_sums(
-        self, params: Params, part: DeviceBatch, reference: Params | None, shared: SharedSums
+        self,
+        params: Params,
+        part: DeviceBatch,
+        reference: Params | None,
+        shared: SharedSums,
     ) -> Sums:
         """Return the sums of a part, given the shared sums of the whole batch."""
 
-    def __call__(self, params: Params, batch: DeviceBatch, reference: Params | None) -> Sums:
+    def __call__(
+        self, params: Params, batch: DeviceBatch, reference: Params | None
+    ) -> Sums:
         """Return the sums of a batch that is not cut."""
         whole = self.widen(batch)
         shared = jax.lax.stop_gradient(self.shared_sums(params, whole, reference))
@@ -104,12 +124,15 @@ class WholeBatchObjective(ABC):
 
 
 def targets_of(batch: DeviceBatch) -> jax.Array:
-    """Return the id that each place predicts, int32[B, T], -100 where nothing is predicted.
+    """Return the id that each place predicts, int32[B, T], -100 where nothing is
+    predicted.
 
     Args:
-        batch: Columns of a batch. The targets are ``targets``; without it ``labels``, moved one place to the left;
-            without both the next ``input_ids``, at places where ``loss_mask`` is set for the next id, ``segment_ids``
-            do not change, and ``attention_mask`` covers both. Of the last three, those that the batch has are used.
+        batch: Columns of a batch. The targets are ``targets``; without it ``labels``,
+            moved one place to the left; without both the next ``input_ids``, at places
+            where ``loss_mask`` is set for the next id, ``segment_ids`` do not change,
+            and ``attention_mask`` covers both. Of the last three, those that the batch
+            has are used.
 
     Example:
         >>> import jax.numpy as jnp
@@ -143,20 +166,27 @@ def _with_last_place(targets: jax.Array) -> jax.Array:
 
 
 def log_probs(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return log p(target) and log Z of each place, float32[B, T]; both are 0 where there is no target."""
+    """Return log p(target) and log Z of each place, float32[B, T]; both are 0 where
+    there is no target.
+    """
     logits = logits.astype(jnp.float32)
     is_target = targets != IGNORED
     log_z = jax.nn.logsumexp(logits, axis=-1)
     ids = jnp.where(is_target, targets, 0)
     target_logits = jnp.take_along_axis(logits, ids[..., None], axis=-1)[..., 0]
-    return jnp.where(is_target, target_logits - log_z, 0.0), jnp.where(is_target, log_z, 0.0)
+    return jnp.where(is_target, target_logits - log_z, 0.0), jnp.where(
+        is_target, log_z, 0.0
+    )
 
 
-def cross_entropy(logits: jax.Array, targets: jax.Array, *, z_loss: float = 0.0) -> Sums:
+def cross_entropy(
+    logits: jax.Array, targets: jax.Array, *, z_loss: float = 0.0
+) -> Sums:
     """Return the sums of -log p(target) + z_loss * log(Z)**2 over the targets.
 
-    The second term keeps logits from drifting (PaLM, Chowdhery et al. 2022, section 5). Parts: ``nll``, the first term,
-    of which perplexity is the exponential; ``accuracy``, targets that are the likeliest id.
+    The second term keeps logits from drifting (PaLM, Chowdhery et al. 2022, section 5).
+    Parts: ``nll``, the first term, of which perplexity is the exponential;
+    ``accuracy``, targets that are the likeliest id.
 
     Args:
         logits: Logits (B, T, V).
@@ -173,11 +203,13 @@ def cross_entropy(logits: jax.Array, targets: jax.Array, *, z_loss: float = 0.0)
     return focal(logits, targets, gamma=0.0, z_loss=z_loss)
 
 
-def focal(logits: jax.Array, targets: jax.Array, *, gamma: float = 2.0, z_loss: float = 0.0) -> Sums:
+def focal(
+    logits: jax.Array, targets: jax.Array, *, gamma: float = 2.0, z_loss: float = 0.0
+) -> Sums:
     """Return the sums of -(1 - p)**gamma * log p + z_loss * log(Z)**2 over the targets.
 
-    This is the focal loss (Lin et al. 2017, equation 4); with gamma 0 it is the cross-entropy. Parts as of
-    :func:`cross_entropy`.
+    This is the focal loss (Lin et al. 2017, equation 4); with gamma 0 it is the
+    cross-entropy. Parts as of :func:`cross_entropy`.
 
     Args:
         logits: Logits (B, T, V).
@@ -194,17 +226,26 @@ def focal(logits: jax.Array, targets: jax.Array, *, gamma: float = 2.0, z_loss: 
     """
     log_p, log_z = log_probs(logits, targets)
     is_target = targets != IGNORED
-    losses = jnp.where(is_target, _focal_losses(log_p, log_z, gamma=gamma, z_loss=z_loss), 0.0)
+    losses = jnp.where(
+        is_target, _focal_losses(log_p, log_z, gamma=gamma, z_loss=z_loss), 0.0
+    )
     is_likeliest = jnp.where(is_target, jnp.argmax(logits, axis=-1) == targets, False)
     return Sums(
         loss=jnp.sum(losses),
         weight=jnp.sum(is_target, dtype=jnp.float32),
-        parts={"nll": -jnp.sum(log_p), "accuracy": jnp.sum(is_likeliest, dtype=jnp.float32)},
+        parts={
+            "nll": -jnp.sum(log_p),
+            "accuracy": jnp.sum(is_likeliest, dtype=jnp.float32),
+        },
     )
 
 
-def _focal_losses(log_p: jax.Array, log_z: jax.Array, *, gamma: float, z_loss: float) -> jax.Array:
-    """Return the loss of each place, as of :func:`focal`, from log p of its target and log Z."""
+def _focal_losses(
+    log_p: jax.Array, log_z: jax.Array, *, gamma: float, z_loss: float
+) -> jax.Array:
+    """Return the loss of each place, as of :func:`focal`, from log p of its target
+    and log Z.
+    """
     losses = -log_p
     if gamma:
         # The power has no derivative at p = 1 for gamma < 1, so p is kept below 1.
@@ -220,13 +261,16 @@ def over_logits(
     sums: Callable[[jax.Array, jax.Array], _Tree],
     chunk: int | None = None,
 ) -> _Tree:
-    """Return ``sums(logits, targets)``, for hidden states and a head without computing all logits at once.
+    """Return ``sums(logits, targets)``, for hidden states and a head without computing
+    all logits at once.
 
     Args:
         output: Logits (B, T, V), or hidden states (B, T, D) and the head (D, V).
         targets: Ids to predict, int32 (B, T).
-        sums: Function of logits and targets whose results for parts of the places add up to that of all places.
-        chunk: Places of a row whose logits exist at once; the backward pass computes them again. None: all.
+        sums: Function of logits and targets whose results for parts of the places add
+            up to that of all places.
+        chunk: Places of a row whose logits exist at once; the backward pass computes
+            them again. None: all.
 
     Raises:
         ConfigError: `chunk` is given, and `output` are logits.
@@ -252,7 +296,8 @@ def over_logits(
         return sums(_logits(hidden, head), targets)
     parts = (cut_places(hidden, chunk, 0), cut_places(targets, chunk, IGNORED))
 
-    # Values that the forward pass does not keep are computed again in the backward pass: this saves the memory.
+    # Values that the forward pass does not keep are computed again in the backward
+    # pass: this saves the memory.
     @partial(jax.checkpoint, prevent_cse=False)
     def sums_of_part(part: tuple[jax.Array, jax.Array]) -> _Tree:
         hidden_part, targets_part = part
@@ -282,7 +327,8 @@ def language_model(
         apply: Model.
         gamma: Exponent of the focal loss; 0: cross-entropy.
         z_loss: Weight of log(Z)**2.
-        chunk: Places of a row whose logits exist at once, of a model that returns (hidden, head); None: all.
+        chunk: Places of a row whose logits exist at once, of a model that returns
+            (hidden, head); None: all.
 
     Example:
         >>> import tokenlake as tl
@@ -312,6 +358,8 @@ def language_model(
             loss_of_places,
             chunk or hidden.shape[1],
         )
-        return Sums(sums.loss, sums.weight, {"nll": sums.nll, "accuracy": sums.accuracy})
+        return Sums(
+            sums.loss, sums.weight, {"nll": sums.nll, "accuracy": sums.accuracy}
+        )
 
     return objective

@@ -1,4 +1,6 @@
-"""Measurements of a training run: throughput, times, and the share of the peak FLOPs."""
+"""Measurements of a training run: throughput, times, and the share of the peak
+FLOPs.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ PEAK_FLOPS: Final = {
     "TPU v5p": 459e12,
     "TPU v6 lite": 918e12,
 }
-"""Prefix of JAX's name of a device -> dense bfloat16 FLOP/s, from the makers' data sheets."""
+"""Prefix of JAX's name of a device -> dense bfloat16 FLOP/s, from the makers' data
+sheets.
+"""
 
 
 @final
@@ -39,13 +43,16 @@ class TrainingMetrics:
         loss_ema: Running mean of the loss.
         learning_rate: Learning rate of this step.
         grad_norm: Euclidean norm of all gradients together, before clipping.
-        perplexity: Exponential of the mean negative log-likelihood of a target; None for losses without one.
-        accuracy: Share of targets that are the likeliest id, or of answers that are ranked right.
-        tokens_per_second: Places of batches per second, padding included, over all devices, since the last measurement.
-            The time of evaluations and checkpoints is left out. None at the first measurement of a run, which is
-            mostly compilation.
-        mfu: Model FLOP/s divided by the peak of the devices (Chowdhery et al. 2022, appendix B); None if the peak is
-            unknown.
+        perplexity: Exponential of the mean negative log-likelihood of a target; None
+            for losses without one.
+        accuracy: Share of targets that are the likeliest id, or of answers that are
+            ranked right.
+        tokens_per_second: Places of batches per second, padding included, over all
+            devices, since the last measurement. The time of evaluations and checkpoints
+            is left out. None at the first measurement of a run, which is mostly
+            compilation.
+        mfu: Model FLOP/s divided by the peak of the devices (Chowdhery et al. 2022,
+            appendix B); None if the peak is unknown.
         others: Name -> mean of other sums of the objective.
 
     Example:
@@ -67,7 +74,9 @@ class TrainingMetrics:
     others: dict[str, float] = field(default_factory=dict[str, float])
 
     def to_json(self) -> dict[str, Any]:
-        """Return the measurements as JSON values, without unknown ones; numbers that are not finite are null."""
+        """Return the measurements as JSON values, without unknown ones; numbers that
+        are not finite are null.
+        """
         facts = asdict(self)
         del facts["others"]
         return finite(facts | self.others)
@@ -91,7 +100,8 @@ def finite(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return facts for JSON, which has no infinity and no NaN.
 
     Args:
-        facts: Name -> value. A value of None is left out; a number that is not finite becomes None.
+        facts: Name -> value. A value of None is left out; a number that is not finite
+            becomes None.
     """
     json_values: dict[str, Any] = {}
     for name, value in facts.items():
@@ -104,11 +114,15 @@ def finite(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _LARGEST_NLL: Final = 700.0
-"""Negative log-likelihood whose exponential is near the largest float64; a larger one has infinite perplexity."""
+"""Negative log-likelihood whose exponential is near the largest float64; a larger
+one has infinite perplexity.
+"""
 
 
 def named(measured: Mapping[str, float]) -> dict[str, float]:
-    """Return means by their public names: ``nll`` is replaced by ``perplexity``, its exponential."""
+    """Return means by their public names: ``nll`` is replaced by ``perplexity``, its
+    exponential.
+    """
     means = dict(measured)
     if "nll" in means:
         nll = means.pop("nll")
@@ -163,15 +177,19 @@ class Meter:
         """Return the rates since the start of the measurement, and start a new one.
 
         Returns:
-            ``tokens_per_second`` if a measurement was started and tokens were counted, and ``mfu`` if the peak is
-            known.
+            ``tokens_per_second`` if a measurement was started and tokens were counted,
+            and ``mfu`` if the peak is known.
         """
         rates: dict[str, float] = {}
         if self._start is not None and self._tokens:
             seconds = time.perf_counter() - self._start - self._seconds_left_out
             rates["tokens_per_second"] = self._tokens / seconds
             if self._peak_flops is not None:
-                rates["mfu"] = rates["tokens_per_second"] * self._flops_per_token / self._peak_flops
+                rates["mfu"] = (
+                    rates["tokens_per_second"]
+                    * self._flops_per_token
+                    / self._peak_flops
+                )
         self.start()
         return rates
 
@@ -180,7 +198,8 @@ def peak_flops(option: float | str | None, precision: str) -> float | None:
     """Return the peak FLOP/s of all devices together; None if it is unknown.
 
     Args:
-        option: Value of ``log.peak_flops``: FLOP/s of one device, ``measure``, or None for that of known accelerators.
+        option: Value of ``log.peak_flops``: FLOP/s of one device, ``measure``, or None
+            for that of known accelerators.
         precision: Name of the type in which ``measure`` multiplies.
 
     Raises:
@@ -192,7 +211,9 @@ def peak_flops(option: float | str | None, precision: str) -> float | None:
     if option == "measure":
         return measured_flops(precision) * len(devices)
     if option is not None:
-        raise ConfigError(f"log.peak_flops: got {option!r}, must be a number, 'measure' or null")
+        raise ConfigError(
+            f"log.peak_flops: got {option!r}, must be a number, 'measure' or null"
+        )
     for prefix, flops in PEAK_FLOPS.items():
         if devices[0].device_kind.startswith(prefix):
             return flops * len(devices)
@@ -200,7 +221,9 @@ def peak_flops(option: float | str | None, precision: str) -> float | None:
 
 
 _LONG_PRODUCT: Final = 0.005
-"""Seconds of a product in comparison to which its start, some 50 us on an accelerator, does not matter."""
+"""Seconds of a product in comparison to which its start, some 50 us on an
+accelerator, does not matter.
+"""
 _LARGEST_SIZE: Final = 16_384
 """Rows and columns of the largest matrix that is multiplied."""
 _REPETITIONS: Final = 5
@@ -209,7 +232,8 @@ _REPETITIONS: Final = 5
 def measured_flops(precision: str) -> float:
     """Return the FLOP/s of one device, measured by the product of two square matrices.
 
-    The size is doubled until the product takes long enough that the cost of starting it does not matter.
+    The size is doubled until the product takes long enough that the cost of starting it
+    does not matter.
 
     Args:
         precision: Name of the type of the matrices.

@@ -1,12 +1,15 @@
 """The mesh of devices, and the shardings of batches and parameters over it.
 
-The mesh has three axes, ``data``, ``fsdp`` and ``tensor``, and with context parallelism a fourth one, ``context``. Rows
-of a batch are cut over ``data`` and ``fsdp``, and the ids of a row over ``context``. Parameters are cut over ``tensor``
-by rules, and over ``fsdp`` along the largest remaining dimension that it divides (Rajbhandari et al. 2020: stage 3).
-XLA's partitioner adds the communication; a model is written as for one device.
+The mesh has three axes, ``data``, ``fsdp`` and ``tensor``, and with context parallelism
+a fourth one, ``context``. Rows of a batch are cut over ``data`` and ``fsdp``, and the
+ids of a row over ``context``. Parameters are cut over ``tensor`` by rules, and over
+``fsdp`` along the largest remaining dimension that it divides (Rajbhandari et al. 2020:
+stage 3). XLA's partitioner adds the communication; a model is written as for one
+device.
 
-For example, on a mesh of data 1, fsdp 2, tensor 2, with the rule ``up: [null, null, tensor]``, an array ``up`` of shape
-(3, 4, 6) has the spec (None, fsdp, tensor): each device holds a part of shape (3, 2, 3).
+For example, on a mesh of data 1, fsdp 2, tensor 2, with the rule ``up: [null, null,
+tensor]``, an array ``up`` of shape (3, 4, 6) has the spec (None, fsdp, tensor): each
+device holds a part of shape (3, 2, 3).
 """
 
 from __future__ import annotations
@@ -51,7 +54,12 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     count = len(devices)
     devices_of_row_part = config.fsdp * config.context * config.tensor
     data = config.data or max(1, count // devices_of_row_part)
-    sizes = {"data": data, "fsdp": config.fsdp, "context": config.context, "tensor": config.tensor}
+    sizes = {
+        "data": data,
+        "fsdp": config.fsdp,
+        "context": config.context,
+        "tensor": config.tensor,
+    }
     if data * devices_of_row_part != count:
         listed = ", ".join(f"{axis} {size}" for axis, size in sizes.items())
         raise ConfigError(
@@ -64,7 +72,8 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Return the sharding of a batch, for ``tl.DataLoader(sharding=...)``: rows, and with an axis ``context`` ids.
+    """Return the sharding of a batch, for ``tl.DataLoader(sharding=...)``: rows, and
+    with an axis ``context`` ids.
 
     Args:
         mesh: Mesh of :func:`make_mesh`.
@@ -95,19 +104,24 @@ def param_shardings(
     Args:
         params: Pytree of arrays, or of their shapes.
         mesh: Mesh of :func:`make_mesh`.
-        rules: Regular expression of a path, such as ``layers/up`` -> axis of each dimension. The first rule that
-            matches a path applies.
+        rules: Regular expression of a path, such as ``layers/up`` -> axis of each
+            dimension. The first rule that matches a path applies.
 
     Raises:
-        ConfigError: A rule matches no parameter, names more dimensions than there are, or cuts one into unequal parts;
-            or there is a tensor axis and no rule uses it.
+        ConfigError: A rule matches no parameter, names more dimensions than there are,
+            or cuts one into unequal parts; or there is a tensor axis and no rule uses
+            it.
     """
     rules = rules or {}
     names = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
     for pattern in rules:
         if not any(re.search(pattern, name) for name in names):
-            raise ConfigError(f"mesh.rules: {pattern!r} fits no parameter; there are {', '.join(names)}")
-    if mesh.shape["tensor"] > 1 and not any("tensor" in axes for axes in rules.values()):
+            raise ConfigError(
+                f"mesh.rules: {pattern!r} fits no parameter; there are {', '.join(names)}"
+            )
+    if mesh.shape["tensor"] > 1 and not any(
+        "tensor" in axes for axes in rules.values()
+    ):
         raise ConfigError(
             f"mesh.tensor: got {mesh.shape['tensor']}, and no rule says which dimensions to cut; expected mesh.rules, "
             "such as {'up': [null, tensor]}"
@@ -120,11 +134,15 @@ def param_shardings(
 
 
 def _spec(
-    name: str, shape: tuple[int, ...], mesh: Mesh, rules: Mapping[str, Sequence[str | None]]
+    name: str,
+    shape: tuple[int, ...],
+    mesh: Mesh,
+    rules: Mapping[str, Sequence[str | None]],
 ) -> PartitionSpec:
     """Return the axis over which each dimension of a parameter is cut.
 
-    1. Take the axes of the first rule that matches the name; other dimensions have none.
+    1. Take the axes of the first rule that matches the name; other dimensions have
+       none.
     2. Check that there are not too many, and that each divides its dimension.
     3. Cut the largest dimension that is left, and that ``fsdp`` divides, over ``fsdp``.
     """
@@ -135,7 +153,8 @@ def _spec(
     axes.extend([None] * (len(shape) - len(axes)))
 
     is_divisible = all(
-        axis is None or size % mesh.shape[axis] == 0 for axis, size in zip(axes, shape, strict=False)
+        axis is None or size % mesh.shape[axis] == 0
+        for axis, size in zip(axes, shape, strict=False)
     )
     if len(axes) > len(shape) or not is_divisible:
         raise ConfigError(

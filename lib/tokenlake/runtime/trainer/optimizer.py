@@ -19,9 +19,11 @@ from tokenlake.runtime.trainer.losses import Params
 def make_optimizer(
     config: OptimizerConfig, schedule: optax.Schedule
 ) -> optax.GradientTransformationExtraArgs:
-    """Return an optimizer whose gradients are clipped first if the configuration says so.
+    """Return an optimizer whose gradients are clipped first if the configuration says
+    so.
 
-    Its ``update`` takes ``obj_fn``, the loss as a function of the parameters: Sophia differentiates it twice.
+    Its ``update`` takes ``obj_fn``, the loss as a function of the parameters: Sophia
+    differentiates it twice.
 
     Args:
         config: Section `optimizer`.
@@ -49,11 +51,18 @@ def make_optimizer(
             optimizer = optax.adamw(schedule, weight_decay=decay, mask=mask, **options)
         case "lion":  # Chen et al. 2023
             optimizer = optax.lion(schedule, weight_decay=decay, mask=mask, **options)
-        case "sophia":  # Liu et al. 2023, with Hutchinson's estimate of the curvature every ten steps
-            optimizer = optax.contrib.sophia(schedule, weight_decay=decay, weight_decay_mask=mask, **options)
-        case "prodigy":  # Mishchenko and Defazio 2023; the learning rate is a factor of the one that it finds
+        # Liu et al. 2023, with Hutchinson's estimate of the curvature every ten steps.
+        case "sophia":
+            optimizer = optax.contrib.sophia(
+                schedule, weight_decay=decay, weight_decay_mask=mask, **options
+            )
+        # Mishchenko and Defazio 2023; the learning rate is a factor of the one that it
+        # finds.
+        case "prodigy":
             betas = (options.pop("b1", 0.9), options.pop("b2", 0.999))
-            optimizer = optax.contrib.prodigy(schedule, betas=betas, weight_decay=decay, **options)
+            optimizer = optax.contrib.prodigy(
+                schedule, betas=betas, weight_decay=decay, **options
+            )
         case "adam8bit":
             raise NotAvailableError(
                 "optimizer.name: got 'adam8bit', and neither optax nor optax.contrib has an optimizer with 8-bit "
@@ -66,10 +75,12 @@ def make_optimizer(
 
 
 def decayed(no_decay: tuple[str, ...]) -> Callable[[Params], Any]:
-    """Return the function from parameters to a pytree of bool that says which have weight decay.
+    """Return the function from parameters to a pytree of bool that says which have
+    weight decay.
 
     Args:
-        no_decay: Regular expressions; parameters whose path one of them matches have none.
+        no_decay: Regular expressions; parameters whose path one of them matches have
+            none.
     """
 
     def mask(params: Params) -> Any:
@@ -86,11 +97,14 @@ def make_schedule(config: ScheduleConfig, steps: int) -> optax.Schedule:
     """Return the function from a step, counted from 0, to its learning rate, float32[].
 
     Args:
-        config: Section `schedule`; with a warm-up the peak is reached at step ``warmup``.
-        steps: Number of steps of the run; the schedule ends there unless the configuration names another step.
+        config: Section `schedule`; with a warm-up the peak is reached at step
+            ``warmup``.
+        steps: Number of steps of the run; the schedule ends there unless the
+            configuration names another step.
 
     Raises:
-        ConfigError: The warm-up is longer than the schedule, or there are more cycles than steps.
+        ConfigError: The warm-up is longer than the schedule, or there are more cycles
+            than steps.
 
     Example:
         >>> import tokenlake as tl
@@ -127,18 +141,25 @@ def _after_warmup(config: ScheduleConfig, steps: int) -> optax.Schedule:
             return optax.constant_schedule(peak)
         case "linear":
             return optax.linear_schedule(peak, peak * floor, steps)
-        case "cosine":  # half a cosine (Loshchilov and Hutter 2017, equation 5, without restarts)
+        # Half a cosine (Loshchilov and Hutter 2017, equation 5, without restarts).
+        case "cosine":
             return optax.cosine_decay_schedule(peak, steps, alpha=floor)
         case "cosine_restarts":
             return _cosine_restarts(config, steps)
-        case "wsd":  # warm-up, stable, decay: the peak, then a line to the floor (Hu et al. 2024, section 4)
+        # Warm-up, stable, decay: the peak, then a line to the floor (Hu et al. 2024,
+        # section 4).
+        case "wsd":
             decay_steps = max(1, round(steps * config.decay))
             fall = optax.linear_schedule(peak, peak * floor, decay_steps)
-            return optax.join_schedules([optax.constant_schedule(peak), fall], [steps - decay_steps])
+            return optax.join_schedules(
+                [optax.constant_schedule(peak), fall], [steps - decay_steps]
+            )
 
 
 def _cosine_restarts(config: ScheduleConfig, steps: int) -> optax.Schedule:
-    """Return half cosines of equal length, each of which begins at the peak (equation 5 of the cosine's paper)."""
+    """Return half cosines of equal length, each of which begins at the peak
+    (equation 5 of the cosine's paper).
+    """
     if config.cycles > steps:
         raise ConfigError(
             f"schedule.cycles: got {config.cycles} in {steps} steps; expected at most one for each step",
@@ -147,5 +168,7 @@ def _cosine_restarts(config: ScheduleConfig, steps: int) -> optax.Schedule:
     starts = [steps * cycle // config.cycles for cycle in range(config.cycles + 1)]
     half_cosines: list[optax.Schedule] = []
     for start, end in pairwise(starts):
-        half_cosines.append(optax.cosine_decay_schedule(config.peak, end - start, alpha=config.floor))
+        half_cosines.append(
+            optax.cosine_decay_schedule(config.peak, end - start, alpha=config.floor)
+        )
     return optax.join_schedules(half_cosines, starts[1:-1])

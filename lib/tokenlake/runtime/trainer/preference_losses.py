@@ -26,24 +26,33 @@ from tokenlake.runtime.trainer.losses import (
 _MASKS: Final = ("attention_mask", "segment_ids")
 
 
-def dpo_losses(chosen: jax.Array, rejected: jax.Array, *, beta: float, smoothing: float = 0.0) -> jax.Array:
-    """Return -log sigmoid(beta * (chosen - rejected)) of each pair (Rafailov et al. 2023, equation 7), float32[B].
+def dpo_losses(
+    chosen: jax.Array, rejected: jax.Array, *, beta: float, smoothing: float = 0.0
+) -> jax.Array:
+    """Return -log sigmoid(beta * (chosen - rejected)) of each pair (Rafailov et al.
+    2023, equation 7), float32[B].
 
     Args:
-        chosen: Log-probability under the model minus that under the reference, of the better answer, float32[B].
+        chosen: Log-probability under the model minus that under the reference, of the
+            better answer, float32[B].
         rejected: The same of the worse answer, float32[B].
         beta: Strength of the pull to the reference.
-        smoothing: Share of pairs that are the wrong way round (Mitchell 2023, "conservative DPO").
+        smoothing: Share of pairs that are the wrong way round (Mitchell 2023,
+            "conservative DPO").
     """
     margin = beta * (chosen - rejected)
-    return -(1 - smoothing) * jax.nn.log_sigmoid(margin) - smoothing * jax.nn.log_sigmoid(-margin)
+    return -(1 - smoothing) * jax.nn.log_sigmoid(
+        margin
+    ) - smoothing * jax.nn.log_sigmoid(-margin)
 
 
 def orpo_losses(chosen: jax.Array, rejected: jax.Array, *, beta: float) -> jax.Array:
-    """Return NLL(chosen) - beta * log sigmoid(log odds ratio) of each pair (Hong et al. 2024, equations 6 and 7).
+    """Return NLL(chosen) - beta * log sigmoid(log odds ratio) of each pair (Hong et al.
+    2024, equations 6 and 7).
 
     Args:
-        chosen: Mean log-probability of a target of the better answer, float32[B], below 0.
+        chosen: Mean log-probability of a target of the better answer, float32[B], below
+            0.
         rejected: The same of the worse answer, float32[B].
         beta: Weight of the odds ratio, lambda in the paper.
     """
@@ -67,12 +76,15 @@ def kto_losses(
     desirable: float = 1.0,
     undesirable: float = 1.0,
 ) -> jax.Array:
-    """Return lambda_y - v(x, y) of each completion (Ethayarajh et al. 2024, equation 8), float32[B].
+    """Return lambda_y - v(x, y) of each completion (Ethayarajh et al. 2024, equation
+    8), float32[B].
 
     Args:
-        rewards: Log-probability under the model minus that under the reference, float32[B].
+        rewards: Log-probability under the model minus that under the reference,
+            float32[B].
         good: True for good completions, bool[B].
-        kl: Distance z0 of the model from the reference, float32[], not below 0; no gradient goes through it.
+        kl: Distance z0 of the model from the reference, float32[], not below 0; no
+            gradient goes through it.
         beta: Steepness of the value of a gain.
         desirable: Weight lambda of good completions.
         undesirable: Weight lambda of bad completions.
@@ -85,21 +97,25 @@ def kto_losses(
 def mismatched(batch: DeviceBatch) -> DeviceBatch:
     """Return the batch with each row's prompt followed by the answer of the next row.
 
-    KTO needs it for its estimate of z0 (section 4.1 of its paper). For example, rows of ids ``P p A`` and ``Q B b``, in
-    which P, p and Q are prompts, become ``P p B`` and ``Q A b``: the first answer is cut off at the end of the row, and
-    the second leaves an id behind it that is no target.
+    KTO needs it for its estimate of z0 (section 4.1 of its paper). For example, rows of
+    ids ``P p A`` and ``Q B b``, in which P, p and Q are prompts, become ``P p B`` and
+    ``Q A b``: the first answer is cut off at the end of the row, and the second leaves
+    an id behind it that is no target.
 
-    1. Find the first place with a target, and the number of places from there to the last one with a target.
-    2. For each place of a row, compute its distance from the first one, and read the id and the target at the same
-       distance in the next row.
+    1. Find the first place with a target, and the number of places from there to the
+       last one with a target.
+    2. For each place of a row, compute its distance from the first one, and read the id
+       and the target at the same distance in the next row.
     3. Take these within the length of the next row's answer.
 
     Args:
-        batch: Rows of one prompt and one answer; there may be padding before the prompt.
+        batch: Rows of one prompt and one answer; there may be padding before the
+            prompt.
 
     Returns:
-        The batch with other ``input_ids``, the ``targets`` of the answers, and masks that cover them. The part of an
-        answer beyond the row's end is cut off. Ids behind the answer are unchanged, and are no targets.
+        The batch with other ``input_ids``, the ``targets`` of the answers, and masks
+        that cover them. The part of an answer beyond the row's end is cut off. Ids
+        behind the answer are unchanged, and are no targets.
     """
     ids = batch["input_ids"]
     targets = targets_of(batch)
@@ -115,7 +131,9 @@ def mismatched(batch: DeviceBatch) -> DeviceBatch:
     distance = jnp.arange(length)[None] - first[:, None]
     place_in_next = jnp.clip(jnp.roll(first, -1)[:, None] + distance, 0, length - 1)
     next_ids = jnp.take_along_axis(jnp.roll(ids, -1, axis=0), place_in_next, axis=1)
-    next_targets = jnp.take_along_axis(jnp.roll(targets, -1, axis=0), place_in_next, axis=1)
+    next_targets = jnp.take_along_axis(
+        jnp.roll(targets, -1, axis=0), place_in_next, axis=1
+    )
 
     # Step 3. An id of the answer stands one place after the place that predicts it.
     next_count = jnp.where(count > 0, jnp.roll(count, -1), 0)[:, None]
@@ -145,7 +163,9 @@ def _part(batch: DeviceBatch, prefix: str) -> dict[str, jax.Array]:
     return columns
 
 
-def _row_sums(apply: Apply, params: Params, batch: DeviceBatch, chunk: int | None) -> jax.Array:
+def _row_sums(
+    apply: Apply, params: Params, batch: DeviceBatch, chunk: int | None
+) -> jax.Array:
     """Return the sum of log p over the targets of each row, float32[B]."""
 
     def total(logits: jax.Array, targets: jax.Array) -> jax.Array:
@@ -155,21 +175,35 @@ def _row_sums(apply: Apply, params: Params, batch: DeviceBatch, chunk: int | Non
     return over_logits(apply(params, batch), targets_of(batch), total, chunk)
 
 
-def _row_means(apply: Apply, params: Params, batch: DeviceBatch, chunk: int | None) -> jax.Array:
-    """Return the mean of log p over the targets of each row, float32[B]; 0 for a row without targets."""
-    return _row_sums(apply, params, batch, chunk) / jnp.maximum(_target_counts(batch), 1)
+def _row_means(
+    apply: Apply, params: Params, batch: DeviceBatch, chunk: int | None
+) -> jax.Array:
+    """Return the mean of log p over the targets of each row, float32[B]; 0 for a row
+    without targets.
+    """
+    return _row_sums(apply, params, batch, chunk) / jnp.maximum(
+        _target_counts(batch), 1
+    )
 
 
 def _gains_over(
-    apply: Apply, params: Params, reference: Params | None, batch: DeviceBatch, chunk: int | None
+    apply: Apply,
+    params: Params,
+    reference: Params | None,
+    batch: DeviceBatch,
+    chunk: int | None,
 ) -> jax.Array:
-    """Return log p of each row under the model minus that under the reference, float32[B]."""
+    """Return log p of each row under the model minus that under the reference,
+    float32[B].
+    """
     if reference is None:
         raise ConfigError(
             "the loss compares with a reference, got none; expected reference=params of the start"
         )
     reference_log_p = _row_sums(apply, reference, batch, chunk)
-    return _row_sums(apply, params, batch, chunk) - jax.lax.stop_gradient(reference_log_p)
+    return _row_sums(apply, params, batch, chunk) - jax.lax.stop_gradient(
+        reference_log_p
+    )
 
 
 def _target_counts(batch: DeviceBatch) -> jax.Array:
@@ -193,16 +227,20 @@ def _summed(losses: jax.Array, is_real: jax.Array, **parts: jax.Array) -> Sums:
     )
 
 
-def dpo(apply: Apply, *, beta: float = 0.1, smoothing: float = 0.0, chunk: int | None = None) -> Objective:
+def dpo(
+    apply: Apply, *, beta: float = 0.1, smoothing: float = 0.0, chunk: int | None = None
+) -> Objective:
     """Return the objective of :func:`dpo_losses`, the mean over pairs.
 
-    Parts: ``accuracy``, pairs in which the better answer gained more; ``margin``, beta times the difference of gains.
+    Parts: ``accuracy``, pairs in which the better answer gained more; ``margin``, beta
+    times the difference of gains.
 
     Args:
         apply: Model.
         beta: Strength of the pull to the reference.
         smoothing: Share of pairs that are the wrong way round.
-        chunk: Places of a row whose logits exist at once, of a model that returns (hidden, head); None: all.
+        chunk: Places of a row whose logits exist at once, of a model that returns
+            (hidden, head); None: all.
 
     Example:
         >>> from tokenlake.trainer import dpo
@@ -218,20 +256,28 @@ def dpo(apply: Apply, *, beta: float = 0.1, smoothing: float = 0.0, chunk: int |
         rejected = _gains_over(apply, params, reference, worse, chunk)
         losses = dpo_losses(chosen, rejected, beta=beta, smoothing=smoothing)
         is_real = _target_counts(better) > 0
-        return _summed(losses, is_real, accuracy=chosen > rejected, margin=beta * (chosen - rejected))
+        return _summed(
+            losses,
+            is_real,
+            accuracy=chosen > rejected,
+            margin=beta * (chosen - rejected),
+        )
 
     return objective
 
 
 def orpo(apply: Apply, *, beta: float = 0.1, chunk: int | None = None) -> Objective:
-    """Return the objective of :func:`orpo_losses`, the mean over pairs; it needs no reference.
+    """Return the objective of :func:`orpo_losses`, the mean over pairs; it needs no
+    reference.
 
-    Parts: ``nll``, of a target of the better answer; ``accuracy``, pairs in which that is the likelier one.
+    Parts: ``nll``, of a target of the better answer; ``accuracy``, pairs in which that
+    is the likelier one.
 
     Args:
         apply: Model.
         beta: Weight of the odds ratio.
-        chunk: Places of a row whose logits exist at once, of a model that returns (hidden, head); None: all.
+        chunk: Places of a row whose logits exist at once, of a model that returns
+            (hidden, head); None: all.
 
     Example:
         >>> from tokenlake.trainer import orpo
@@ -262,16 +308,18 @@ def kto(
 ) -> Objective:
     """Return the objective of :func:`kto_losses`, the mean over completions.
 
-    z0 is estimated in each batch from prompts with the answers of other rows, so a batch needs at least two rows. It is
-    the same for all parts of an accumulated batch. Parts: ``accuracy``, completions whose gain has the sign of their
-    label; ``kl``, the estimate.
+    z0 is estimated in each batch from prompts with the answers of other rows, so a
+    batch needs at least two rows. It is the same for all parts of an accumulated batch.
+    Parts: ``accuracy``, completions whose gain has the sign of their label; ``kl``, the
+    estimate.
 
     Args:
         apply: Model.
         beta: Steepness of the value of a gain.
         desirable: Weight of good completions.
         undesirable: Weight of bad completions.
-        chunk: Places of a row whose logits exist at once, of a model that returns (hidden, head); None: all.
+        chunk: Places of a row whose logits exist at once, of a model that returns
+            (hidden, head); None: all.
 
     Example:
         >>> from tokenlake.trainer import kto
@@ -309,14 +357,22 @@ class _Kto(WholeBatchObjective):
             columns[f"{_MISMATCHED}{name}"] = value
         return columns
 
-    def shared_sums(self, params: Params, part: DeviceBatch, reference: Params | None) -> SharedSums:
-        """Return the sum of the gains of mismatched answers and the number of rows, float32[] each."""
+    def shared_sums(
+        self, params: Params, part: DeviceBatch, reference: Params | None
+    ) -> SharedSums:
+        """Return the sum of the gains of mismatched answers and the number of rows,
+        float32[] each.
+        """
         is_real = _target_counts(_part(part, _COMPLETION)) > 0
         gains = self._gains(params, reference, _part(part, _MISMATCHED))
         return jnp.sum(gains * is_real), jnp.sum(is_real, dtype=jnp.float32)
 
     def part_sums(
-        self, params: Params, part: DeviceBatch, reference: Params | None, shared: SharedSums
+        self,
+        params: Params,
+        part: DeviceBatch,
+        reference: Params | None,
+        shared: SharedSums,
     ) -> Sums:
         total, rows = shared
         kl = jnp.maximum(total / jnp.maximum(rows, 1), 0)
@@ -333,8 +389,13 @@ class _Kto(WholeBatchObjective):
             undesirable=self.undesirable,
         )
         return _summed(
-            losses, is_real, accuracy=(rewards > 0) == good, kl=jnp.broadcast_to(kl, is_real.shape)
+            losses,
+            is_real,
+            accuracy=(rewards > 0) == good,
+            kl=jnp.broadcast_to(kl, is_real.shape),
         )
 
-    def _gains(self, params: Params, reference: Params | None, batch: DeviceBatch) -> jax.Array:
+    def _gains(
+        self, params: Params, reference: Params | None, batch: DeviceBatch
+    ) -> jax.Array:
         return _gains_over(self.apply, params, reference, batch, self.chunk)

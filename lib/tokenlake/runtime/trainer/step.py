@@ -1,4 +1,6 @@
-"""One training step, to be compiled: the gradients of the parts of a batch are summed, and update the parameters."""
+"""One training step, to be compiled: the gradients of the parts of a batch are
+summed, and update the parameters.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ from tokenlake.runtime.trainer.losses import (
 
 Means: TypeAlias = dict[str, jax.Array]
 """Name -> float32[], on the devices."""
-StepFunction: TypeAlias = "Callable[[TrainState, Params | None, DeviceBatch], tuple[TrainState, Means]]"
+StepFunction: TypeAlias = (
+    "Callable[[TrainState, Params | None, DeviceBatch], tuple[TrainState, Means]]"
+)
 
 
 class TrainState(NamedTuple):
@@ -34,8 +38,9 @@ class TrainState(NamedTuple):
         params: Pytree of parameters, float32 or of the types that the run was given.
         optimizer: State of the optimizer.
         loss_ema: Running mean of the loss, float32[].
-        bad_steps: First step whose loss was not finite, and first step whose gradient norm was not finite, int32[2];
-            0 where there was none. They stay on the devices until they are read, so that a step waits for nothing.
+        bad_steps: First step whose loss was not finite, and first step whose gradient
+            norm was not finite, int32[2]; 0 where there was none. They stay on the
+            devices until they are read, so that a step waits for nothing.
     """
 
     step: jax.Array
@@ -49,7 +54,8 @@ def lowered(objective: Objective, precision: str) -> Objective:
     """Return the objective with the arithmetic of its model in another precision.
 
     Args:
-        objective: Objective of float32 parameters; gradients remain those of float32 parameters.
+        objective: Objective of float32 parameters; gradients remain those of float32
+            parameters.
         precision: Name of the type, such as ``bfloat16``.
     """
     if precision == "float32":
@@ -57,7 +63,9 @@ def lowered(objective: Objective, precision: str) -> Objective:
     if isinstance(objective, WholeBatchObjective):
         return _LoweredWholeBatch(objective, precision)
 
-    def lowered_objective(params: Params, batch: DeviceBatch, reference: Params | None) -> Sums:
+    def lowered_objective(
+        params: Params, batch: DeviceBatch, reference: Params | None
+    ) -> Sums:
         return objective(_cast(params, precision), batch, _cast(reference, precision))
 
     return lowered_objective
@@ -75,7 +83,8 @@ def _cast(params: Params, precision: str) -> Params:
 @final
 @dataclass(frozen=True, eq=False)  # JAX keys compiled functions by the object
 class _LoweredWholeBatch(WholeBatchObjective):
-    """Objective with a term over the whole batch, in another precision; see :func:`lowered`.
+    """Objective with a term over the whole batch, in another precision; see
+    :func:`lowered`.
 
     Attributes:
         objective: Objective of float32 parameters.
@@ -88,19 +97,27 @@ class _LoweredWholeBatch(WholeBatchObjective):
     def widen(self, batch: DeviceBatch) -> DeviceBatch:
         return self.objective.widen(batch)
 
-    def shared_sums(self, params: Params, part: DeviceBatch, reference: Params | None) -> SharedSums:
+    def shared_sums(
+        self, params: Params, part: DeviceBatch, reference: Params | None
+    ) -> SharedSums:
         lower = partial(_cast, precision=self.precision)
         return self.objective.shared_sums(lower(params), part, lower(reference))
 
     def part_sums(
-        self, params: Params, part: DeviceBatch, reference: Params | None, shared: SharedSums
+        self,
+        params: Params,
+        part: DeviceBatch,
+        reference: Params | None,
+        shared: SharedSums,
     ) -> Sums:
         lower = partial(_cast, precision=self.precision)
         return self.objective.part_sums(lower(params), part, lower(reference), shared)
 
 
 def means(sums: Sums) -> Means:
-    """Return the means of sums: ``loss`` and the parts; all are 0 for a batch of padding, which has no weight."""
+    """Return the means of sums: ``loss`` and the parts; all are 0 for a batch of
+    padding, which has no weight.
+    """
     weight = jnp.where(sums.weight > 0, sums.weight, 1)
     means_by_name = {"loss": sums.loss / weight}
     for name, value in sums.parts.items():
@@ -116,7 +133,8 @@ def make_step(
     accumulate: int,
     ema: float,
 ) -> StepFunction:
-    """Return the function from a state, the reference and a batch to the next state and the measurements.
+    """Return the function from a state, the reference and a batch to the next state and
+    the measurements.
 
     The mean is over the targets of the whole batch. A term over the whole batch, such as z0 of KTO, is the same for all
     parts (:class:`~tokenlake.runtime.trainer.losses.WholeBatchObjective`). Therefore accumulation changes nothing but
@@ -128,12 +146,17 @@ def make_step(
         objective: Objective to minimize.
         optimizer: Optimizer of :func:`make_optimizer`.
         schedule: Step -> learning rate; it is only reported, the optimizer has its own.
-        accumulate: Number of equal parts of a batch, which are computed one after the other.
+        accumulate: Number of equal parts of a batch, which are computed one after the
+            other.
         ema: Decay of the running mean of the loss.
     """
 
-    def step(state: TrainState, reference: Params | None, batch: DeviceBatch) -> tuple[TrainState, Means]:
-        parts, part_objective = _prepared(objective, state.params, reference, batch, accumulate)
+    def step(
+        state: TrainState, reference: Params | None, batch: DeviceBatch
+    ) -> tuple[TrainState, Means]:
+        parts, part_objective = _prepared(
+            objective, state.params, reference, batch, accumulate
+        )
 
         def gradients(part: DeviceBatch) -> tuple[Any, Sums]:
             def loss_of(params: Params) -> tuple[jax.Array, Sums]:
@@ -149,7 +172,9 @@ def make_step(
 
         # The update.
         def first_part_loss(params: Params) -> jax.Array:
-            """Return the mean loss of the first part, which Sophia differentiates twice."""
+            """Return the mean loss of the first part, which Sophia differentiates
+            twice.
+            """
             return means(part_objective(params, _first(parts), reference))["loss"]
 
         updates, optimizer_state = optimizer.update(
@@ -160,8 +185,13 @@ def make_step(
         # The measurements.
         measured = means(sums)
         loss = measured["loss"]
-        loss_ema = jnp.where(state.step == 0, loss, ema * state.loss_ema + (1 - ema) * loss)
-        squares = [jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in jax.tree.leaves(grads)]
+        loss_ema = jnp.where(
+            state.step == 0, loss, ema * state.loss_ema + (1 - ema) * loss
+        )
+        squares = [
+            jnp.sum(jnp.square(leaf.astype(jnp.float32)))
+            for leaf in jax.tree.leaves(grads)
+        ]
         grad_norm = jnp.sqrt(sum(squares))
         measured["loss_ema"] = loss_ema
         measured["grad_norm"] = grad_norm
@@ -170,8 +200,12 @@ def make_step(
         # The first steps with a loss or a gradient that is not finite.
         next_step = state.step + 1
         is_bad = ~jnp.isfinite(jnp.stack([loss, grad_norm]))
-        bad_steps = jnp.where((state.bad_steps == 0) & is_bad, next_step, state.bad_steps)
-        return TrainState(next_step, params, optimizer_state, loss_ema, bad_steps), measured
+        bad_steps = jnp.where(
+            (state.bad_steps == 0) & is_bad, next_step, state.bad_steps
+        )
+        return TrainState(
+            next_step, params, optimizer_state, loss_ema, bad_steps
+        ), measured
 
     return step
 
@@ -188,7 +222,8 @@ def _prepared(
 ) -> tuple[DeviceBatch, _PartObjective]:
     """Return the parts of a batch, and the objective of a part.
 
-    For an objective with a term over the whole batch, that term is computed here and given to the parts.
+    For an objective with a term over the whole batch, that term is computed here and
+    given to the parts.
     """
     if not isinstance(objective, WholeBatchObjective):
         return _split(batch, accumulate), objective
@@ -205,8 +240,11 @@ def _prepared(
 _Sum = TypeVar("_Sum")
 
 
-def _added_up(function: Callable[[DeviceBatch], _Sum], parts: DeviceBatch, count: int) -> _Sum:
-    """Return the sum of a function over the parts, one after the other, in the memory of one.
+def _added_up(
+    function: Callable[[DeviceBatch], _Sum], parts: DeviceBatch, count: int
+) -> _Sum:
+    """Return the sum of a function over the parts, one after the other, in the memory
+    of one.
 
     Args:
         function: Function from a part to a pytree of arrays.
@@ -233,7 +271,8 @@ def _first(parts: DeviceBatch) -> dict[str, jax.Array]:
 def _split(batch: DeviceBatch, accumulate: int) -> dict[str, jax.Array]:
     """Cut columns (B, ...) into (parts, B / parts, ...).
 
-    Part p has the rows p, p + parts, p + 2 * parts, ...: so each device keeps its own rows.
+    Part p has the rows p, p + parts, p + 2 * parts, ...: so each device keeps its own
+    rows.
     """
 
     def split(name: str, value: jax.Array) -> jax.Array:
@@ -242,6 +281,8 @@ def _split(batch: DeviceBatch, accumulate: int) -> dict[str, jax.Array]:
             raise ConfigError(
                 f"accumulate: got {accumulate}, and a batch has {rows} rows in {name}; expected a divisor of {rows}"
             )
-        return jnp.moveaxis(value.reshape(rows // accumulate, accumulate, *value.shape[1:]), 1, 0)
+        return jnp.moveaxis(
+            value.reshape(rows // accumulate, accumulate, *value.shape[1:]), 1, 0
+        )
 
     return {name: split(name, value) for name, value in batch.items()}

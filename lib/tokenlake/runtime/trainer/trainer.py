@@ -1,4 +1,6 @@
-"""The training loop: each batch of the loader is one compiled step, and callbacks run between steps."""
+"""The training loop: each batch of the loader is one compiled step, and callbacks
+run between steps.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +19,45 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from tokenlake.errors import ConfigError, DivergedError
 from tokenlake.runtime.loader.state import BatchLoader
-from tokenlake.runtime.trainer.callbacks import Callback, CheckpointCallback, EarlyStopping
+from tokenlake.runtime.trainer.callbacks import (
+    Callback,
+    CheckpointCallback,
+    EarlyStopping,
+)
 from tokenlake.runtime.trainer.checkpoints import Checkpoints, Restored, saved_arrays
-from tokenlake.runtime.trainer.config import LossConfig, TrainingConfig, load_training_config
+from tokenlake.runtime.trainer.config import (
+    LossConfig,
+    TrainingConfig,
+    load_training_config,
+)
 from tokenlake.runtime.trainer.data import make_held_out_loaders, make_loader
 from tokenlake.runtime.trainer.fingerprint import ArrayFacts, reference_mark
-from tokenlake.runtime.trainer.loaders import check_held_out, check_loader, from_beginning
+from tokenlake.runtime.trainer.loaders import (
+    check_held_out,
+    check_loader,
+    from_beginning,
+)
 from tokenlake.runtime.trainer.logs import JsonlLog, ProgressCallback, TensorBoardLog
-from tokenlake.runtime.trainer.losses import Apply, DeviceBatch, Objective, Params, Sums, language_model
-from tokenlake.runtime.trainer.measurements import Meter, TrainingMetrics, named, peak_flops
-from tokenlake.runtime.trainer.mesh import batch_sharding, make_mesh, param_shardings, row_sharding
+from tokenlake.runtime.trainer.losses import (
+    Apply,
+    DeviceBatch,
+    Objective,
+    Params,
+    Sums,
+    language_model,
+)
+from tokenlake.runtime.trainer.measurements import (
+    Meter,
+    TrainingMetrics,
+    named,
+    peak_flops,
+)
+from tokenlake.runtime.trainer.mesh import (
+    batch_sharding,
+    make_mesh,
+    param_shardings,
+    row_sharding,
+)
 from tokenlake.runtime.trainer.optimizer import make_optimizer, make_schedule
 from tokenlake.runtime.trainer.preference_losses import dpo, kto, orpo
 from tokenlake.runtime.trainer.step import Means, TrainState, lowered, make_step, means
@@ -45,7 +76,9 @@ def make_objective(config: LossConfig, apply: Apply) -> Objective:
         apply: Model whose outputs the objective compares with its targets.
     """
     if config.name == "dpo":
-        return dpo(apply, beta=config.beta, smoothing=config.smoothing, chunk=config.chunk)
+        return dpo(
+            apply, beta=config.beta, smoothing=config.smoothing, chunk=config.chunk
+        )
     if config.name == "orpo":
         return orpo(apply, beta=config.beta, chunk=config.chunk)
     if config.name == "kto":
@@ -66,28 +99,33 @@ def make_objective(config: LossConfig, apply: Apply) -> Objective:
 class Trainer:
     """A training run.
 
-    Each batch of the loader is one step. If the checkpoint folder holds checkpoints, the run resumes from the newest
-    one: loader, optimizer and callbacks continue where they were, and the steps are those of an uninterrupted run. A
-    damaged checkpoint is named in a warning, and the run resumes from the newest one that is not damaged.
+    Each batch of the loader is one step. If the checkpoint folder holds checkpoints,
+    the run resumes from the newest one: loader, optimizer and callbacks continue where
+    they were, and the steps are those of an uninterrupted run. A damaged checkpoint is
+    named in a warning, and the run resumes from the newest one that is not damaged.
 
     Args:
-        apply: Model, a pure function of parameters and a batch. It returns logits (B, T, V), or hidden states
-            (B, T, D) and a head (D, V), from which logits are computed in chunks.
-        params: Pytree of the initial parameters; they are copied. A resumed run needs the same ones: their shapes are
-            compared, and the reference may be made of them.
-        loader: Loader of global batches, sharded by :func:`~tokenlake.runtime.trainer.mesh.batch_sharding`, or of numpy
-            batches. Fields that are not numbers are left out. ``tl.AsyncDataLoader(source, batch_size)`` makes a loader
-            of any source or mixture of rows.
-        config: Configuration, mapping of its keys, or path of a YAML file. Its `data` and `evaluation.sets` are used by
-            :meth:`from_config` only.
-        evaluation: Tag -> loader of a held-out set, of the same kinds as `loader`. Each evaluation begins at its
-            first batch.
+        apply: Model, a pure function of parameters and a batch. It returns logits (B,
+            T, V), or hidden states (B, T, D) and a head (D, V), from which logits are
+            computed in chunks.
+        params: Pytree of the initial parameters; they are copied. A resumed run needs
+            the same ones: their shapes are compared, and the reference may be made of
+            them.
+        loader: Loader of global batches, sharded by
+            :func:`~tokenlake.runtime.trainer.mesh.batch_sharding`, or of numpy batches.
+            Fields that are not numbers are left out. ``tl.AsyncDataLoader(source,
+            batch_size)`` makes a loader of any source or mixture of rows.
+        config: Configuration, mapping of its keys, or path of a YAML file. Its `data`
+            and `evaluation.sets` are used by :meth:`from_config` only.
+        evaluation: Tag -> loader of a held-out set, of the same kinds as `loader`. Each
+            evaluation begins at its first batch.
         objective: Objective that is minimized instead of ``config.loss``.
         reference: Parameters that DPO and KTO compare with; None: the initial ones.
         callbacks: Callbacks that are called before those of the configuration.
 
     Raises:
-        ConfigError: Arguments contradict each other, or the checkpoint is of another run; the message says which.
+        ConfigError: Arguments contradict each other, or the checkpoint is of another
+            run; the message says which.
         IntegrityError: There are checkpoints, and all of them are damaged.
 
     Example:
@@ -124,9 +162,19 @@ class Trainer:
         self._rows = batch_sharding(self.mesh)
         self._everywhere = NamedSharding(self.mesh, PartitionSpec())
         row_parts = self.mesh.shape["data"] * self.mesh.shape["fsdp"]
-        check_loader("loader", loader, row_parts, accumulate=config.accumulate, batches=config.steps)
-        self.evaluation = check_held_out(evaluation or {}, loader, row_parts, config.evaluation.batches)
-        self._beginnings = {tag: held_out.get_state() for tag, held_out in self.evaluation.items()}
+        check_loader(
+            "loader",
+            loader,
+            row_parts,
+            accumulate=config.accumulate,
+            batches=config.steps,
+        )
+        self.evaluation = check_held_out(
+            evaluation or {}, loader, row_parts, config.evaluation.batches
+        )
+        self._beginnings = {
+            tag: held_out.get_state() for tag, held_out in self.evaluation.items()
+        }
         self.steps = _total_steps(config, loader)
 
         # The state on the devices.
@@ -143,19 +191,29 @@ class Trainer:
             self._reference = self._copied(reference)
             self._reference_mark = reference_mark(self._reference)
 
-        # The compiled functions. Shardings of the state are given, because the partitioner could choose others after
-        # the first step.
-        self._objective = lowered(objective or make_objective(config.loss, apply), config.precision)
+        # The compiled functions. Shardings of the state are given, because the
+        # partitioner could choose others after the first step.
+        self._objective = lowered(
+            objective or make_objective(config.loss, apply), config.precision
+        )
         step = make_step(
-            self._objective, optimizer, schedule, accumulate=config.accumulate, ema=config.log.ema
+            self._objective,
+            optimizer,
+            schedule,
+            accumulate=config.accumulate,
+            ema=config.log.ema,
         )
         shardings = jax.tree.map(lambda leaf: leaf.sharding, self.state)
-        self._step = jax.jit(step, donate_argnums=0, out_shardings=(shardings, self._everywhere))
+        self._step = jax.jit(
+            step, donate_argnums=0, out_shardings=(shardings, self._everywhere)
+        )
         self._evaluate = jax.jit(self._objective)
 
         # Measurements and callbacks.
         flops_per_token = _flops_per_token(config, self.params)
-        self._meter = Meter(flops_per_token, peak_flops(config.log.peak_flops, config.precision))
+        self._meter = Meter(
+            flops_per_token, peak_flops(config.log.peak_flops, config.precision)
+        )
         self._callbacks = (*callbacks, *self._configured_callbacks())
         self._hooks = _hooks_of(self._callbacks)
         self.metrics: TrainingMetrics | None = None
@@ -169,11 +227,15 @@ class Trainer:
             self._resume(self._checkpoints)
 
     @classmethod
-    def from_config(cls, config: ConfigSource, apply: Apply, params: Params, **options: Any) -> Self:
-        """Return a trainer that opens the data and the held-out sets that its configuration names.
+    def from_config(
+        cls, config: ConfigSource, apply: Apply, params: Params, **options: Any
+    ) -> Self:
+        """Return a trainer that opens the data and the held-out sets that its
+        configuration names.
 
         Args:
-            config: Configuration with section `data`, mapping of its keys, or path of a YAML file.
+            config: Configuration with section `data`, mapping of its keys, or path of a
+                YAML file.
             apply: Model, as for :class:`Trainer`.
             params: Initial parameters, as for :class:`Trainer`.
             options: Other keyword arguments of :class:`Trainer`.
@@ -196,7 +258,8 @@ class Trainer:
         """End the run after this step.
 
         Args:
-            reason: Reason, kept in :attr:`stopped`; without one, that says that no reason was given.
+            reason: Reason, kept in :attr:`stopped`; without one, that says that no
+                reason was given.
         """
         self._stops = True
         self.stopped = "no reason was given"
@@ -208,12 +271,13 @@ class Trainer:
         """Take the remaining steps.
 
         Returns:
-            The last measurement, which may be of an earlier process whose checkpoint this run resumed from; None if
-            nothing was ever measured.
+            The last measurement, which may be of an earlier process whose checkpoint
+            this run resumed from; None if nothing was ever measured.
 
         Raises:
-            DivergedError: A loss, a gradient or a parameter is not finite. This is checked at each measurement,
-                evaluation and checkpoint, and at the end; the error names the first step with such a value.
+            DivergedError: A loss, a gradient or a parameter is not finite. This is
+                checked at each measurement, evaluation and checkpoint, and at the end;
+                the error names the first step with such a value.
         """
         self._tell("on_train_begin")
         first_step = self.step
@@ -229,15 +293,21 @@ class Trainer:
         return self.metrics
 
     def evaluate(self) -> dict[str, dict[str, float]]:
-        """Return the metrics of the held-out sets: tag -> loss, perplexity, accuracy, ..., means over all targets."""
-        return {tag: self._evaluate_set(tag, loader) for tag, loader in self.evaluation.items()}
+        """Return the metrics of the held-out sets: tag -> loss, perplexity,
+        accuracy, ..., means over all targets.
+        """
+        return {
+            tag: self._evaluate_set(tag, loader)
+            for tag, loader in self.evaluation.items()
+        }
 
     def save(self) -> None:
-        """Write a checkpoint in the background, unless the run has no folder or the step has one already.
+        """Write a checkpoint in the background, unless the run has no folder or the
+        step has one already.
 
         Raises:
-            DivergedError: A loss, a gradient or an array is not finite. Nothing is written, so that no good checkpoint
-                is deleted in favour of a bad one.
+            DivergedError: A loss, a gradient or an array is not finite. Nothing is
+                written, so that no good checkpoint is deleted in favour of a bad one.
         """
         if self._checkpoints is None:
             return
@@ -257,8 +327,9 @@ class Trainer:
 
     def _train_passes(self) -> None:
         """Take steps, one pass over the loader after another, until the run is done."""
-        # An interrupted run may resume at the very end of a pass, which then has no batch: another pass follows. Only
-        # two empty passes in a row mean that there are no batches.
+        # An interrupted run may resume at the very end of a pass, which then has no
+        # batch: another pass follows. Only two empty passes in a row mean that there
+        # are no batches.
         was_empty = False
         while not self._is_done:
             step_before = self.step
@@ -281,11 +352,13 @@ class Trainer:
     def _take_step(self, batch: Mapping[str, Any]) -> None:
         self._tell("on_step_begin")
         is_first = not self._meter.running
-        self.state, measured = self._step(self.state, self._reference, self._placed(batch))
+        self.state, measured = self._step(
+            self.state, self._reference, self._placed(batch)
+        )
         self.step += 1
 
-        # Count the places that the model is given, padding included. A prompt column is left out: the ids of the
-        # prompt are in the answers too.
+        # Count the places that the model is given, padding included. A prompt column is
+        # left out: the ids of the prompt are in the answers too.
         for name, values in batch.items():
             if name.endswith("input_ids") and not name.startswith("prompt"):
                 self._meter.add(values.size)
@@ -297,17 +370,24 @@ class Trainer:
         is_last = self.step == self.steps
         if is_last or self.step % self.config.log.every == 0:
             self._log(measured)
-        if self.evaluation and (is_last or self.step % self.config.evaluation.every == 0):
+        if self.evaluation and (
+            is_last or self.step % self.config.evaluation.every == 0
+        ):
             with self._meter.left_out():
                 self._check_steps(jax.device_get(self.state.bad_steps))
                 self._tell("on_evaluate", self.evaluate())
         self._tell("on_step_end")
 
     def _placed(self, batch: Mapping[str, Any]) -> DeviceBatch:
-        """Return a batch on the devices of the mesh, without fields that are not numbers."""
+        """Return a batch on the devices of the mesh, without fields that are not
+        numbers.
+        """
         placed: dict[str, jax.Array] = {}
         for name, value in batch.items():
-            if isinstance(value, jax.Array) and value.sharding.device_set == self._rows.device_set:
+            if (
+                isinstance(value, jax.Array)
+                and value.sharding.device_set == self._rows.device_set
+            ):
                 placed[name] = value
             elif isinstance(value, np.ndarray | jax.Array):
                 placed[name] = self._cut_over_devices(name, value)
@@ -343,7 +423,9 @@ class Trainer:
         self._tell("on_log", self.metrics)
 
     def _evaluate_set(self, tag: str, loader: BatchLoader) -> dict[str, float]:
-        """Return the metrics of a held-out set, means over the targets of its batches."""
+        """Return the metrics of a held-out set, means over the targets of its
+        batches.
+        """
         total: Sums | None = None
         for count, batch in enumerate(from_beginning(loader, self._beginnings[tag]), 1):
             sums = self._evaluate(self.params, self._placed(batch), self._reference)
@@ -352,30 +434,40 @@ class Trainer:
                 break
         loader.close()
         if total is None:
-            raise ConfigError(f"evaluation: the set {tag!r} has no batch; expected one row at least")
+            raise ConfigError(
+                f"evaluation: the set {tag!r} has no batch; expected one row at least"
+            )
         numbers = jax.device_get(means(total))
         return named({name: float(number) for name, number in numbers.items()})
 
     # -- numbers that are not finite
 
     def _check_end(self) -> None:
-        """Check the last step and its parameters; where there are checkpoints, saving checked the parameters."""
+        """Check the last step and its parameters; where there are checkpoints,
+        saving checked the parameters.
+        """
         self._check_steps(jax.device_get(self.state.bad_steps))
         if self._checkpoints is None:
             self._check_arrays(saved_arrays(self.state))
 
     def _check_steps(self, bad_steps: np.ndarray) -> None:
-        """Raise DivergedError if the loss or the gradient norm of a step was not finite."""
+        """Raise DivergedError if the loss or the gradient norm of a step was not
+        finite.
+        """
         loss_step = int(bad_steps[0])
         gradient_step = int(bad_steps[1])
         if not loss_step and not gradient_step:
             return
         if loss_step and (not gradient_step or loss_step <= gradient_step):
             raise self._diverged(loss_step, "the loss was not finite")
-        raise self._diverged(gradient_step, "the norm of the gradient was not finite, while the loss was")
+        raise self._diverged(
+            gradient_step, "the norm of the gradient was not finite, while the loss was"
+        )
 
     def _check_arrays(self, arrays: Mapping[str, ArrayFacts]) -> None:
-        """Raise DivergedError if a parameter or a moment is not finite that was finite at the start."""
+        """Raise DivergedError if a parameter or a moment is not finite that was
+        finite at the start.
+        """
         names = sorted(_not_finite(arrays) - self._unbounded)
         if not names:
             return
@@ -383,14 +475,17 @@ class Trainer:
         if len(names) > 1:
             arrays_named = f"{names[0]} and {len(names) - 1} more"
         raise self._diverged(
-            self.step, f"{arrays_named} is not finite after it, while loss and gradient were"
+            self.step,
+            f"{arrays_named} is not finite after it, while loss and gradient were",
         )
 
     def _diverged(self, step: int, problem: str) -> DivergedError:
         """Return the error of a step with a number that is not finite."""
         newest_checkpoint = ""
         if self._checkpoints is not None and self._checkpoints.latest is not None:
-            newest_checkpoint = f"; the checkpoint of step {self._checkpoints.latest} is the newest"
+            newest_checkpoint = (
+                f"; the checkpoint of step {self._checkpoints.latest} is the newest"
+            )
         return DivergedError(
             f"step {step}: {problem}{newest_checkpoint}. Possible causes are ids beyond the model's vocabulary, a "
             "learning rate that is too high, and a division by 0 or a square root of 0 in the model: check the ids "
@@ -405,13 +500,17 @@ class Trainer:
 
     # -- the parts of a run
 
-    def _first_state(self, params: Params, optimizer: optax.GradientTransformationExtraArgs) -> TrainState:
+    def _first_state(
+        self, params: Params, optimizer: optax.GradientTransformationExtraArgs
+    ) -> TrainState:
         """Return the state before the first step, on the devices of the mesh."""
         placed_params = self._copied(params)
         return TrainState(
             step=self._put_everywhere(jnp.zeros((), jnp.int32)),
             params=placed_params,
-            optimizer=jax.tree.map(self._placed_moment, _copied(optimizer.init(placed_params))),
+            optimizer=jax.tree.map(
+                self._placed_moment, _copied(optimizer.init(placed_params))
+            ),
             loss_ema=self._put_everywhere(jnp.zeros((), jnp.float32)),
             bad_steps=self._put_everywhere(jnp.zeros(2, jnp.int32)),
         )
@@ -427,15 +526,17 @@ class Trainer:
     def _placed_moment(self, leaf: jax.Array) -> jax.Array:
         """Return an array of the optimizer in its place.
 
-        A moment lies where its parameter does. An array that belongs to no parameter, such as a count, lies on all
-        devices.
+        A moment lies where its parameter does. An array that belongs to no parameter,
+        such as a count, lies on all devices.
         """
         if isinstance(leaf.sharding, NamedSharding):
             return leaf
         return self._put_everywhere(leaf)
 
     def _configured_callbacks(self) -> list[Callback]:
-        """Return the callbacks that the configuration asks for; only the first process writes logs."""
+        """Return the callbacks that the configuration asks for; only the first
+        process writes logs.
+        """
         config = self.config
         callbacks: list[Callback] = []
         if config.early_stopping is not None:
@@ -492,7 +593,9 @@ class Trainer:
             )
 
     def _facts(self) -> dict[str, Any]:
-        """Return the facts of a checkpoint: identity of the run, states of callbacks, and the last measurement."""
+        """Return the facts of a checkpoint: identity of the run, states of
+        callbacks, and the last measurement.
+        """
         states: dict[str, Any] = {}
         for name, callback in self._named_callbacks():
             state = callback.get_state()
@@ -504,7 +607,9 @@ class Trainer:
         return {"run": self._run_facts(), "callbacks": states, "metrics": metrics}
 
     def _run_facts(self) -> dict[str, Any]:
-        """Return the options that decide the numbers of a run: only a run with the same ones may resume it."""
+        """Return the options that decide the numbers of a run: only a run with the
+        same ones may resume it.
+        """
         schedule = self.config.schedule.acting
         if "steps" in schedule:
             schedule["steps"] = self.config.schedule.steps or self.steps
@@ -518,7 +623,8 @@ class Trainer:
     def _named_callbacks(self) -> list[tuple[str, Callback]]:
         """Return the callbacks with names that they also have in a resumed run.
 
-        A name is the class and the number of earlier callbacks of that class, such as ``EarlyStopping-0``.
+        A name is the class and the number of earlier callbacks of that class, such as
+        ``EarlyStopping-0``.
         """
         counts: dict[str, int] = {}
         callbacks: list[tuple[str, Callback]] = []
@@ -537,7 +643,9 @@ _MEASURED: Final = frozenset(TrainingMetrics.__dataclass_fields__) - {"step", "o
 
 
 def _total_steps(config: TrainingConfig, loader: BatchLoader) -> int:
-    """Return the number of steps of the whole run: the configured one, or that of the loader."""
+    """Return the number of steps of the whole run: the configured one, or that of
+    the loader.
+    """
     if config.steps is not None:
         return config.steps
     try:
@@ -550,7 +658,9 @@ def _total_steps(config: TrainingConfig, loader: BatchLoader) -> int:
 
 
 def _flops_per_token(config: TrainingConfig, params: Params) -> float:
-    """Return the FLOPs of a step per token: the configured number, or 6 per parameter (Kaplan et al. 2020)."""
+    """Return the FLOPs of a step per token: the configured number, or 6 per
+    parameter (Kaplan et al. 2020).
+    """
     if config.log.flops_per_token is not None:
         return config.log.flops_per_token
     return 6.0 * sum(leaf.size for leaf in jax.tree.leaves(params))
@@ -564,7 +674,9 @@ def _checkpoints_of(config: TrainingConfig) -> Checkpoints | None:
 
 
 def _hooks_of(callbacks: Iterable[Callback]) -> dict[str, list[Callable[..., None]]]:
-    """Return hook -> methods of the callbacks that define it; hooks of the base class do nothing and are left out."""
+    """Return hook -> methods of the callbacks that define it; hooks of the base
+    class do nothing and are left out.
+    """
     hooks: dict[str, list[Callable[..., None]]] = {}
     for name, base_method in vars(Callback).items():
         if name.startswith("on_"):
@@ -577,7 +689,9 @@ def _hooks_of(callbacks: Iterable[Callback]) -> dict[str, list[Callable[..., Non
 
 
 def _copied(tree: Params) -> Params:
-    """Return copies of arrays: a compiled step reuses the memory of its state, so nobody else may hold it."""
+    """Return copies of arrays: a compiled step reuses the memory of its state, so
+    nobody else may hold it.
+    """
     return jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), tree)
 
 

@@ -1,4 +1,6 @@
-"""Files of ArrayRecord, which Grain reads: a record for each row, see :mod:`tokenlake.etl.layouts.array_record`."""
+"""Files of ArrayRecord, which Grain reads: a record for each row, see
+:mod:`tokenlake.etl.layouts.array_record`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,12 @@ from tokenlake.base.lazy_names import load
 from tokenlake.etl.export.file_mode import file_mode
 from tokenlake.etl.export.flat_manifest import FlatFile
 from tokenlake.etl.export.token_rows import TokenRows
-from tokenlake.etl.export.trainers.token_layout import ID_TYPE, Part, TokenFacts, TokenLayout
+from tokenlake.etl.export.trainers.token_layout import (
+    ID_TYPE,
+    Part,
+    TokenFacts,
+    TokenLayout,
+)
 from tokenlake.etl.layouts import array_record
 from tokenlake.etl.layouts.joined_rows import joined, ragged_parts
 from tokenlake.runtime.store.durable_files import hash_regular
@@ -43,10 +50,17 @@ class ArrayRecordLayout(TokenLayout):
 
     @property
     def schema(self) -> pa.Schema:
-        return pa.schema(dict.fromkeys(self.facts.column_types, pa.list_(pa.from_numpy_dtype(ID_TYPE))))
+        return pa.schema(
+            dict.fromkeys(
+                self.facts.column_types, pa.list_(pa.from_numpy_dtype(ID_TYPE))
+            )
+        )
 
     def row_bytes(self, rows: TokenRows) -> Int64:
-        return np.diff(rows.row_offsets) * ID_TYPE.itemsize * len(self.facts.column_types) + _RECORD_BYTES
+        return (
+            np.diff(rows.row_offsets) * ID_TYPE.itemsize * len(self.facts.column_types)
+            + _RECORD_BYTES
+        )
 
     def open(self, path: Path) -> ArrayRecordFile:
         return ArrayRecordFile(path, self.facts, self._open_writer)
@@ -74,7 +88,9 @@ class ArrayRecordFile:
         open_writer: Function that opens the writer of a path, with options.
     """
 
-    def __init__(self, path: Path, facts: TokenFacts, open_writer: Callable[[str, str], Any]) -> None:
+    def __init__(
+        self, path: Path, facts: TokenFacts, open_writer: Callable[[str, str], Any]
+    ) -> None:
         self._path = path.with_name(path.name + array_record.SUFFIX)
         self._facts = facts
         self._writer = open_writer(str(self._path), array_record.WRITER_OPTIONS)
@@ -82,7 +98,10 @@ class ArrayRecordFile:
 
     def write(self, rows: TokenRows) -> None:
         columns = self._facts.column_arrays(rows).values()
-        parts = [ragged_parts(numbers.astype(ID_TYPE, copy=False), rows.row_offsets) for numbers in columns]
+        parts = [
+            ragged_parts(numbers.astype(ID_TYPE, copy=False), rows.row_offsets)
+            for numbers in columns
+        ]
         records: Any = joined(parts)
         for record in records.to_pylist():
             self._writer.write(record)
@@ -91,7 +110,11 @@ class ArrayRecordFile:
     def close(self) -> list[Part]:
         self._writer.close()
         self._path.chmod(file_mode(self._path.parent))
-        return [Part(array_record.SUFFIX, self._path.stat().st_size, hash_regular(self._path))]
+        return [
+            Part(
+                array_record.SUFFIX, self._path.stat().st_size, hash_regular(self._path)
+            )
+        ]
 
     def discard(self) -> None:
         with suppress(Exception):  # the disk may be full; the file is removed anyway

@@ -1,6 +1,8 @@
-"""A file that begins with the places of its records, as shards of MDS and chunks of litdata do.
+"""A file that begins with the places of its records, as shards of MDS and chunks of
+litdata do.
 
-The places are known when the last record is. Until then, records wait in memory, and past 64 MiB in a temporary file.
+The places are known when the last record is. Until then, records wait in memory, and
+past 64 MiB in a temporary file.
 """
 
 from __future__ import annotations
@@ -34,7 +36,10 @@ class IndexedFile:
     """
 
     def __init__(
-        self, path: Path, encode: Callable[[TokenRows], pa.LargeBinaryArray], head: Callable[[Int64], bytes]
+        self,
+        path: Path,
+        encode: Callable[[TokenRows], pa.LargeBinaryArray],
+        head: Callable[[Int64], bytes],
     ) -> None:
         self._path = path
         self._encode = encode

@@ -35,7 +35,8 @@ END_TO_END: Final = ("megatron", "numpy", "npy", "litdata")
 
 
 def require_fit(manifest: Manifest, format: str, options: ExportOptions) -> TokenFacts:
-    """Return the facts about the rows of a version; ConfigError if a format cannot hold them.
+    """Return the facts about the rows of a version; ConfigError if a format cannot hold
+    them.
 
     Args:
         manifest: Manifest of the version.
@@ -97,7 +98,9 @@ def lacks_eos(manifest: Manifest, format: str) -> bool:
     return False
 
 
-def layout_of(format: str, facts: TokenFacts, *, dtype: str | None, max_bytes: int | None) -> TokenLayout:
+def layout_of(
+    format: str, facts: TokenFacts, *, dtype: str | None, max_bytes: int | None
+) -> TokenLayout:
     """Return a format for one export.
 
     Args:
@@ -117,7 +120,9 @@ def layout_of(format: str, facts: TokenFacts, *, dtype: str | None, max_bytes: i
     if format == "array_record":
         return ArrayRecordLayout(facts)
     if format == "megatron":
-        return MegatronLayout(facts, _id_type(format, facts, dtype or megatron.ids_type(facts.vocab_size)))
+        return MegatronLayout(
+            facts, _id_type(format, facts, dtype or megatron.ids_type(facts.vocab_size))
+        )
     id_type = _id_type(format, facts, dtype or numpy_flat.ids_type(facts.vocab_size))
     suffix = numpy_flat.NPY_SUFFIX
     if format == "numpy":
@@ -137,7 +142,9 @@ def _id_type(format: str, facts: TokenFacts, dtype: str) -> np.dtype[Any]:
 
 
 def _common(manifest: Manifest, source: str | None, fact: str) -> int | None:
-    """Return a special id of the tokenizers of the exported sources; None if they have none, or differ in it."""
+    """Return a special id of the tokenizers of the exported sources; None if they
+    have none, or differ in it.
+    """
     ids: set[int | None] = set()
     for name, facts in manifest.tokenizer.items():
         if source in (None, name):

@@ -1,8 +1,8 @@
 """Files of litdata: a folder for each split, with chunks and ``index.json``.
 
-Documents without a mask are a stream of ids, which litdata's ``TokensLoader`` cuts into blocks. Packed rows, and
-documents with a mask, are dictionaries of tensors. Rows of packed versions keep their padding, which has the segment id
-0.
+Documents without a mask are a stream of ids, which litdata's ``TokensLoader`` cuts into
+blocks. Packed rows, and documents with a mask, are dictionaries of tensors. Rows of
+packed versions keep their padding, which has the segment id 0.
 """
 
 from __future__ import annotations
@@ -38,12 +38,17 @@ class LitdataLayout(TokenLayout):
         self.facts = facts
         self._max_bytes = max_bytes
         self._types = {name: kind.name for name, kind in facts.column_types.items()}
-        self._items = litdata.Items(self._types, is_stream=list(self._types) == ["input_ids"])
+        self._items = litdata.Items(
+            self._types, is_stream=list(self._types) == ["input_ids"]
+        )
 
     @property
     def schema(self) -> pa.Schema:
         return pa.schema(
-            {name: pa.list_(pa.from_numpy_dtype(kind)) for name, kind in self.facts.column_types.items()}
+            {
+                name: pa.list_(pa.from_numpy_dtype(kind))
+                for name, kind in self.facts.column_types.items()
+            }
         )
 
     def row_bytes(self, rows: TokenRows) -> Int64:
@@ -66,7 +71,11 @@ class LitdataLayout(TokenLayout):
             if self._items.is_stream:
                 id_bytes = shard.bytes - litdata.head_bytes(shard.rows)
                 token_count = id_bytes // np.dtype(self._types["input_ids"]).itemsize
-            chunks.append(litdata.Chunk(Path(shard.path).name, shard.bytes, shard.rows, token_count))
+            chunks.append(
+                litdata.Chunk(
+                    Path(shard.path).name, shard.bytes, shard.rows, token_count
+                )
+            )
         return {litdata.INDEX: self._items.index_bytes(chunks, self._max_bytes)}
 
     def _encode(self, rows: TokenRows) -> pa.LargeBinaryArray:

@@ -1,7 +1,8 @@
 """Files of MosaicML Streaming: a folder for each split, with shards and ``index.json``.
 
-A row is a sample. Its ids are the column ``tokens``, under which LLM Foundry reads them; the other columns have our
-names. Rows of packed versions keep their padding, which has the segment id 0.
+A row is a sample. Its ids are the column ``tokens``, under which LLM Foundry reads
+them; the other columns have our names. Rows of packed versions keep their padding,
+which has the segment id 0.
 """
 
 from __future__ import annotations
@@ -75,5 +76,6 @@ class MdsLayout(TokenLayout):
     def _encode(self, rows: TokenRows) -> pa.LargeBinaryArray:
         arrays = self.facts.column_arrays(rows)
         return self._columns.encode(
-            {self._names[name]: numbers for name, numbers in arrays.items()}, rows.row_offsets
+            {self._names[name]: numbers for name, numbers in arrays.items()},
+            rows.row_offsets,
         )

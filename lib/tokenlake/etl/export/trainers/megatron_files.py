@@ -1,7 +1,8 @@
 """Files of Megatron-Core: ``NAME.bin`` and ``NAME.idx``.
 
-A document of a version is a document with one sequence. A packed row is a document whose sequences are the row's
-segments. Padding is left out: Megatron-Core packs sequences itself.
+A document of a version is a document with one sequence. A packed row is a document
+whose sequences are the row's segments. Padding is left out: Megatron-Core packs
+sequences itself.
 """
 
 from __future__ import annotations
@@ -16,7 +17,12 @@ import pyarrow as pa
 
 from tokenlake.base.arrays import Int64
 from tokenlake.etl.export.token_rows import TokenRows
-from tokenlake.etl.export.trainers.token_layout import Part, PartFile, TokenFacts, TokenLayout
+from tokenlake.etl.export.trainers.token_layout import (
+    Part,
+    PartFile,
+    TokenFacts,
+    TokenLayout,
+)
 from tokenlake.etl.layouts import megatron
 
 
@@ -48,7 +54,8 @@ class MegatronLayout(TokenLayout):
 class MegatronFile:
     """One pair of files while it is written.
 
-    The lengths of the sequences wait in a temporary file, because the index begins with their number.
+    The lengths of the sequences wait in a temporary file, because the index begins with
+    their number.
 
     Args:
         path: Path of the files without their suffixes.

@@ -1,7 +1,9 @@
-"""Files of nanoGPT (``NAME.bin``) and OLMo-core (``NAME.npy``): ids alone, and their borders in ``NAME.csv.gz``.
+"""Files of nanoGPT (``NAME.bin``) and OLMo-core (``NAME.npy``): ids alone, and their
+borders in ``NAME.csv.gz``.
 
-Padding is left out. The borders are those of documents, and in packed rows those of their segments. The loss mask of
-``.npy`` files is a file of its own, which OLMo-core reads as one of its ``label_mask_paths``.
+Padding is left out. The borders are those of documents, and in packed rows those of
+their segments. The loss mask of ``.npy`` files is a file of its own, which OLMo-core
+reads as one of its ``label_mask_paths``.
 """
 
 from __future__ import annotations
@@ -16,7 +18,13 @@ import pyarrow as pa
 from tokenlake.base.arrays import Int64, offsets_of
 from tokenlake.etl.export.flat_manifest import FlatFile
 from tokenlake.etl.export.token_rows import TokenRows
-from tokenlake.etl.export.trainers.token_layout import MASK_TYPE, Part, PartFile, TokenFacts, TokenLayout
+from tokenlake.etl.export.trainers.token_layout import (
+    MASK_TYPE,
+    Part,
+    PartFile,
+    TokenFacts,
+    TokenLayout,
+)
 from tokenlake.etl.layouts import numpy_flat
 
 
@@ -37,7 +45,9 @@ class NumpyLayout(TokenLayout):
 
     @property
     def schema(self) -> pa.Schema:
-        columns: dict[str, Any] = {"input_ids": pa.list_(pa.from_numpy_dtype(self._dtype))}
+        columns: dict[str, Any] = {
+            "input_ids": pa.list_(pa.from_numpy_dtype(self._dtype))
+        }
         if "loss_mask" in self.facts.columns:
             columns["loss_mask"] = pa.list_(pa.from_numpy_dtype(MASK_TYPE))
         return pa.schema(columns)
@@ -46,7 +56,12 @@ class NumpyLayout(TokenLayout):
         return np.diff(rows.row_offsets) * self._dtype.itemsize
 
     def open(self, path: Path) -> NumpyFile:
-        return NumpyFile(path, self._dtype, self._suffix, has_loss_mask="loss_mask" in self.facts.columns)
+        return NumpyFile(
+            path,
+            self._dtype,
+            self._suffix,
+            has_loss_mask="loss_mask" in self.facts.columns,
+        )
 
     def export_index(self, files: Sequence[FlatFile]) -> Mapping[str, bytes]:
         id_counts: dict[str, int] = {}
@@ -76,7 +91,9 @@ class NumpyFile:
         has_loss_mask: True to write a file with the loss mask.
     """
 
-    def __init__(self, path: Path, dtype: np.dtype[Any], suffix: str, *, has_loss_mask: bool) -> None:
+    def __init__(
+        self, path: Path, dtype: np.dtype[Any], suffix: str, *, has_loss_mask: bool
+    ) -> None:
         self._dtype = dtype
         self._tokens = 0
         self._ids = PartFile(path, suffix)

@@ -29,8 +29,10 @@ class TokenFiles:
         folder: Folder to write into.
         split: Name of the split.
         layout: Format of the files.
-        max_bytes: Largest size of a file; it ends before a row that would exceed it. None: no limit.
-        edges: Rows at which a file ends, ascending, the last one being the number of all rows; None: none.
+        max_bytes: Largest size of a file; it ends before a row that would exceed it.
+            None: no limit.
+        edges: Rows at which a file ends, ascending, the last one being the number of
+            all rows; None: none.
     """
 
     def __init__(
@@ -69,12 +71,22 @@ class TokenFiles:
         first = 0
         while first < len(rows):
             if self._open is None:
-                self._open = self._layout.open(self._folder / self._shard_name(len(self._shards)))
-            # 1. The rows that fit into the open file; an empty file takes a row of any size.
+                self._open = self._layout.open(
+                    self._folder / self._shard_name(len(self._shards))
+                )
+            # 1. The rows that fit into the open file; an empty file takes a row of any
+            #    size.
             end = len(rows)
             if self._max_bytes is not None:
                 room = self._max_bytes - self._open.bytes
-                end = int(np.searchsorted(bytes_before, bytes_before[first] + room, "right")) - 1
+                end = (
+                    int(
+                        np.searchsorted(
+                            bytes_before, bytes_before[first] + room, "right"
+                        )
+                    )
+                    - 1
+                )
                 if self._file_rows == 0:
                     end = max(end, first + 1)
             # 2. Of these, the rows before the row at which the file ends.
@@ -92,10 +104,12 @@ class TokenFiles:
                 self._end_file()
 
     def finish(self, naming: str | None) -> list[FlatFile]:
-        """Close the last file, name all files, and return them; none if there were no rows.
+        """Close the last file, name all files, and return them; none if there were no
+        rows.
 
         Args:
-            naming: Names of the files, with ``split``, ``index`` and ``count``; None: the name of the split.
+            naming: Names of the files, with ``split``, ``index`` and ``count``; None:
+                the name of the split.
         """
         if self._open is not None:
             self._end_file()
@@ -125,11 +139,17 @@ class TokenFiles:
         if not self._layout.has_folders:
             new_name = self._split
             if naming is not None:
-                new_name = naming.format(split=self._split, index=index, count=len(self._shards))
+                new_name = naming.format(
+                    split=self._split, index=index, count=len(self._shards)
+                )
         new_name += part.suffix
         (self._folder / (name + part.suffix)).rename(self._folder / new_name)
         return FlatFile(
-            path=self._path_of(new_name), split=self._split, bytes=part.bytes, sha256=part.sha256, rows=0
+            path=self._path_of(new_name),
+            split=self._split,
+            bytes=part.bytes,
+            sha256=part.sha256,
+            rows=0,
         )
 
     def _path_of(self, name: str) -> str:
@@ -142,7 +162,9 @@ class TokenFiles:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the open file after an error; the files are for the caller to remove."""
+        """Close the open file after an error; the files are for the caller to
+        remove.
+        """
         if self._open is not None:
             self._open.discard()
 

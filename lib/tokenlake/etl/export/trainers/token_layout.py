@@ -1,4 +1,6 @@
-"""A file format of another trainer, as an export sees it: rows come in, files of one or more parts come out."""
+"""A file format of another trainer, as an export sees it: rows come in, files of one
+or more parts come out.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +34,15 @@ class TokenFacts:
 
     Attributes:
         width: Number of ids of each row, if all rows have the same number; else None.
-        columns: Stored columns of :data:`tokenlake.etl.export.token_rows.COLUMNS` that are exported.
+        columns: Stored columns of :data:`tokenlake.etl.export.token_rows.COLUMNS` that
+            are exported.
         vocab_size: One more than the largest id.
-        bos_id: Id that begins documents; None if there is none, or sources differ in it.
+        bos_id: Id that begins documents; None if there is none, or sources differ in
+            it.
         eos_id: Id that ends documents; None if there is none, or sources differ in it.
         pad_id: Id of padding; None if there is none, or sources differ in it.
-        appended_eos: Id that is appended to documents which do not end with it; None: none is.
+        appended_eos: Id that is appended to documents which do not end with it; None:
+            none is.
     """
 
     width: int | None
@@ -61,7 +66,9 @@ class TokenFacts:
         return types
 
     def column_arrays(self, rows: TokenRows) -> dict[str, npt.NDArray[Any]]:
-        """Return the columns of rows, in the types of :attr:`column_types`, flat: one row after the other."""
+        """Return the columns of rows, in the types of :attr:`column_types`, flat:
+        one row after the other.
+        """
         arrays: dict[str, npt.NDArray[Any]] = {}
         for name, kind in self.column_types.items():
             match name:

@@ -1,7 +1,9 @@
-"""The HTML page of a report: the page itself, its figures, and the parts that come from a manifest.
+"""The HTML page of a report: the page itself, its figures, and the parts that come from
+a manifest.
 
-A page is one file that loads nothing, runs nothing, and forbids both to the browser. Figures are SVG shapes that
-stretch with the page; the words beside them are HTML, which does not stretch.
+A page is one file that loads nothing, runs nothing, and forbids both to the browser.
+Figures are SVG shapes that stretch with the page; the words beside them are HTML, which
+does not stretch.
 """
 
 from tokenlake.base.lazy_names import lazy_package

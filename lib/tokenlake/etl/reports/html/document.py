@@ -1,8 +1,10 @@
 """A whole HTML page, its sections, and parts that open on a click.
 
-A page may have one script, which is a file of this package. Its text stands in the page, because a page that is opened
-as a file may not fetch others. The page's policy names the script by its hash, so that the browser runs no other one,
-wherever data might have become markup. Data for the script is JSON in an element of its own, which no browser runs.
+A page may have one script, which is a file of this package. Its text stands in the
+page, because a page that is opened as a file may not fetch others. The page's policy
+names the script by its hash, so that the browser runs no other one, wherever data might
+have become markup. Data for the script is JSON in an element of its own, which no
+browser runs.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from tokenlake.base.markup import Html, Part, printable_json, tag, together
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _STYLE: Final = Path(__file__).with_name("page.css")
 _IN_DATA: Final = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
-"""Character -> its escape in a JSON string. Without them no text can end the element, or begin a comment in it."""
+"""Character -> its escape in a JSON string. Without them no text can end the
+element, or begin a comment in it.
+"""
 
 DATA_ID: Final = "page-data"
 """Id of the element that holds the data of a page's script."""
@@ -33,7 +37,8 @@ class PageScript:
 
     Attributes:
         path: JavaScript file of this package.
-        data: Value that the script reads as JSON from the element :data:`DATA_ID`; None for no data.
+        data: Value that the script reads as JSON from the element :data:`DATA_ID`; None
+            for no data.
     """
 
     path: Path
@@ -81,9 +86,11 @@ def page(
         title: Title of the page.
         subtitle: Line below the title.
         head: Content above the sections.
-        sections: Pairs (title, content). The page's table of contents links to each title.
+        sections: Pairs (title, content). The page's table of contents links to each
+            title.
         trail: Links to other pages, above the title. Default: none.
-        style: Style sheet of this package that is added to that of all pages. Default: none.
+        style: Style sheet of this package that is added to that of all pages. Default:
+            none.
         script: Script of the page. Default: None, and the browser runs nothing.
     """
     links: list[Html] = []
@@ -92,7 +99,9 @@ def page(
         links.append(tag("a", name, href=f"#{anchor(name)}"))
         rendered_sections.append(section(name, content))
 
-    header = tag("header", trail, tag("h1", title), tag("p", subtitle, class_="dim"), head)
+    header = tag(
+        "header", trail, tag("h1", title), tag("p", subtitle, class_="dim"), head
+    )
     contents: Part = tag("nav", *links) if links else ""
     main = tag("main", header, contents, *rendered_sections)
     style_text = _STYLE.read_text(encoding="utf-8")
@@ -117,13 +126,17 @@ def page(
 
 
 def _source_hash(code: str) -> str:
-    """Return the hash of a script as a Content-Security-Policy names it: ``sha256-`` and base64."""
+    """Return the hash of a script as a Content-Security-Policy names it: ``sha256-``
+    and base64.
+    """
     digest = hashlib.sha256(code.encode()).digest()
     return f"sha256-{base64.b64encode(digest).decode()}"
 
 
 def _data_element(value: object) -> Html:
-    """Return a value as JSON in an element that no browser runs; control characters are escaped."""
+    """Return a value as JSON in an element that no browser runs; control characters
+    are escaped.
+    """
     if value is None:
         return together([])
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))

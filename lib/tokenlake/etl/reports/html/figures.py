@@ -1,4 +1,5 @@
-"""Figures of a page: stacked bars with legends, bars below each other, and shares that move.
+"""Figures of a page: stacked bars with legends, bars below each other, and shares that
+move.
 
 A drawing is 1,000 units wide and stretches to the width of the page.
 """
@@ -13,7 +14,9 @@ from tokenlake.base.markup import Html, tag, together
 from tokenlake.base.numbers import count, percent
 
 COLOURS: Final = 8
-"""Number of colours: the parts of a figure have the classes ``c0`` to ``c7``. The last is grey, for padding."""
+"""Number of colours: the parts of a figure have the classes ``c0`` to ``c7``. The
+last is grey, for padding.
+"""
 
 GREY: Final = COLOURS - 1
 """Colour of padding, which is no content."""
@@ -42,7 +45,9 @@ class Piece:
     written: str = ""
 
 
-def coloured(values: Mapping[str, float], written: Mapping[str, str] | None = None) -> list[Piece]:
+def coloured(
+    values: Mapping[str, float], written: Mapping[str, str] | None = None
+) -> list[Piece]:
     """Return the parts of a whole, with colours by their places.
 
     Args:
@@ -65,7 +70,16 @@ def stack(pieces: Sequence[Piece]) -> Html:
         width = WIDTH * piece.value / total
         drawn_width = max(width, _SMALLEST_PART) if piece.value else 0
         drawn_left = min(left, WIDTH - drawn_width)
-        shapes.append(tag("rect", x=drawn_left, y=0, width=drawn_width, height=20, class_=f"c{piece.colour}"))
+        shapes.append(
+            tag(
+                "rect",
+                x=drawn_left,
+                y=0,
+                width=drawn_width,
+                height=20,
+                class_=f"c{piece.colour}",
+            )
+        )
         left += width
     return drawing(20, *shapes, height="20px")
 
@@ -96,7 +110,11 @@ def bars(values: Sequence[tuple[str, int]]) -> Html:
     rows: list[Html] = []
     for name, value in values:
         bar = tag("i", style=f"width:{100 * value / largest:.2f}%") if value else ""
-        cells = [tag("td", name, class_="right"), tag("td", bar), tag("td", count(value), class_="right")]
+        cells = [
+            tag("td", name, class_="right"),
+            tag("td", bar),
+            tag("td", count(value), class_="right"),
+        ]
         rows.append(tag("tr", *cells))
     return tag("table", tag("tbody", *rows), class_="bars")
 
@@ -108,7 +126,8 @@ def doubling(lengths: Iterable[tuple[int, int]]) -> list[tuple[str, int]]:
     [('2-3', 10), ('4-7', 1), ('8-15', 2)]
 
     Args:
-        lengths: Pairs (length, number of documents of this length); lengths are at least 1.
+        lengths: Pairs (length, number of documents of this length); lengths are at
+            least 1.
 
     Returns:
         Pairs (range, number of documents).
@@ -132,7 +151,8 @@ def areas(points: Sequence[tuple[float, Mapping[str, float]]], unit: str) -> Htm
     """Draw shares of a whole that change along an axis, as areas on top of each other.
 
     Args:
-        points: Pairs (position, name -> share) with ascending positions. All have the same names.
+        points: Pairs (position, name -> share) with ascending positions. All have the
+            same names.
         unit: Unit of the positions.
     """
     first, first_shares = points[0]
@@ -144,7 +164,9 @@ def areas(points: Sequence[tuple[float, Mapping[str, float]]], unit: str) -> Htm
     floor = [0.0] * len(points)
     shapes: list[Html] = []
     for index, name in enumerate(first_shares):
-        top = [low + shares[name] for low, (_, shares) in zip(floor, points, strict=True)]
+        top = [
+            low + shares[name] for low, (_, shares) in zip(floor, points, strict=True)
+        ]
         upper_edge = [(x, 100 * y) for x, y in zip(across, top, strict=True)]
         lower_edge = [(x, 100 * y) for x, y in zip(across, floor, strict=True)]
         shapes.append(polygon([*upper_edge, *reversed(lower_edge)], f"c{index % GREY}"))
@@ -158,16 +180,27 @@ def areas(points: Sequence[tuple[float, Mapping[str, float]]], unit: str) -> Htm
         written[name] = f"{percent(first_share, 1)} to {percent(last_shares[name], 1)}"
     left_end = tag("span", f"{unit} {count(int(first))}")
     ends = tag("div", left_end, tag("span", count(int(last))), class_="ends dim")
-    return together([drawing(100, *shapes, height="140px"), ends, legend(coloured(shares_at_end, written))])
+    return together(
+        [
+            drawing(100, *shapes, height="140px"),
+            ends,
+            legend(coloured(shares_at_end, written)),
+        ]
+    )
 
 
 def polygon(corners: Iterable[tuple[float, float]], class_: str) -> Html:
     """Return a polygon of a class by its corners (x, y)."""
-    return tag("polygon", points=" ".join(f"{x:.5g},{y:.5g}" for x, y in corners), class_=class_)
+    return tag(
+        "polygon",
+        points=" ".join(f"{x:.5g},{y:.5g}" for x, y in corners),
+        class_=class_,
+    )
 
 
 def drawing(units_high: int, *shapes: Html, height: str = "") -> Html:
-    """Return shapes that stretch to the width of the page. Words would stretch with them and belong beside it.
+    """Return shapes that stretch to the width of the page. Words would stretch with
+    them and belong beside it.
 
     Args:
         units_high: Height in units of the drawing.
@@ -176,5 +209,7 @@ def drawing(units_high: int, *shapes: Html, height: str = "") -> Html:
     """
     attributes = {"viewBox": f"0 0 {WIDTH} {units_high}", "preserveAspectRatio": "none"}
     if height:
-        return tag("svg", *shapes, **attributes, aria_hidden="true", style=f"height:{height}")
+        return tag(
+            "svg", *shapes, **attributes, aria_hidden="true", style=f"height:{height}"
+        )
     return tag("svg", *shapes, **attributes, aria_hidden="true")

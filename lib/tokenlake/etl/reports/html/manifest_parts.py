@@ -9,7 +9,13 @@ from typing import Any, Final
 from tokenlake.base import numbers
 from tokenlake.base.markup import Html, Part, tag, together
 from tokenlake.etl.reports import Table, dataset, label, number, to_html
-from tokenlake.etl.reports.dataset import asked, mixed_text_table, mixture_table, order_table, share
+from tokenlake.etl.reports.dataset import (
+    asked,
+    mixed_text_table,
+    mixture_table,
+    order_table,
+    share,
+)
 from tokenlake.etl.reports.html.account_flow import flow
 from tokenlake.etl.reports.html.document import folded
 from tokenlake.etl.reports.html.figures import areas, coloured, legend, stack
@@ -29,13 +35,17 @@ def tiles(manifest: Manifest, loss: str = "") -> Html:
 
     Args:
         manifest: Manifest of the version.
-        loss: Share of the tokens that counts toward the loss, in words; empty where no loss mask is stored.
+        loss: Share of the tokens that counts toward the loss, in words; empty where no
+            loss mask is stored.
     """
     facts: list[tuple[Any, ...]] = [*dataset.headline(manifest).rows]
     if loss:
         facts.append(("loss", loss))
     facts.append(("build", manifest.fingerprint[:12]))
-    boxes = [tag("div", tag("b", value), tag("span", name, class_="dim")) for name, value in facts]
+    boxes = [
+        tag("div", tag("b", value), tag("span", name, class_="dim"))
+        for name, value in facts
+    ]
     return tag("div", *boxes, class_="tiles")
 
 
@@ -44,11 +54,18 @@ def manifest_sections(manifest: Manifest, texts: Mapping[str, Account]) -> Secti
 
     Args:
         manifest: Manifest of the version.
-        texts: Account of each source's text; for a mixture the accounts of its parents that are in the store.
+        texts: Account of each source's text; for a mixture the accounts of its parents
+            that are in the store.
     """
-    account_parts = [flow(manifest.account), to_html(dataset.account_table(manifest, None))]
+    account_parts = [
+        flow(manifest.account),
+        to_html(dataset.account_table(manifest, None)),
+    ]
     account_parts += [tag("p", remark) for remark in dataset.remarks(manifest.account)]
-    sections = [("Audit", together(account_parts)), ("Sources", _sources(manifest, texts))]
+    sections = [
+        ("Audit", together(account_parts)),
+        ("Sources", _sources(manifest, texts)),
+    ]
     record = manifest.mixture
     if record is not None:
         tables = [to_html(mixture_table(record, None))]
@@ -56,12 +73,16 @@ def manifest_sections(manifest: Manifest, texts: Mapping[str, Account]) -> Secti
         if text_table.rows:
             tables.append(to_html(text_table))
         tables.append(to_html(order_table(record)))
-        sections.append(("Mixture", together([*_shares(record), *tables, _weights(record)])))
+        sections.append(
+            ("Mixture", together([*_shares(record), *tables, _weights(record)]))
+        )
     return sections
 
 
 def _sources(manifest: Manifest, texts: Mapping[str, Account]) -> Html:
-    """Return the tokens of each source as a bar, and the tables of sources and splits."""
+    """Return the tokens of each source as a bar, and the tables of sources and
+    splits.
+    """
     # The order of the mixture gives each source one colour on the whole page.
     names = manifest.accounts if manifest.mixture is None else manifest.mixture.sources
     tokens_by_source: dict[str, float] = {}
@@ -83,7 +104,9 @@ def _sources(manifest: Manifest, texts: Mapping[str, Account]) -> Html:
 
 
 def density_table(texts: Mapping[str, Account]) -> Table:
-    """Return tokens per byte of text, with one row for each source whose text is known."""
+    """Return tokens per byte of text, with one row for each source whose text is
+    known.
+    """
     columns = (
         label("source"),
         number("tokens"),
@@ -110,16 +133,22 @@ def density_table(texts: Mapping[str, Account]) -> Table:
 
 
 def _shares(record: MixtureRecord) -> list[Part]:
-    """Return the configured and the achieved shares of the sources, as bars below each other."""
+    """Return the configured and the achieved shares of the sources, as bars below
+    each other.
+    """
     sources = record.sources
     shares_by_title = {
-        f"asked of {record.weights_by}": {name: asked(source) for name, source in sources.items()},
+        f"asked of {record.weights_by}": {
+            name: asked(source) for name, source in sources.items()
+        },
         "of rows": {name: source.achieved_rows for name, source in sources.items()},
         "of tokens": {name: source.achieved_tokens for name, source in sources.items()},
     }
     parts: list[Part] = []
     for title, shares in shares_by_title.items():
-        pieces = coloured(shares, {name: share(value) for name, value in shares.items()})
+        pieces = coloured(
+            shares, {name: share(value) for name, value in shares.items()}
+        )
         parts += [tag("p", title, class_="dim"), stack(pieces), legend(pieces)]
     return parts
 
@@ -134,22 +163,31 @@ def _weights(record: MixtureRecord) -> Html:
     last_step = max(order.points[-1].step, steps_in_pass)
 
     # Evenly spaced steps, and every point of the schedule itself.
-    steps = {last_step * place // _SCHEDULE_INTERVALS for place in range(_SCHEDULE_INTERVALS + 1)}
+    steps = {
+        last_step * place // _SCHEDULE_INTERVALS
+        for place in range(_SCHEDULE_INTERVALS + 1)
+    }
     steps.update(point.step for point in order.points)
-    drawn = areas([(step, scheduler.get_weights(step)) for step in sorted(steps)], "step")
+    drawn = areas(
+        [(step, scheduler.get_weights(step)) for step in sorted(steps)], "step"
+    )
     return together([tag("h3", "Weights over steps"), drawn])
 
 
 def lineage(manifest: Manifest, ancestors: Table) -> Html:
-    """Return the origin of a version: its parents, software, tokenizers, inputs and configuration.
+    """Return the origin of a version: its parents, software, tokenizers, inputs and
+    configuration.
 
     Args:
         manifest: Manifest of the version.
-        ancestors: Table of all versions that the version was made from, directly or through others.
+        ancestors: Table of all versions that the version was made from, directly or
+            through others.
     """
     config = json.dumps(manifest.config, indent=2, ensure_ascii=False, sort_keys=True)
     tables = [dataset.lineage_table(manifest)]
     if ancestors.rows:
         tables.append(ancestors)
     tables += [dataset.tokenizers_table(manifest), dataset.inputs_table(manifest)]
-    return together([*map(to_html, tables), folded("Configuration", tag("pre", config))])
+    return together(
+        [*map(to_html, tables), folded("Configuration", tag("pre", config))]
+    )

@@ -1,7 +1,8 @@
-"""The pages of a store: an index of its versions, their lineage as a graph, and a browser of decoded rows.
+"""The pages of a store: an index of its versions, their lineage as a graph, and a
+browser of decoded rows.
 
-All functions are pure: the same :class:`StoreContents` give the same pages. ``query/store_pages.py`` reads a store and
-writes the pages.
+All functions are pure: the same :class:`StoreContents` give the same pages.
+``query/store_pages.py`` reads a store and writes the pages.
 """
 
 from tokenlake.base.lazy_names import lazy_package

@@ -11,9 +11,13 @@ from tokenlake.runtime.store.manifest import Kind
 VersionState: TypeAlias = Literal[
     "committed", "running", "idle", "failed", "cancelled", "unreadable", "damaged"
 ]
-"""State of a version. ``unreadable``: its manifest is damaged. ``damaged``: a file that its page needs is damaged."""
+"""State of a version. ``unreadable``: its manifest is damaged. ``damaged``: a file
+that its page needs is damaged.
+"""
 
-_UNFINISHED: Final[frozenset[VersionState]] = frozenset({"running", "idle", "failed", "cancelled"})
+_UNFINISHED: Final[frozenset[VersionState]] = frozenset(
+    {"running", "idle", "failed", "cancelled"}
+)
 
 
 @final
@@ -42,7 +46,8 @@ class InputSet:
         source: Name of the source.
         files: Number of files.
         bytes: Size of all files.
-        digest: Hash of their paths, sizes and tokens: versions with equal hashes read the same files.
+        digest: Hash of their paths, sizes and tokens: versions with equal hashes read
+            the same files.
     """
 
     source: str
@@ -59,14 +64,18 @@ class VersionSummary:
     Attributes:
         name: Dataset and number.
         state: State of the version.
-        kind: Kind of a committed version; ``mixture`` for one whose rows are a mixture. "" for others.
+        kind: Kind of a committed version; ``mixture`` for one whose rows are a mixture.
+            "" for others.
         sha256: Seal of the manifest; "" if there is none, or it cannot be read.
         totals: Sums over all shards; None if there is no readable manifest.
         tags: Tags, sorted.
-        changed: Time of the last change by the storage's clock, in seconds since the epoch; None if unknown.
+        changed: Time of the last change by the storage's clock, in seconds since the
+            epoch; None if unknown.
         units: Number of finished units of a build that is not committed.
-        error: Error of a failed build, or the reason why the version cannot be read; "" for others.
-        inputs: Input files by source; empty for a version that was made from other versions.
+        error: Error of a failed build, or the reason why the version cannot be read; ""
+            for others.
+        inputs: Input files by source; empty for a version that was made from other
+            versions.
         parents: Versions that this one was made from.
     """
 

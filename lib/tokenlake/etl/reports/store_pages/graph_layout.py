@@ -1,18 +1,21 @@
 """Places of the boxes of a lineage graph, so that arrows are short and cross little.
 
-All boxes of a column have one x. Their heights follow from their lines, so that only their order and y are free. The
-barycentre method of Sugiyama, Tagawa and Toda (1981) finds both:
+All boxes of a column have one x. Their heights follow from their lines, so that only
+their order and y are free. The barycentre method of Sugiyama, Tagawa and Toda (1981)
+finds both:
 
 1. Stack the boxes of each column in the given order.
-2. Go through the columns from left to right. A box wishes for the top that makes the arrows into it level: the mean of
-   their origins' heights. Sort the column by the wishes, and stack it (step 4).
-3. The same from right to left, with the arrows out of each box. Repeat both :data:`_SWEEPS` times, and end with a pass
-   from left to right.
-4. Stacking: each top is the wish of its box, or right below the box above it if that is lower. Then the column moves up
-   by the mean distance from the wishes.
+2. Go through the columns from left to right. A box wishes for the top that makes the
+   arrows into it level: the mean of their origins' heights. Sort the column by the
+   wishes, and stack it (step 4).
+3. The same from right to left, with the arrows out of each box. Repeat both
+   :data:`_SWEEPS` times, and end with a pass from left to right.
+4. Stacking: each top is the wish of its box, or right below the box above it if that is
+   lower. Then the column moves up by the mean distance from the wishes.
 
-Example: three boxes of height 40 wish for the tops 100, 100 and 400; the gap is 20. Stacked they get 100, 160 and 400.
-The mean distance from the wishes is (0 + 60 + 0) / 3 = 20, and the column moves up: 80, 140 and 380.
+Example: three boxes of height 40 wish for the tops 100, 100 and 400; the gap is 20.
+Stacked they get 100, 160 and 400. The mean distance from the wishes is (0 + 60 + 0) / 3
+= 20, and the column moves up: 80, 140 and 380.
 """
 
 from __future__ import annotations
@@ -65,7 +68,9 @@ def box_height(box: GraphBox) -> int:
 
 def place_boxes(graph: LineageGraph) -> list[PlacedBox]:
     """Return all boxes with their places; the uppermost box begins at y = 0."""
-    columns: list[list[int]] = [[] for _ in range(1 + max((box.column for box in graph.boxes), default=-1))]
+    columns: list[list[int]] = [
+        [] for _ in range(1 + max((box.column for box in graph.boxes), default=-1))
+    ]
     for index, box in enumerate(graph.boxes):
         columns[box.column].append(index)
     tops = [0.0] * len(graph.boxes)
@@ -84,7 +89,9 @@ def place_boxes(graph: LineageGraph) -> list[PlacedBox]:
     highest = min(tops, default=0.0)
     placed: list[PlacedBox] = []
     for box, top in zip(graph.boxes, tops, strict=True):
-        placed.append(PlacedBox(box, box.column * (BOX_WIDTH + COLUMN_GAP), top - highest))
+        placed.append(
+            PlacedBox(box, box.column * (BOX_WIDTH + COLUMN_GAP), top - highest)
+        )
     return placed
 
 
@@ -104,7 +111,9 @@ class _Neighbour:
     own_offset: float
 
 
-def _neighbours(graph: LineageGraph) -> tuple[list[list[_Neighbour]], list[list[_Neighbour]]]:
+def _neighbours(
+    graph: LineageGraph,
+) -> tuple[list[list[_Neighbour]], list[list[_Neighbour]]]:
     """Return the other ends of the arrows into each box, and of those out of it."""
     place_by_key: dict[str, tuple[int, float]] = {}
     for index, box in enumerate(graph.boxes):
@@ -126,7 +135,8 @@ def _sort_and_stack(
     tops: list[float],
     neighbours: Sequence[Sequence[_Neighbour]],
 ) -> None:
-    """Sort the boxes of a column by the tops that make their arrows level, and stack them (steps 2 and 4).
+    """Sort the boxes of a column by the tops that make their arrows level, and stack
+    them (steps 2 and 4).
 
     Args:
         column: Indices of the boxes, which are sorted.
@@ -139,15 +149,22 @@ def _sort_and_stack(
         ends = neighbours[index]
         wishes[index] = tops[index]
         if ends:
-            wishes[index] = sum(tops[end.box] + end.offset - end.own_offset for end in ends) / len(ends)
+            wishes[index] = sum(
+                tops[end.box] + end.offset - end.own_offset for end in ends
+            ) / len(ends)
     column.sort(key=lambda index: (wishes[index], index))
     _stack(column, boxes, tops, wishes)
 
 
 def _stack(
-    column: Iterable[int], boxes: Sequence[GraphBox], tops: list[float], wishes: Mapping[int, float]
+    column: Iterable[int],
+    boxes: Sequence[GraphBox],
+    tops: list[float],
+    wishes: Mapping[int, float],
 ) -> None:
-    """Give the boxes of a column, in their order, tops near their wishes without overlaps (step 4)."""
+    """Give the boxes of a column, in their order, tops near their wishes without
+    overlaps (step 4).
+    """
     lowest_top = float("-inf")
     distance = 0.0
     for index in column:

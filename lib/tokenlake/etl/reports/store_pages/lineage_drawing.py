@@ -48,29 +48,53 @@ def render_lineage(contents: StoreContents) -> str:
     trail = tag("p", tag("a", "Store", href=INDEX), " / Lineage", class_="trail")
     head: Part = tag("p", "The store has no committed versions yet.")
     if graph.boxes:
-        head = tag("div", _note(graph), _controls(), tag("div", draw(graph), class_="wide graph"))
+        head = tag(
+            "div",
+            _note(graph),
+            _controls(),
+            tag("div", draw(graph), class_="wide graph"),
+        )
     script = PageScript(_SCRIPT)
-    return page("Lineage", contents.url, head, [], trail=trail, style=STYLE, script=script)
+    return page(
+        "Lineage", contents.url, head, [], trail=trail, style=STYLE, script=script
+    )
 
 
 def _note(graph: LineageGraph) -> Html:
     """Return the sentences above the graph."""
-    sentences = ["Arrows lead from a version to the versions, exports and statements that were made from it."]
+    sentences = [
+        "Arrows lead from a version to the versions, exports and statements that were made from it."
+    ]
     if graph.folded:
         sentences.append(
             f"The {SHOWN_VERSIONS} newest versions of each dataset are shown, with all that they were made from; "
             f"{numbers.plural(graph.folded, 'older version')} share a line per dataset."
         )
     kinds = {box.kind: None for box in graph.boxes}
-    legend = [tag("li", tag("i", class_=f"kind-{kind}"), _KIND_NAMES[kind]) for kind in kinds]
-    return tag("div", tag("p", " ".join(sentences), class_="dim"), tag("ul", *legend, class_="legend"))
+    legend = [
+        tag("li", tag("i", class_=f"kind-{kind}"), _KIND_NAMES[kind]) for kind in kinds
+    ]
+    return tag(
+        "div",
+        tag("p", " ".join(sentences), class_="dim"),
+        tag("ul", *legend, class_="legend"),
+    )
 
 
 def _controls() -> Html:
     """Return the search field; a browser without scripts does not show it."""
-    field = tag("input", type="search", id="search", placeholder="Find a dataset, version or tag")
+    field = tag(
+        "input",
+        type="search",
+        id="search",
+        placeholder="Find a dataset, version or tag",
+    )
     return tag(
-        "p", tag("label", "Search ", field), " ", tag("span", id="count", class_="dim"), class_="script"
+        "p",
+        tag("label", "Search ", field),
+        " ",
+        tag("span", id="count", class_="dim"),
+        class_="script",
     )
 
 
@@ -104,7 +128,9 @@ def draw(graph: LineageGraph) -> Html:
     )
 
 
-def _arrow(origin: str, target: str, points: Mapping[str, tuple[float, float]], colour: int) -> Html:
+def _arrow(
+    origin: str, target: str, points: Mapping[str, tuple[float, float]], colour: int
+) -> Html:
     """Return a curve from the right end of a line to the left end of another one."""
     left, start_y = points[origin]
     start_x = left + BOX_WIDTH
@@ -118,12 +144,20 @@ def _arrow(origin: str, target: str, points: Mapping[str, tuple[float, float]], 
 
 
 def _box(placed: PlacedBox) -> Html:
-    """Return a box; an `svg` element within the drawing cuts off texts that are too long for it."""
+    """Return a box; an `svg` element within the drawing cuts off texts that are too
+    long for it.
+    """
     box = placed.box
     rows: list[Html] = []
     for row, line in enumerate(box.lines):
         rows.append(_line(line, HEAD_HEIGHT + LINE_HEIGHT * row))
-    frame = tag("rect", width=BOX_WIDTH, height=placed.height, rx=6, class_=f"box kind-{box.kind}")
+    frame = tag(
+        "rect",
+        width=BOX_WIDTH,
+        height=placed.height,
+        rx=6,
+        class_=f"box kind-{box.kind}",
+    )
     shown_title = _shortened(box.title, _LINE_CHARACTERS - 7)  # bold letters are wider
     title = tag("text", shown_title, tag("title", box.title), x=10, y=19, class_="name")
     size = {"x": placed.x, "y": placed.y, "width": BOX_WIDTH, "height": placed.height}
@@ -131,14 +165,24 @@ def _box(placed: PlacedBox) -> Html:
 
 
 def _line(line: GraphLine, top: int) -> Html:
-    """Return a line of a box: a label on the left, a detail on the right, and a link if it has a page."""
+    """Return a line of a box: a label on the left, a detail on the right, and a link
+    if it has a page.
+    """
     middle = top + 16
     full_text = f"{line.title} {line.label}"
     if line.detail:
         full_text += f": {line.detail}"
     label = _shortened(line.label, _LINE_CHARACTERS - _width(line.detail))
     shapes = [
-        tag("rect", x=1, y=top, width=BOX_WIDTH - 2, height=LINE_HEIGHT - 1, rx=4, class_="back"),
+        tag(
+            "rect",
+            x=1,
+            y=top,
+            width=BOX_WIDTH - 2,
+            height=LINE_HEIGHT - 1,
+            rx=4,
+            class_="back",
+        ),
         tag("text", label, x=10, y=middle),
         tag("text", line.detail, x=BOX_WIDTH - 10, y=middle, class_="detail"),
         tag("title", full_text),
@@ -146,17 +190,26 @@ def _line(line: GraphLine, top: int) -> Html:
     content = tag("g", *shapes)
     if line.link:
         content = tag("a", *shapes, href=line.link)
-    return tag("g", content, class_="line", data_key=line.key, data_text=full_text.lower())
+    return tag(
+        "g", content, class_="line", data_key=line.key, data_text=full_text.lower()
+    )
 
 
 def _width(text: str) -> int:
-    """Return the width of a text in narrow characters; Chinese, Japanese and Korean ones are twice as wide."""
-    wide_characters = [character for character in text if unicodedata.east_asian_width(character) in "WF"]
+    """Return the width of a text in narrow characters; Chinese, Japanese and Korean
+    ones are twice as wide.
+    """
+    wide_characters = [
+        character
+        for character in text
+        if unicodedata.east_asian_width(character) in "WF"
+    ]
     return len(text) + len(wide_characters)
 
 
 def _shortened(text: str, most_width: int) -> str:
-    """Return a text that is at most so wide, in narrow characters; its end is replaced by three points.
+    """Return a text that is at most so wide, in narrow characters; its end is replaced
+    by three points.
 
     >>> _shortened("pretraining-data", 10)
     'pretrai...'

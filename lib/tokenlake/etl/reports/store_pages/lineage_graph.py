@@ -9,11 +9,14 @@ same column, which is the largest number of steps from the beginning of the line
     │ 9 files      │ → │ v1           │     └──────────────┘
     └──────────────┘   └──────────────┘
 
-1. Show the newest :data:`SHOWN_VERSIONS` versions of each dataset, and all versions that these were made from.
-2. Fold all other versions of a dataset into one line, "12 older versions", which takes over their arrows.
+1. Show the newest :data:`SHOWN_VERSIONS` versions of each dataset, and all versions
+   that these were made from.
+2. Fold all other versions of a dataset into one line, "12 older versions", which takes
+   over their arrows.
 3. Give each line its column, and each pair (dataset, column) a box.
 
-A store with thousands of versions has a graph of a few lines per dataset. The index lists every version.
+A store with thousands of versions has a graph of a few lines per dataset. The index
+lists every version.
 """
 
 from __future__ import annotations
@@ -33,8 +36,12 @@ from tokenlake.etl.reports.store_pages.contents import (
 )
 from tokenlake.etl.reports.store_pages.places import dataset_place, version_page
 
-LineKind: TypeAlias = Literal["inputs", "tokens", "rows", "mixture", "absent", "exports", "statements"]
-"""Kind of a line; ``rows``: packed or preference rows, ``absent``: a parent that is not in the store."""
+LineKind: TypeAlias = Literal[
+    "inputs", "tokens", "rows", "mixture", "absent", "exports", "statements"
+]
+"""Kind of a line; ``rows``: packed or preference rows, ``absent``: a parent that is
+not in the store.
+"""
 
 SHOWN_VERSIONS: Final = 6
 """Number of versions of a dataset that are always shown."""
@@ -87,7 +94,8 @@ class LineageGraph:
 
     Attributes:
         boxes: Boxes by column, then by title.
-        arrows: Pairs (key of the origin, key of the line that was made from it), each once.
+        arrows: Pairs (key of the origin, key of the line that was made from it), each
+            once.
         folded: Number of versions that have no line of their own.
     """
 
@@ -98,7 +106,9 @@ class LineageGraph:
 
 def build_graph(contents: StoreContents) -> LineageGraph:
     """Return the graph of all committed versions of a store."""
-    versions = {version.name: version for version in contents.versions if version.has_page}
+    versions = {
+        version.name: version for version in contents.versions if version.has_page
+    }
     shown = _shown_versions(versions)
     draft = _Draft()
 
@@ -119,7 +129,15 @@ def build_graph(contents: StoreContents) -> LineageGraph:
         line_by_sha256[version.sha256] = key
     for dataset, number in folded_by_dataset.items():
         label = numbers.plural(number, "older version")
-        draft.add(GraphLine(_folded_key(dataset), "rows", dataset, label, link=dataset_place(dataset)))
+        draft.add(
+            GraphLine(
+                _folded_key(dataset),
+                "rows",
+                dataset,
+                label,
+                link=dataset_place(dataset),
+            )
+        )
 
     # Parents, and lines for those that are not in the store.
     for version in versions.values():
@@ -129,7 +147,13 @@ def build_graph(contents: StoreContents) -> LineageGraph:
             if origin is None:
                 origin = f"{parent.dataset}@v{parent.version}"
                 draft.add(
-                    GraphLine(origin, "absent", parent.dataset, f"v{parent.version}", "not in this store")
+                    GraphLine(
+                        origin,
+                        "absent",
+                        parent.dataset,
+                        f"v{parent.version}",
+                        "not in this store",
+                    )
                 )
             draft.connect(origin, child)
 
@@ -137,11 +161,15 @@ def build_graph(contents: StoreContents) -> LineageGraph:
         _add_export(draft, export, line_by_sha256)
     for statement in contents.statements:
         _add_statement(draft, statement, line_by_sha256)
-    return LineageGraph(draft.boxes(), tuple(draft.arrows), sum(folded_by_dataset.values()))
+    return LineageGraph(
+        draft.boxes(), tuple(draft.arrows), sum(folded_by_dataset.values())
+    )
 
 
 def _shown_versions(versions: Mapping[VersionName, VersionSummary]) -> set[VersionName]:
-    """Return the newest versions of each dataset, and all versions that they were made from."""
+    """Return the newest versions of each dataset, and all versions that they were
+    made from.
+    """
     pending: list[VersionName] = []
     count_by_dataset: dict[str, int] = {}
     for name in sorted(versions, reverse=True):
@@ -156,7 +184,10 @@ def _shown_versions(versions: Mapping[VersionName, VersionSummary]) -> set[Versi
         if name in shown or name not in versions:
             continue
         shown.add(name)
-        pending += [VersionName(parent.dataset, parent.version) for parent in versions[name].parents]
+        pending += [
+            VersionName(parent.dataset, parent.version)
+            for parent in versions[name].parents
+        ]
     return shown
 
 
@@ -171,14 +202,18 @@ class _Draft:
     """
 
     lines: dict[str, GraphLine] = field(default_factory=dict[str, GraphLine])
-    arrows: dict[tuple[str, str], None] = field(default_factory=dict[tuple[str, str], None])
+    arrows: dict[tuple[str, str], None] = field(
+        default_factory=dict[tuple[str, str], None]
+    )
 
     def add(self, line: GraphLine) -> None:
         """Add a line, unless there is one of its key."""
         self.lines.setdefault(line.key, line)
 
     def connect(self, origin: str, target: str) -> None:
-        """Add an arrow between two lines; versions that are folded into one line have none."""
+        """Add an arrow between two lines; versions that are folded into one line
+        have none.
+        """
         if origin != target:
             self.arrows[origin, target] = None
 
@@ -188,19 +223,24 @@ class _Draft:
         lines_by_box: dict[tuple[int, str, bool], list[GraphLine]] = {}
         for key, line in self.lines.items():
             is_version = line.kind not in ("inputs", "exports", "statements")
-            lines_by_box.setdefault((columns[key], line.title, is_version), []).append(line)
+            lines_by_box.setdefault((columns[key], line.title, is_version), []).append(
+                line
+            )
         boxes: list[GraphBox] = []
         for (column, title, _), lines in sorted(lines_by_box.items()):
             boxes.append(GraphBox(lines[0].kind, title, column, tuple(lines)))
         return tuple(boxes)
 
 
-def _columns(lines: Mapping[str, GraphLine], arrows: Iterable[tuple[str, str]]) -> dict[str, int]:
+def _columns(
+    lines: Mapping[str, GraphLine], arrows: Iterable[tuple[str, str]]
+) -> dict[str, int]:
     """Return the column of each line, by its key.
 
-    Inputs are in column 0. Every other line is right of all lines that it was made from, and in column 1 at least.
-    Folding can close a circle (a@v1, b@v1 and a@v2 were made one from the other, and both versions of a are one line).
-    Then the arrow that would close it is ignored.
+    Inputs are in column 0. Every other line is right of all lines that it was made
+    from, and in column 1 at least. Folding can close a circle (a@v1, b@v1 and a@v2 were
+    made one from the other, and both versions of a are one line). Then the arrow that
+    would close it is ignored.
 
     >>> columns = _columns({key: GraphLine(key, "rows", "", "") for key in "abc"}, [("a", "b"), ("b", "c"), ("a", "c")])
     >>> [columns[key] for key in "abc"]
@@ -211,8 +251,9 @@ def _columns(lines: Mapping[str, GraphLine], arrows: Iterable[tuple[str, str]]) 
         origins[target].append(origin)
     columns: dict[str, int] = {}
     for first in lines:
-        # Depth first, without recursion: lineage may be longer than Python's stack. A line is on the path from the
-        # moment in which it is first seen until all of its origins have columns.
+        # Depth first, without recursion: lineage may be longer than Python's stack. A
+        # line is on the path from the moment in which it is first seen until all of its
+        # origins have columns.
         path: dict[str, None] = {}
         pending = [first]
         while pending:
@@ -221,14 +262,20 @@ def _columns(lines: Mapping[str, GraphLine], arrows: Iterable[tuple[str, str]]) 
                 pending.pop()
                 continue
             path[key] = None
-            unknown = [origin for origin in origins[key] if origin not in columns and origin not in path]
+            unknown = [
+                origin
+                for origin in origins[key]
+                if origin not in columns and origin not in path
+            ]
             if unknown:
                 pending += unknown
                 continue
             first_column = 1
             if lines[key].kind == "inputs":
                 first_column = 0
-            right_of_origins = [columns[origin] + 1 for origin in origins[key] if origin in columns]
+            right_of_origins = [
+                columns[origin] + 1 for origin in origins[key] if origin in columns
+            ]
             columns[key] = max([first_column, *right_of_origins])
             del path[key]
             pending.pop()
@@ -246,7 +293,11 @@ def _input_key(inputs: InputSet) -> str:
 def _input_line(inputs: InputSet) -> GraphLine:
     label = numbers.plural(inputs.files, "file")
     return GraphLine(
-        _input_key(inputs), "inputs", f"input files: {inputs.source}", label, numbers.size(inputs.bytes)
+        _input_key(inputs),
+        "inputs",
+        f"input files: {inputs.source}",
+        label,
+        numbers.size(inputs.bytes),
     )
 
 
@@ -260,24 +311,36 @@ def _version_line(version: VersionSummary) -> GraphLine:
     if version.tags:
         label += f" {', '.join(version.tags)}"
     detail = f"{numbers.short(version.totals.tokens)} tokens"
-    return GraphLine(str(version.name), kind, version.name.dataset, label, detail, version_page(version.name))
+    return GraphLine(
+        str(version.name),
+        kind,
+        version.name.dataset,
+        label,
+        detail,
+        version_page(version.name),
+    )
 
 
-def _add_export(draft: _Draft, export: ExportSummary, line_by_sha256: Mapping[str, str]) -> None:
+def _add_export(
+    draft: _Draft, export: ExportSummary, line_by_sha256: Mapping[str, str]
+) -> None:
     """Add an export, below the title of the dataset of its version."""
     key = f"export:{export.place}"
     origin = line_by_sha256.get(export.sha256)
     title = "exports of other stores"
     if origin is not None:
         title = f"exports of {origin.partition('@')[0]}"
-    # The end of a path says more than its beginning, which the exports of a store have in common.
+    # The end of a path says more than its beginning, which the exports of a store have
+    # in common.
     label = "/".join(export.place.rstrip("/").split("/")[-2:])
     draft.add(GraphLine(key, "exports", title, label, export.form))
     if origin is not None:
         draft.connect(origin, key)
 
 
-def _add_statement(draft: _Draft, statement: StatementSummary, line_by_sha256: Mapping[str, str]) -> None:
+def _add_statement(
+    draft: _Draft, statement: StatementSummary, line_by_sha256: Mapping[str, str]
+) -> None:
     """Add a statement, with an arrow from each version that it names."""
     key = f"statement:{statement.place}"
     first_step, end_step = statement.steps

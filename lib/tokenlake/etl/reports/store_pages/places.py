@@ -1,7 +1,8 @@
 """Paths of the pages of a store, relative to the folder of its index.
 
-Dataset names are checked by the store (``[a-z0-9][a-z0-9._-]{0,63}``). They need no escape in a path or URL, and cannot
-leave the folder. Pages of versions lie below ``datasets/``, because a dataset may have the name ``index.html``.
+Dataset names are checked by the store (``[a-z0-9][a-z0-9._-]{0,63}``). They need no
+escape in a path or URL, and cannot leave the folder. Pages of versions lie below
+``datasets/``, because a dataset may have the name ``index.html``.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ def version_page(name: VersionName) -> str:
 
 
 def rows_page(name: VersionName) -> str:
-    """Return the path of a version's browser of rows: ``datasets/code/v3-rows.html``."""
+    """Return the path of a version's browser of rows:
+    ``datasets/code/v3-rows.html``.
+    """
     return f"{DATASETS}/{name.dataset}/v{name.version}-rows.html"
 
 
@@ -39,5 +42,7 @@ def dataset_place(dataset: str) -> str:
 
 
 def dataset_id(dataset: str) -> str:
-    """Return the id of a dataset's element in the index; no section of the page has such an id."""
+    """Return the id of a dataset's element in the index; no section of the page has
+    such an id.
+    """
     return f"dataset-{dataset}"

@@ -1,4 +1,6 @@
-"""The browser of a version's rows: a page that holds a sample of decoded rows, which its script lists and searches."""
+"""The browser of a version's rows: a page that holds a sample of decoded rows, which
+its script lists and searches.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,8 @@ class DecodedDocument:
         source: Name of its source.
         origin: Source, file and position: ``web  a.jsonl:17``.
         place: Its ids in the row, and how many count toward the loss.
-        runs: Pairs (text, mark). The mark is True if the tokens count toward the loss, False if not, and None if the
-            version has no loss mask.
+        runs: Pairs (text, mark). The mark is True if the tokens count toward the loss,
+            False if not, and None if the version has no loss mask.
         hidden: Sentence about text that is left out; "" if all is there.
     """
 
@@ -49,7 +51,8 @@ class DecodedRow:
         shard: Path of its shard.
         content: Number of tokens, documents and padding.
         documents: Documents in the order of the row.
-        kept: Values of the additional fields, by name; other values than texts are JSON.
+        kept: Values of the additional fields, by name; other values than texts are
+            JSON.
         hidden: Sentence about documents that are left out; "" if all are there.
     """
 
@@ -62,7 +65,9 @@ class DecodedRow:
     hidden: str = ""
 
 
-def render_rows(name: VersionName, rows: Sequence[DecodedRow], total_rows: int, problem: str = "") -> str:
+def render_rows(
+    name: VersionName, rows: Sequence[DecodedRow], total_rows: int, problem: str = ""
+) -> str:
     """Return the page.
 
     Args:
@@ -81,7 +86,13 @@ def render_rows(name: VersionName, rows: Sequence[DecodedRow], total_rows: int, 
     subtitle = f"{numbers.plural(len(rows), 'row')} of {numbers.count(total_rows)}, at even distances"
     script = PageScript(_SCRIPT, data)
     return page(
-        f"Rows of {name}", subtitle, _browser(name, rows), [], trail=trail, style=STYLE, script=script
+        f"Rows of {name}",
+        subtitle,
+        _browser(name, rows),
+        [],
+        trail=trail,
+        style=STYLE,
+        script=script,
     )
 
 
@@ -89,16 +100,30 @@ def _browser(name: VersionName, rows: Sequence[DecodedRow]) -> Html:
     """Return the controls and the empty parts that the script fills."""
     splits = list(dict.fromkeys(row.split for row in rows))
     sources = sorted({document.source for row in rows for document in row.documents})
-    field = tag("input", type="search", id="search", placeholder="Text, file, position, or field:value")
+    field = tag(
+        "input",
+        type="search",
+        id="search",
+        placeholder="Text, file, position, or field:value",
+    )
     controls: list[Part] = [tag("label", "Search ", field)]
     controls += [" ", _choice("split", splits), " ", _choice("source", sources)]
     has_marks = any(
-        mark is not None for row in rows for document in row.documents for _, mark in document.runs
+        mark is not None
+        for row in rows
+        for document in row.documents
+        for _, mark in document.runs
     )
     legend: Part = ""
     if has_marks:
         counts = tag("span", "count toward the loss", class_="on")
-        legend = tag("p", "Tokens with this background ", counts, "; the others do not.", class_="dim")
+        legend = tag(
+            "p",
+            "Tokens with this background ",
+            counts,
+            "; the others do not.",
+            class_="dim",
+        )
     help_text = (
         "All words must occur in a row: in its text, its files and positions, or its kept fields. "
         "row:12, file:a.jsonl, source:web and the name of a kept field look there only."
@@ -112,7 +137,12 @@ def _browser(name: VersionName, rows: Sequence[DecodedRow]) -> Html:
             legend,
             tag(
                 "div",
-                tag("div", tag("p", id="count", class_="dim"), tag("div", id="list"), class_="side"),
+                tag(
+                    "div",
+                    tag("p", id="count", class_="dim"),
+                    tag("div", id="list"),
+                    class_="side",
+                ),
                 tag("div", id="row", aria_live="polite"),
                 class_="browser",
             ),
@@ -121,7 +151,9 @@ def _browser(name: VersionName, rows: Sequence[DecodedRow]) -> Html:
 
 
 def _choice(name: str, values: Sequence[str]) -> Part:
-    """Return a menu of values with an entry for all of them; nothing if there is no choice."""
+    """Return a menu of values with an entry for all of them; nothing if there is no
+    choice.
+    """
     if len(values) < 2:
         return ""
     options = [tag("option", f"all {name}s", value="")]

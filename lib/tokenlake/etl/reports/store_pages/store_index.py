@@ -1,4 +1,6 @@
-"""The first page of a store: its datasets and their versions, and builds that need attention."""
+"""The first page of a store: its datasets and their versions, and builds that need
+attention.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,15 @@ def render_index(contents: StoreContents, written: float, produced_by: str) -> s
     trail = tag("p", "Store / ", tag("a", "Lineage", href=LINEAGE), class_="trail")
     subtitle = f"written {date_in_words(written)} by {produced_by}"
     script = PageScript(_SCRIPT)
-    return page(contents.url, subtitle, together(parts), sections, trail=trail, style=STYLE, script=script)
+    return page(
+        contents.url,
+        subtitle,
+        together(parts),
+        sections,
+        trail=trail,
+        style=STYLE,
+        script=script,
+    )
 
 
 def date_in_words(seconds: float | None) -> str:
@@ -77,7 +87,9 @@ def _tiles(
 ) -> Html:
     """Return the main figures of the store, large and side by side."""
     committed = [version for versions in finished.values() for version in versions]
-    stored_bytes = sum(version.totals.bytes for version in committed if version.totals is not None)
+    stored_bytes = sum(
+        version.totals.bytes for version in committed if version.totals is not None
+    )
     unfinished = len([version for version in attention if version.is_unfinished])
     damaged = len(attention) - unfinished
     figures = {
@@ -87,7 +99,10 @@ def _tiles(
         "unfinished builds": numbers.count(unfinished),
         "damaged versions": numbers.count(damaged),
     }
-    boxes = [tag("div", tag("b", value), tag("span", name, class_="dim")) for name, value in figures.items()]
+    boxes = [
+        tag("div", tag("b", value), tag("span", name, class_="dim"))
+        for name, value in figures.items()
+    ]
     return tag("div", *boxes, class_="tiles")
 
 
@@ -95,7 +110,9 @@ def _tiles(
 
 
 def _attention_list(versions: Sequence[VersionSummary]) -> Html:
-    """Return all builds that are not committed, and all versions with damage, each with its error below it."""
+    """Return all builds that are not committed, and all versions with damage, each
+    with its error below it.
+    """
     note = tag(
         "p",
         "To resume a build, run its configuration again. ",
@@ -107,7 +124,9 @@ def _attention_list(versions: Sequence[VersionSummary]) -> Html:
 
 
 def _attention_entry(version: VersionSummary) -> Html:
-    """Return a build or a damaged version: its name, state and last change, and its error."""
+    """Return a build or a damaged version: its name, state and last change, and its
+    error.
+    """
     facts: list[str] = []
     if version.is_unfinished:
         facts.append(f"{numbers.plural(version.units, 'unit')} done")
@@ -143,10 +162,19 @@ def _state(state: str) -> Html:
 def _datasets(finished: Mapping[str, Sequence[VersionSummary]]) -> Html:
     """Return a table of versions for each dataset, the newest version first."""
     if not finished:
-        return tag("p", "There are none yet: ", tag("code", "tokenlake run CONFIG"), " builds one.")
-    field = tag("input", type="search", id="search", placeholder="Name, tag, kind or parent")
+        return tag(
+            "p",
+            "There are none yet: ",
+            tag("code", "tokenlake run CONFIG"),
+            " builds one.",
+        )
+    field = tag(
+        "input", type="search", id="search", placeholder="Name, tag, kind or parent"
+    )
     label = tag("label", "Search ", field)
-    parts: list[Html] = [tag("p", label, " ", tag("span", id="count", class_="dim"), class_="script")]
+    parts: list[Html] = [
+        tag("p", label, " ", tag("span", id="count", class_="dim"), class_="script")
+    ]
     for dataset, versions in finished.items():
         newest_first = sorted(versions, key=lambda version: version.name, reverse=True)
         parts.append(_dataset(dataset, newest_first))
@@ -160,7 +188,9 @@ def _dataset(dataset: str, versions: Sequence[VersionSummary]) -> Html:
     parts.append(_version_table(versions[:_UNFOLDED_VERSIONS]))
     older = versions[_UNFOLDED_VERSIONS:]
     if older:
-        parts.append(folded(numbers.plural(len(older), "older version"), _version_table(older)))
+        parts.append(
+            folded(numbers.plural(len(older), "older version"), _version_table(older))
+        )
     return tag("section", *parts, id=dataset_id(dataset), class_="dataset")
 
 
@@ -190,12 +220,16 @@ def _version_row(version: VersionSummary) -> Html:
     """Return the row of a version; the script searches its text."""
     assert version.totals is not None
     totals = version.totals
-    name: list[Part] = [tag("a", f"v{version.name.version}", href=version_page(version.name))]
+    name: list[Part] = [
+        tag("a", f"v{version.name.version}", href=version_page(version.name))
+    ]
     for tag_name in version.tags:
         name += [" ", tag("span", tag_name, class_="state")]
     if version.state != "committed":
         name += [" ", _state(version.state)]
-    origin = ", ".join(f"{parent.dataset}@v{parent.version}" for parent in version.parents)
+    origin = ", ".join(
+        f"{parent.dataset}@v{parent.version}" for parent in version.parents
+    )
     if version.inputs:
         files = sum(inputs.files for inputs in version.inputs)
         origin = numbers.plural(files, "input file")
@@ -224,7 +258,9 @@ def _version_row(version: VersionSummary) -> Html:
 
 
 def _derived(contents: StoreContents) -> Html:
-    """Return the exports and the statements with the versions that they were made from."""
+    """Return the exports and the statements with the versions that they were made
+    from.
+    """
     name_by_sha256: dict[str, VersionName] = {}
     for version in contents.versions:
         if version.has_page:
@@ -233,11 +269,19 @@ def _derived(contents: StoreContents) -> Html:
     for export in contents.exports:
         files = numbers.plural(export.files, "file")
         details = f"{export.form}, {files}, {numbers.plural(export.rows, 'row')}"
-        rows.append(_derived_row("export", export.place, [export.sha256], details, name_by_sha256))
+        rows.append(
+            _derived_row(
+                "export", export.place, [export.sha256], details, name_by_sha256
+            )
+        )
     for statement in contents.statements:
         first_step, end_step = statement.steps
         details = f"steps {numbers.count(first_step)} to {numbers.count(end_step - 1)}, signed by {statement.key[:12]}"
-        rows.append(_derived_row("statement", statement.place, statement.sha256s, details, name_by_sha256))
+        rows.append(
+            _derived_row(
+                "statement", statement.place, statement.sha256s, details, name_by_sha256
+            )
+        )
     heads = [tag("th", heading) for heading in ("kind", "place", "made from", "")]
     table = tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *rows))
     return tag("div", table, class_="wide")
@@ -250,7 +294,9 @@ def _derived_row(
     details: str,
     name_by_sha256: Mapping[str, VersionName],
 ) -> Html:
-    """Return the row of an export or a statement; versions of other stores are named by their hashes."""
+    """Return the row of an export or a statement; versions of other stores are named
+    by their hashes.
+    """
     origins: list[Part] = []
     for sha256 in sha256s:
         if origins:
@@ -260,4 +306,10 @@ def _derived_row(
             origins.append(f"a version of another store ({sha256[:12]})")
         else:
             origins.append(tag("a", str(name), href=version_page(name)))
-    return tag("tr", tag("td", kind), tag("td", place), tag("td", *origins), tag("td", details, class_="dim"))
+    return tag(
+        "tr",
+        tag("td", kind),
+        tag("td", place),
+        tag("td", *origins),
+        tag("td", details, class_="dim"),
+    )

@@ -1,10 +1,13 @@
-"""Cached words: a tokenizer implementation that splits text itself and looks each word up.
+"""Cached words: a tokenizer implementation that splits text itself and looks each word
+up.
 
-A tokenizer.json splits a text into words (or segments that no merge crosses) and encodes each word by itself. Real
-text repeats its words: 1% to 3% of them are distinct. This package compiles the splitting rules of a tokenizer.json to
-an automaton and looks the ids of each word up in a table. A word that the table does not hold is encoded by the merges
-of the tokenizer or, where these do not decide alone, by the reference implementation. The character classes that the
-splitting depends on are read from the installed `tokenizers`.
+A tokenizer.json splits a text into words (or segments that no merge crosses) and
+encodes each word by itself. Real text repeats its words: 1% to 3% of them are distinct.
+This package compiles the splitting rules of a tokenizer.json to an automaton and looks
+the ids of each word up in a table. A word that the table does not hold is encoded by
+the merges of the tokenizer or, where these do not decide alone, by the reference
+implementation. The character classes that the splitting depends on are read from the
+installed `tokenizers`.
 
 =================== ==========================================================================
 `expressions`       Parses the regular expression of a split into a tree.

@@ -1,11 +1,14 @@
 """Added tokens: where they lie in a text, and the parts of the text between them.
 
-`tokenizers` searches a text for added tokens before anything else: first the text as it is, for those that are not
-`normalized`; then what lies between them, normalized, for the others. In each search the leftmost token wins, and of
-several that begin at the same place the longest. Special tokens take part even where their text is to be plain text
-(`encode_special_tokens`): they are found and then left alone, but no other token is found inside them.
+`tokenizers` searches a text for added tokens before anything else: first the text as it
+is, for those that are not `normalized`; then what lies between them, normalized, for
+the others. In each search the leftmost token wins, and of several that begin at the
+same place the longest. Special tokens take part even where their text is to be plain
+text (`encode_special_tokens`): they are found and then left alone, but no other token
+is found inside them.
 
-Here both searches look at the text as it is. This is the same where normalizing changes nothing.
+Here both searches look at the text as it is. This is the same where normalizing changes
+nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ class Parts:
 
     Attributes:
         begins, stops: int64[parts], where the parts lie; a part may be empty.
-        after: int32[parts], the id of the added token behind a part, -1 at the end of a text.
+        after: int32[parts], the id of the added token behind a part, -1 at the end of a
+            text.
         first: int64[texts + 1], the first part of each text.
     """
 
@@ -53,20 +57,26 @@ class AddedTokens:
     def __init__(self, loops: Any, files: TokenizerFiles, *, literal: bool) -> None:
         self._searches: list[_TokenSearch] = []
         for is_normalized in (False, True):
-            tokens = [token for token in files.added_tokens if bool(token.get("normalized")) == is_normalized]
+            tokens = [
+                token
+                for token in files.added_tokens
+                if bool(token.get("normalized")) == is_normalized
+            ]
             search = _TokenSearch(loops, files, tokens, literal=literal)
             if search.finds_any:
                 self._searches.append(search)
 
     def find(self, data: UInt8, offsets: Int64) -> tuple[Parts, Int64]:
-        """Return the parts of texts, and the texts that hold a token with a rule of its own.
+        """Return the parts of texts, and the texts that hold a token with a rule of its
+        own.
 
         Args:
             data: The texts.
             offsets: int64[n + 1], where they lie.
 
         Returns:
-            The parts; and int64[k], ascending, the texts with a token that strips white space or must be a word.
+            The parts; and int64[k], ascending, the texts with a token that strips white
+            space or must be a word.
         """
         count = len(offsets) - 1
         # Copies, so that each compiled loop has one form.
@@ -85,7 +95,9 @@ class AddedTokens:
             if has_rule.any():
                 texts = np.searchsorted(parts.first, within[has_rule], "right") - 1
                 ruled = np.union1d(ruled, texts)
-            parts = _cut(parts, places, within, search.sizes[tokens], search.ids[tokens])
+            parts = _cut(
+                parts, places, within, search.sizes[tokens], search.ids[tokens]
+            )
         return parts, ruled
 
 
@@ -99,7 +111,8 @@ def _cut(parts: Parts, places: Int64, within: Int64, sizes: Int64, ids: Int32) -
         sizes: int64[k], its size in bytes.
         ids: int32[k], its id.
     """
-    # A part with k tokens becomes k + 1 parts. Both borders ascend, so sorting pairs them.
+    # A part with k tokens becomes k + 1 parts. Both borders ascend, so sorting pairs
+    # them.
     begins = np.sort(np.concatenate([parts.begins, places + sizes]))
     stops = np.sort(np.concatenate([parts.stops, places]))
     tokens_before = np.searchsorted(within, np.arange(len(parts.begins) + 1))
@@ -116,17 +129,25 @@ class _TokenSearch:
     Attributes:
         finds_any: Whether a token can be found.
         ids, sizes: int32[k] and int64[k], of the tokens.
-        has_rule: bool[k], whether a token strips white space or must be a word by itself.
+        has_rule: bool[k], whether a token strips white space or must be a word by
+            itself.
     """
 
     def __init__(
-        self, loops: Any, files: TokenizerFiles, tokens: Sequence[dict[str, Any]], *, literal: bool
+        self,
+        loops: Any,
+        files: TokenizerFiles,
+        tokens: Sequence[dict[str, Any]],
+        *,
+        literal: bool,
     ) -> None:
         self._loops = loops
         spelled = [token["content"].encode() for token in tokens]
         skipped = [literal and bool(token.get("special")) for token in tokens]
         self.finds_any = not all(skipped)
-        self.ids = np.array([files.token_id(token["content"]) for token in tokens], np.int32)
+        self.ids = np.array(
+            [files.token_id(token["content"]) for token in tokens], np.int32
+        )
         self.sizes: Int64 = np.array([len(token) for token in spelled], np.int64)
         self.has_rule: Bools = np.zeros(len(tokens), np.bool_)
         for number, token in enumerate(tokens):
@@ -144,7 +165,9 @@ class _TokenSearch:
         self._room = _FIRST_ROOM
 
     def find(self, data: UInt8, parts: Parts) -> tuple[Int64, Int64, Int64]:
-        """Return where tokens begin, the part that holds each, and its number: int64[k] each."""
+        """Return where tokens begin, the part that holds each, and its number:
+        int64[k] each.
+        """
         while True:
             places, within, tokens = np.empty((3, self._room), np.int64)
             count: int = self._loops.find_added(

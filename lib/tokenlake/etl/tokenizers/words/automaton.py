@@ -1,25 +1,32 @@
 """Compile an expression to transition tables that split a text in one pass.
 
-**What is reproduced.** A backtracking engine tries the branches of an expression in order and takes the first one that
-leads to a match. It searches the next match where the last one ended. The automaton here gives the same matches:
+**What is reproduced.** A backtracking engine tries the branches of an expression in
+order and takes the first one that leads to a match. It searches the next match where
+the last one ended. The automaton here gives the same matches:
 
-1. The tree becomes a graph of nodes. A fork lists its branches by preference (greedy: repeat first).
-2. A state of the automaton is the list of graph nodes that are reached at a place of the text, by preference. When a
-   match is reached, everything after it in the list is dropped: it would only be tried if the match failed.
-3. A condition on the next character is decided when that character is read. So a match is not a property of a state,
-   but of the transition out of it: "with this next symbol, a match ends *before* it".
+1. The tree becomes a graph of nodes. A fork lists its branches by preference (greedy:
+   repeat first).
+2. A state of the automaton is the list of graph nodes that are reached at a place of
+   the text, by preference. When a match is reached, everything after it in the list is
+   dropped: it would only be tried if the match failed.
+3. A condition on the next character is decided when that character is read. So a match
+   is not a property of a state, but of the transition out of it: "with this next
+   symbol, a match ends *before* it".
 
 The end of the text is one more symbol, the last one.
 
-Example: ``a+(?!b)|a`` on "aab" reads "a" and "a"; then "b" ends no match of the first branch there, but the transition
-on the second "a" had noted one after the first "a".
+Example: ``a+(?!b)|a`` on "aab" reads "a" and "a"; then "b" ends no match of the first
+branch there, but the transition on the second "a" had noted one after the first "a".
 
-**The tables** are laid out for :func:`tokenlake.etl.tokenizers.words.kernels.split`. They hold the transitions of the
-automaton with the search for the next match built in. An entry is ``state << 3`` and these bits:
+**The tables** are laid out for :func:`tokenlake.etl.tokenizers.words.kernels.split`.
+They hold the transitions of the automaton with the search for the next match built in.
+An entry is ``state << 3`` and these bits:
 
-- CUT: a piece ends before this character, and the state is the one after the character as the first of a new piece;
+- CUT: a piece ends before this character, and the state is the one after the character
+  as the first of a new piece;
 - MATCH: a match ends before this character, but a longer one may follow;
-- STOP: no longer match is possible, and none ends here: take the one that was noted last.
+- STOP: no longer match is possible, and none ends here: take the one that was noted
+  last.
 
 State 0 is the beginning of a piece, state 1 text that no match can begin in.
 """
@@ -71,7 +78,8 @@ class Splitter:
         symbol_of: uint8[0x110000], the symbol of each code point.
         symbols: Number of symbols.
         at_end: uint8[states], 1 where a match ends at the end of the text.
-        quiet: uint8[256], 1 for bytes of characters at which text outside of matches goes on, whatever follows them.
+        quiet: uint8[256], 1 for bytes of characters at which text outside of matches
+            goes on, whatever follows them.
         covers_all: Whether every character of every text belongs to a match.
     """
 
@@ -85,12 +93,23 @@ class Splitter:
 
     @property
     def tables(self) -> tuple[UInt16, UInt16, UInt8, int, UInt8, UInt8]:
-        """The tables in the order of the arguments of :func:`tokenlake.etl.tokenizers.words.kernels.split`."""
-        return self.by_byte, self.by_symbol, self.symbol_of, self.symbols, self.at_end, self.quiet
+        """The tables in the order of the arguments of
+        :func:`tokenlake.etl.tokenizers.words.kernels.split`.
+        """
+        return (
+            self.by_byte,
+            self.by_symbol,
+            self.symbol_of,
+            self.symbols,
+            self.at_end,
+            self.quiet,
+        )
 
 
 def classes_of(tree: Node) -> list[str]:
-    """Return the sources of the character classes in a tree, each once, in order of appearance."""
+    """Return the sources of the character classes in a tree, each once, in order of
+    appearance.
+    """
     sources: dict[str, None] = {}
     pending = [tree]
     while pending:
@@ -117,8 +136,8 @@ def compile_tree(tree: Node, sources: Sequence[str], symbols: Symbols) -> Splitt
         symbols: The symbols of these classes.
 
     Raises:
-        UnsupportedError: The expression matches the empty text, needs a possessive repetition that changes matches, or
-            has too many states.
+        UnsupportedError: The expression matches the empty text, needs a possessive
+            repetition that changes matches, or has too many states.
     """
     graph = _Graph(sources, symbols.members)
     start = graph.add(tree, graph.add_match())
@@ -133,7 +152,8 @@ class _GraphNode:
 
     Attributes:
         branches: Nodes that are reached without reading, by preference.
-        accepts: bool[symbols + 1], the symbols that are read (or, for a condition, follow); None for a fork.
+        accepts: bool[symbols + 1], the symbols that are read (or, for a condition,
+            follow); None for a fork.
         is_condition: Whether the symbol is only looked at.
         following: The node after a character or condition.
     """
@@ -167,14 +187,20 @@ class _Graph:
         return self._append(_GraphNode())
 
     def add(self, tree: Node, following: int) -> int:
-        """Add the nodes of a tree that goes on at another node; return the first of them."""
+        """Add the nodes of a tree that goes on at another node; return the first of
+        them.
+        """
         if isinstance(tree, CharacterClass):
-            return self._append(_GraphNode(accepts=self._accepts[tree.source], following=following))
+            return self._append(
+                _GraphNode(accepts=self._accepts[tree.source], following=following)
+            )
         if isinstance(tree, Lookahead):
             accepts = self._accepts[tree.following.source]
             if tree.is_negative:
                 accepts = ~accepts
-            return self._append(_GraphNode(accepts=accepts, is_condition=True, following=following))
+            return self._append(
+                _GraphNode(accepts=accepts, is_condition=True, following=following)
+            )
         if isinstance(tree, Alternatives):
             branches = [self.add(branch, following) for branch in tree.branches]
             return self._append(_GraphNode(branches=tuple(branches)))
@@ -196,12 +222,16 @@ class _Graph:
             self._loops += 1
             part = self.add(tree.part, fork)
             self._loops -= 1
-            self.nodes[fork] = _GraphNode(branches=_by_preference(tree, part, following))
+            self.nodes[fork] = _GraphNode(
+                branches=_by_preference(tree, part, following)
+            )
             first = fork
         else:
             for _ in range(tree.most - tree.least):
                 part = self.add(tree.part, first)
-                first = self._append(_GraphNode(branches=_by_preference(tree, part, following)))
+                first = self._append(
+                    _GraphNode(branches=_by_preference(tree, part, following))
+                )
         for _ in range(tree.least):
             first = self.add(tree.part, first)
         return first
@@ -209,8 +239,9 @@ class _Graph:
     def _require_no_giving_back(self, tree: Repeat, following: int) -> None:
         """Check that a possessive repetition matches like a greedy one.
 
-        That is so where nothing that follows can begin with a character which the repetition would give back, or where
-        the rest can match whatever follows the longest repetition.
+        That is so where nothing that follows can begin with a character which the
+        repetition would give back, or where the rest can match whatever follows the
+        longest repetition.
         """
         if not isinstance(tree.part, CharacterClass) or self._loops:
             raise UnsupportedError(
@@ -219,10 +250,14 @@ class _Graph:
         begins, can_match_at_once = self._beginnings(following)
         overlaps = bool(np.any(begins & self._accepts[tree.part.source]))
         if overlaps and not can_match_at_once:
-            raise UnsupportedError("an expression repeats possessively what the next part begins with")
+            raise UnsupportedError(
+                "an expression repeats possessively what the next part begins with"
+            )
 
     def _beginnings(self, first: int) -> tuple[Bools, bool]:
-        """Return the symbols that can be read from a node, and whether the match is reached without any condition."""
+        """Return the symbols that can be read from a node, and whether the match is
+        reached without any condition.
+        """
         begins = np.zeros(self.size, np.bool_)
         can_match_at_once = False
         pending = [first]
@@ -277,9 +312,12 @@ class _States:
     Attributes:
         graph: The graph.
         first: Its first node.
-        numbers: State to its number, in order of discovery; the first state is number 0.
-        ends: For each state a list over symbols: whether a match ends before the symbol.
-        targets: For each state a list over symbols: the number of the next state, -1 for none.
+        numbers: State to its number, in order of discovery; the first state is number
+            0.
+        ends: For each state a list over symbols: whether a match ends before the
+            symbol.
+        targets: For each state a list over symbols: the number of the next state, -1
+            for none.
     """
 
     graph: _Graph
@@ -293,7 +331,9 @@ class _States:
         self.numbers[states[0]] = 0
         for state in states:  # grows while it is read
             if len(states) > _MOST_STATES:
-                raise UnsupportedError(f"an expression needs more than {_MOST_STATES} states")
+                raise UnsupportedError(
+                    f"an expression needs more than {_MOST_STATES} states"
+                )
             ends: list[bool] = []
             targets: list[int] = []
             for symbol in range(self.graph.size):
@@ -323,7 +363,8 @@ class _States:
             seen.add(number)
             node = self.graph.nodes[number]
             if node.accepts is None and not node.branches:
-                # A match: what comes later in the list is only tried if this fails, which it does not.
+                # A match: what comes later in the list is only tried if this fails,
+                # which it does not.
                 return True, tuple(reached)
             if node.accepts is None:
                 pending.extend(reversed(node.branches))
@@ -336,7 +377,9 @@ class _States:
         return False, tuple(reached)
 
     def tables(self, symbol_of: UInt8) -> Splitter:
-        """Return the tables; state n of the automaton becomes n + 2, state 0 also :data:`BEGIN`."""
+        """Return the tables; state n of the automaton becomes n + 2, state 0 also
+        :data:`BEGIN`.
+        """
         count = len(self.targets)
         symbols = self.graph.size - 1
         by_symbol = np.zeros((count + 2, symbols), np.uint16)
@@ -376,13 +419,16 @@ class _States:
             symbol_of=symbol_of,
             symbols=symbols,
             at_end=at_end,
-            quiet=_quiet_bytes(by_symbol[UNMATCHED] == UNMATCHED << STATE_SHIFT, symbol_of),
+            quiet=_quiet_bytes(
+                by_symbol[UNMATCHED] == UNMATCHED << STATE_SHIFT, symbol_of
+            ),
             covers_all=covers_all,
         )
 
 
 def _quiet_bytes(is_quiet: Bools, symbol_of: UInt8) -> UInt8:
-    """Return the bytes that only characters outside of matches have in UTF-8: uint8[256].
+    """Return the bytes that only characters outside of matches have in UTF-8:
+    uint8[256].
 
     Args:
         is_quiet: bool[symbols], whether text outside of matches goes on at a symbol.

@@ -1,20 +1,24 @@
-"""Which code points a character class of a regular expression holds, as the installed `tokenizers` sees it.
+"""Which code points a character class of a regular expression holds, as the installed
+`tokenizers` sees it.
 
-The Unicode tables of a regular expression engine change with its version. So the members of a class are not computed
-here. `tokenizers` splits one text of all code points, first at every change of membership in any of the classes:
+The Unicode tables of a regular expression engine change with its version. So the
+members of a class are not computed here. `tokenizers` splits one text of all code
+points, first at every change of membership in any of the classes:
 
-1. A sequence of splits at ``(class)+``, one per class, parts the text into runs. Within a run all code points belong to
-   the same classes.
-2. For each class, removing its members from the text of the runs' first code points shows which runs belong to it.
+1. A sequence of splits at ``(class)+``, one per class, parts the text into runs. Within
+   a run all code points belong to the same classes.
+2. For each class, removing its members from the text of the runs' first code points
+   shows which runs belong to it.
 
-Example: the classes ``[a-y]`` and ``[c-z]`` part "abcdyz" into the runs "ab", "cdy" and "z"; removing the first class
-from "acz" leaves "z", removing the second leaves "a".
+Example: the classes ``[a-y]`` and ``[c-z]`` part "abcdyz" into the runs "ab", "cdy" and
+"z"; removing the first class from "acz" leaves "z", removing the second leaves "a".
 
-Runs that belong to the same classes share a *symbol*, a small number that the automaton reads in the place of the code
-point. All of it takes 0.3 CPU seconds and is kept on disk for each version of `tokenizers`.
+Runs that belong to the same classes share a *symbol*, a small number that the automaton
+reads in the place of the code point. All of it takes 0.3 CPU seconds and is kept on
+disk for each version of `tokenizers`.
 
-tokenizers 1.0 splits by the expressions of some models only. There the classes cannot be read, and the reference, which
-is as fast as cached words then, encodes all text.
+tokenizers 1.0 splits by the expressions of some models only. There the classes cannot
+be read, and the reference, which is as fast as cached words then, encodes all text.
 """
 
 from __future__ import annotations
@@ -30,13 +34,19 @@ import numpy as np
 from tokenlake.base.arrays import Bools, Int64, UInt8
 from tokenlake.base.cache.disk import DiskCache, default_folder
 from tokenlake.etl.tokenizers.words.expressions import UnsupportedError
-from tokenlake.runtime.tokenizer_guard.generation import exports_parts, load_raw, tokenizers_version
+from tokenlake.runtime.tokenizer_guard.generation import (
+    exports_parts,
+    load_raw,
+    tokenizers_version,
+)
 
 POINTS: Final = 0x110000
 """Number of code points."""
 _SURROGATES: Final = range(0xD800, 0xE000)
 _PIECE: Final = (
-    4096  # code points that are split at a time: the cost grows with the square of a text's length
+    # Code points that are split at a time: the cost grows with the square of a text's
+    # length.
+    4096
 )
 _CACHE_BYTES: Final = 64 << 20
 _MOST_SYMBOLS: Final = 250
@@ -51,7 +61,8 @@ class Symbols:
 
     Attributes:
         of_point: uint8[0x110000], the symbol of each code point.
-        members: bool[symbols, classes], whether the code points of a symbol belong to a class.
+        members: bool[symbols, classes], whether the code points of a symbol belong to a
+            class.
     """
 
     of_point: UInt8
@@ -66,8 +77,8 @@ def symbols_of(sources: Sequence[str], cached: DiskCache | None = None) -> Symbo
         cached: Cache of earlier results; None for the cache folder of the user.
 
     Raises:
-        UnsupportedError: `tokenizers` does not accept a class, or does not split by classes at all (from 1.0 on), or
-            there are too many symbols.
+        UnsupportedError: `tokenizers` does not accept a class, or does not split by
+            classes at all (from 1.0 on), or there are too many symbols.
     """
     if not exports_parts():
         # It knows the expressions of some models as a whole, and no others.
@@ -90,9 +101,12 @@ def symbols_of(sources: Sequence[str], cached: DiskCache | None = None) -> Symbo
 
 
 def _ask(sources: Sequence[str]) -> tuple[Int64, UInt8, UInt8]:
-    """Return the first code point of each run, its symbol, and the members as uint8[symbols, classes]."""
+    """Return the first code point of each run, its symbol, and the members as
+    uint8[symbols, classes].
+    """
     starts = _runs(sources)
-    # Without surrogates, which no text holds; they share the symbol of the run before them.
+    # Without surrogates, which no text holds; they share the symbol of the run before
+    # them.
     points = starts.tolist()
     text = "".join(map(chr, points))
     members = np.zeros((len(points), len(sources)), np.uint8)
@@ -101,7 +115,9 @@ def _ask(sources: Sequence[str]) -> tuple[Int64, UInt8, UInt8]:
         members[:, number] = [character not in remaining for character in text]
     distinct, symbols = np.unique(members, axis=0, return_inverse=True)
     if len(distinct) > _MOST_SYMBOLS:
-        raise UnsupportedError(f"its classes distinguish {len(distinct)} kinds of characters")
+        raise UnsupportedError(
+            f"its classes distinguish {len(distinct)} kinds of characters"
+        )
     return starts, symbols.reshape(-1).astype(np.uint8), np.ascontiguousarray(distinct)
 
 
@@ -109,14 +125,17 @@ def stage_class(stage: dict[str, Any]) -> str:
     """Return the source of the class of the characters that a pre-tokenizer isolates.
 
     Args:
-        stage: A stage of a tokenizer.json that makes each character of a class a piece of its own, such as Digits.
-            Its Unicode tables are not those of the expressions.
+        stage: A stage of a tokenizer.json that makes each character of a class a piece
+            of its own, such as Digits. Its Unicode tables are not those of the
+            expressions.
     """
     return _STAGE + json.dumps(stage)
 
 
 def _runs(sources: Sequence[str]) -> Int64:
-    """Return the first code points of runs whose code points belong to the same classes: int64[runs]."""
+    """Return the first code points of runs whose code points belong to the same
+    classes: int64[runs].
+    """
     stages: list[dict[str, Any]] = []
     for source in sources:
         if source.startswith(_STAGE):
@@ -136,7 +155,9 @@ def _without(source: str, text: str) -> str:
     if source.startswith(_STAGE):
         # A character that is not isolated stays with the letter in front of it.
         splitter = _splitter([json.loads(source.removeprefix(_STAGE))])
-        pieces = splitter.pre_tokenize_str("".join(f"a{character}" for character in text))
+        pieces = splitter.pre_tokenize_str(
+            "".join(f"a{character}" for character in text)
+        )
         return "".join(piece[1::2] for piece, _ in pieces)
     splitter = _splitter([_split(source, "Removed")])
     return "".join(piece for piece, _ in splitter.pre_tokenize_str(text))
@@ -146,14 +167,21 @@ def _all_characters() -> list[str]:
     """Return texts that together hold every code point but surrogates."""
     texts: list[str] = []
     for begin in range(0, POINTS, _PIECE):
-        points = [point for point in range(begin, begin + _PIECE) if point not in _SURROGATES]
+        points = [
+            point for point in range(begin, begin + _PIECE) if point not in _SURROGATES
+        ]
         if points:
             texts.append("".join(map(chr, points)))
     return texts
 
 
 def _split(expression: str, behavior: str) -> dict[str, Any]:
-    return {"type": "Split", "pattern": {"Regex": expression}, "behavior": behavior, "invert": False}
+    return {
+        "type": "Split",
+        "pattern": {"Regex": expression},
+        "behavior": behavior,
+        "invert": False,
+    }
 
 
 def _splitter(stages: Sequence[dict[str, Any]]) -> Any:
@@ -171,5 +199,7 @@ def _splitter(stages: Sequence[dict[str, Any]]) -> Any:
         tokenizer = load_raw(json.dumps(spec).encode(), spec)
     except Exception as error:
         # `tokenizers` raises bare Exception for an expression that its engine refuses.
-        raise UnsupportedError(f"`tokenizers` does not accept a character class: {error}") from error
+        raise UnsupportedError(
+            f"`tokenizers` does not accept a character class: {error}"
+        ) from error
     return tokenizer.pre_tokenizer

@@ -1,9 +1,10 @@
 """Encode batches of text by cached words.
 
-1. Texts that the fast path cannot reproduce go to the reference: those that normalizing may change, and those that hold
-   an added token which strips white space or must be a word by itself.
-2. The others are parted at added tokens, and the parts are copied end to end, with a space in front where the tokenizer
-   puts one.
+1. Texts that the fast path cannot reproduce go to the reference: those that normalizing
+   may change, and those that hold an added token which strips white space or must be a
+   word by itself.
+2. The others are parted at added tokens, and the parts are copied end to end, with a
+   space in front where the tokenizer puts one.
 3. Block by block, the parts are split into words, and the words are looked up.
 4. The ids of the words follow each other; ids of added tokens are put between them.
 """
@@ -44,7 +45,9 @@ from tokenlake.etl.tokenizers.words.table import WordTable
 from tokenlake.runtime.tokenizer_guard.adapter import Backend, open_backend
 
 BLOCK_BYTES: Final = 1 << 18
-"""Bytes of text that are split, looked up and written while they are in the processor's cache."""
+"""Bytes of text that are split, looked up and written while they are in the
+processor's cache.
+"""
 _SLACK: Final = 8  # bytes behind the last text, because eight are read at once
 _ASCII: Final = 128
 _POINTS: Final = 0x110000
@@ -57,7 +60,8 @@ class WordEngine:
     Args:
         files: The tokenizer.
         literal: Whether special tokens are plain text.
-        reference: Encodes the texts that are left to it; None to load it when it is needed.
+        reference: Encodes the texts that are left to it; None to load it when it is
+            needed.
 
     Raises:
         MissingExtraError: numba is not installed, or cannot compile the loops.
@@ -65,7 +69,11 @@ class WordEngine:
     """
 
     def __init__(
-        self, files: TokenizerFiles, *, literal: bool = True, reference: ReferenceEngine | None = None
+        self,
+        files: TokenizerFiles,
+        *,
+        literal: bool = True,
+        reference: ReferenceEngine | None = None,
     ) -> None:
         try:
             loops = native.loops()
@@ -156,13 +164,17 @@ class WordEngine:
         offsets = offsets_of([len(row) for row in rows])
         return offsets, np.concatenate([np.empty(0, np.int32), *rows])
 
-    def _encode_parts(self, data: UInt8, begins: Int64, stops: Int64, led: Any) -> Ragged:
+    def _encode_parts(
+        self, data: UInt8, begins: Int64, stops: Int64, led: Any
+    ) -> Ragged:
         """Return the ids of parts of texts."""
         count = len(begins)
         laid = np.empty(int((stops - begins).sum()) + count + _SLACK, np.uint8)
         edges = np.empty(count + 1, np.int64)
         once = self._rules.only_if_missing
-        size = self._loops.lay_out(data, begins, stops, led, once, self._first.mark, laid, edges)
+        size = self._loops.lay_out(
+            data, begins, stops, led, once, self._first.mark, laid, edges
+        )
         # A guess of how many ids there are; more room is made where needed.
         ids = np.empty(size // 3 + 16, np.int32)
         offsets = np.zeros(count + 1, np.int64)
@@ -171,13 +183,17 @@ class WordEngine:
         at = 0
         while part < count:
             before = part
-            part, place, words, cuts, counts = self._first.split(laid, edges, part, place)
+            part, place, words, cuts, counts = self._first.split(
+                laid, edges, part, place
+            )
             found, total = self._table.find(laid, cuts, words)
             if at + total > len(ids):
                 larger = np.empty(max(2 * len(ids), at + total), np.int32)
                 larger[:at] = ids[:at]
                 ids = larger
-            at = self._loops.write_ids(found, words, self._table.ids, before, part, counts, ids, at, offsets)
+            at = self._loops.write_ids(
+                found, words, self._table.ids, before, part, counts, ids, at, offsets
+            )
         return Ragged(ids[:at], offsets)
 
 
@@ -185,17 +201,21 @@ class _Stage(Protocol):
     """Splits parts of texts into words.
 
     Attributes:
-        mark: The code point that counts as a space beside the space itself, -1 for none.
+        mark: The code point that counts as a space beside the space itself, -1 for
+            none.
     """
 
     mark: int
 
-    def split(self, laid: UInt8, edges: Int64, part: int, place: int) -> tuple[int, int, int, Int64, Int64]:
+    def split(
+        self, laid: UInt8, edges: Int64, part: int, place: int
+    ) -> tuple[int, int, int, Int64, Int64]:
         """Split a block of parts.
 
         Returns:
-            The first part that is not finished, the byte to go on at, the number of words, their edges, and for each
-            part (from entry 1 on) the number of words up to its end.
+            The first part that is not finished, the byte to go on at, the number of
+            words, their edges, and for each part (from entry 1 on) the number of words
+            up to its end.
         """
         ...
 
@@ -210,7 +230,9 @@ class _Expressions:
         self._loops = loops
         self._cuts = np.empty((max(2, len(splitters)), 2 * BLOCK_BYTES + 2), np.int64)
 
-    def split(self, laid: UInt8, edges: Int64, part: int, place: int) -> tuple[int, int, int, Int64, Int64]:
+    def split(
+        self, laid: UInt8, edges: Int64, part: int, place: int
+    ) -> tuple[int, int, int, Int64, Int64]:
         counts = np.zeros(len(edges), np.int64)
         first = part
         if not self._splitters:
@@ -223,7 +245,9 @@ class _Expressions:
             return last, int(edges[last]), len(cuts) - 1, cuts, counts
         tables = self._splitters[0].tables
         cuts = self._cuts[0]
-        part, place, words = self._loops.split(laid, edges, part, place, BLOCK_BYTES, *tables, cuts, counts)
+        part, place, words = self._loops.split(
+            laid, edges, part, place, BLOCK_BYTES, *tables, cuts, counts
+        )
         cuts = cuts[: words + 1]
         for number, splitter in enumerate(self._splitters[1:], 1):
             size = int(cuts[-1] - cuts[0])
@@ -231,7 +255,9 @@ class _Expressions:
             if size + 2 > len(room):
                 room = np.empty(size + 2, np.int64)
             inner = np.zeros(len(cuts), np.int64)
-            _, _, words = self._loops.split(laid, cuts, 0, cuts[0], size + 1, *splitter.tables, room, inner)
+            _, _, words = self._loops.split(
+                laid, cuts, 0, cuts[0], size + 1, *splitter.tables, room, inner
+            )
             counts[first + 1 : part + 1] = inner[counts[first + 1 : part + 1]]
             cuts = room[: words + 1]
         return part, place, words, cuts, counts
@@ -241,7 +267,9 @@ class _Expressions:
 class _Segments:
     """Cuts where no token of the vocabulary holds the characters on both sides."""
 
-    def __init__(self, loops: Any, files: TokenizerFiles, *, starts_words: bool) -> None:
+    def __init__(
+        self, loops: Any, files: TokenizerFiles, *, starts_words: bool
+    ) -> None:
         self.mark = ord(MARK)
         self._loops = loops
         self._spaced = np.full(_POINTS, starts_words, np.uint8)
@@ -259,7 +287,9 @@ class _Segments:
         self._ascii[left[is_ascii] * _ASCII + right[is_ascii]] = 1
         loops.add_pairs(self._bits, left[~is_ascii].copy(), right[~is_ascii].copy())
 
-    def split(self, laid: UInt8, edges: Int64, part: int, place: int) -> tuple[int, int, int, Int64, Int64]:
+    def split(
+        self, laid: UInt8, edges: Int64, part: int, place: int
+    ) -> tuple[int, int, int, Int64, Int64]:
         counts = np.zeros(len(edges), np.int32)
         begin = place
         part, place, words = self._loops.cut(
@@ -280,27 +310,35 @@ class _Segments:
 
 
 def _neighbours(files: TokenizerFiles) -> Tables:
-    """Return the code points that tokens of a vocabulary hold side by side: "left" and "right", int64[k] each.
+    """Return the code points that tokens of a vocabulary hold side by side: "left" and
+    "right", int64[k] each.
 
-    Every token that merges make is in the vocabulary; what else is there only costs cuts.
+    Every token that merges make is in the vocabulary; what else is there only costs
+    cuts.
     """
     vocab: dict[str, int] = files.spec["model"]["vocab"]
     tokens = [token for token in vocab if token and token not in BYTE_TOKENS]
     text = "".join(tokens).replace(MARK, " ")
-    characters = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32).astype(np.int64)
+    characters = np.frombuffer(
+        text.encode("utf-32-le", "surrogatepass"), np.uint32
+    ).astype(np.int64)
     is_inside = np.ones(len(characters), np.bool_)
-    is_inside[np.cumsum(np.array([len(token) for token in tokens], np.int64)) - 1] = False
+    is_inside[np.cumsum(np.array([len(token) for token in tokens], np.int64)) - 1] = (
+        False
+    )
     coded = np.unique((characters[:-1] * _POINTS + characters[1:])[is_inside[:-1]])
     left, right = np.divmod(coded, _POINTS)
     return {"left": left, "right": right}
 
 
 def _combining_classes() -> UInt8:
-    """Return the canonical combining class of each code point, 255 for those that NFC may change: uint8[0x110000].
+    """Return the canonical combining class of each code point, 255 for those that NFC
+    may change: uint8[0x110000].
 
-    Python's tables serve for any version of Unicode: a text of characters that they know is normalized in an older
-    version if it is so in theirs, because a version that does not know a mark takes it for one that joins nothing. What
-    they do not know may change.
+    Python's tables serve for any version of Unicode: a text of characters that they
+    know is normalized in an older version if it is so in theirs, because a version that
+    does not know a mark takes it for one that joins nothing. What they do not know may
+    change.
     """
     import unicodedata
 
@@ -327,7 +365,13 @@ def _combining_classes() -> UInt8:
 
 
 def open_engine(
-    files: TokenizerFiles, *, literal: bool, threads: bool, reference: ReferenceEngine | None
+    files: TokenizerFiles,
+    *,
+    literal: bool,
+    threads: bool,
+    reference: ReferenceEngine | None,
 ) -> WordEngine:
-    """Open the backend of cached words for a tokenizer; see :class:`tokenlake.etl.tokenizers.encoder.OpenEngine`."""
+    """Open the backend of cached words for a tokenizer; see
+    :class:`tokenlake.etl.tokenizers.encoder.OpenEngine`.
+    """
     return WordEngine(files, literal=literal, reference=reference)

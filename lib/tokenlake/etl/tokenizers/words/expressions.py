@@ -1,11 +1,13 @@
 """Parse the regular expressions that tokenizers split text with.
 
-The syntax is the subset of Oniguruma's that can be run by an automaton which reads a text once: literals, character
-classes, groups, alternatives, counted, lazy and possessive repetition, and a look at the one character that follows.
-Everything else raises :class:`UnsupportedError`.
+The syntax is the subset of Oniguruma's that can be run by an automaton which reads a
+text once: literals, character classes, groups, alternatives, counted, lazy and
+possessive repetition, and a look at the one character that follows. Everything else
+raises :class:`UnsupportedError`.
 
 A character class is not evaluated here. It stays source text, and
-:mod:`tokenlake.etl.tokenizers.words.classes` asks the installed `tokenizers` for its members.
+:mod:`tokenlake.etl.tokenizers.words.classes` asks the installed `tokenizers` for its
+members.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from typing import Final, TypeAlias, final
 
 @final
 class UnsupportedError(ValueError):
-    """A part of a tokenizer.json that this package cannot reproduce exactly; the message is the reason."""
+    """A part of a tokenizer.json that this package cannot reproduce exactly; the
+    message is the reason.
+    """
 
 
 @final
@@ -74,7 +78,8 @@ class Lookahead:
 
     Attributes:
         following: The class that is looked for.
-        is_negative: Whether the next character must not belong to it; then the end of the text is accepted.
+        is_negative: Whether the next character must not belong to it; then the end of
+            the text is accepted.
     """
 
     following: CharacterClass
@@ -88,10 +93,19 @@ MOST_REPETITIONS: Final = 64
 
 _META: Final = frozenset("\\^$.|?*+()[]{}")
 _NO_REPEAT: Final = frozenset("*+?{")
-_CONTROLS: Final = {"r": "\r", "n": "\n", "t": "\t", "f": "\f", "v": "\v", "a": "\a", "e": "\x1b"}
+_CONTROLS: Final = {
+    "r": "\r",
+    "n": "\n",
+    "t": "\t",
+    "f": "\f",
+    "v": "\v",
+    "a": "\a",
+    "e": "\x1b",
+}
 # \h is a hexadecimal digit in this syntax.
 _CLASS_LETTERS: Final = frozenset("sSdDwWhH")
-# Without regard to case, these pairs of letters also match one character, such as the ligature of "f" and "i".
+# Without regard to case, these pairs of letters also match one character, such as the
+# ligature of "f" and "i".
 _FOLDED_PAIRS: Final = frozenset(("ss", "st", "ff", "fi", "fl"))
 _FOLDED_REPEATS: Final = frozenset("sf")
 _HEXADECIMAL: Final = frozenset("0123456789abcdefABCDEF")
@@ -112,7 +126,9 @@ def parse(source: str) -> Node:
 
 def literal(text: str) -> Node:
     """Return the tree that matches a text itself."""
-    return Concatenation(tuple(CharacterClass(_escaped(character)) for character in text))
+    return Concatenation(
+        tuple(CharacterClass(_escaped(character)) for character in text)
+    )
 
 
 def _escaped(character: str) -> str:
@@ -135,7 +151,9 @@ class _Parser:
 
     def unsupported(self, what: str) -> UnsupportedError:
         """Return the error for a part that is not supported."""
-        return UnsupportedError(f"the expression {self._source!r} has {what} at character {self._place}")
+        return UnsupportedError(
+            f"the expression {self._source!r} has {what} at character {self._place}"
+        )
 
     def read_alternatives(self, *, ignores_case: bool) -> Node:
         """Read branches up to a closing parenthesis or the end."""
@@ -156,7 +174,9 @@ class _Parser:
             part = self._read_repetition(part)
             if ignores_case:
                 is_repeated = isinstance(part, Repeat)
-                if letter_before + letter in _FOLDED_PAIRS or (is_repeated and letter in _FOLDED_REPEATS):
+                if letter_before + letter in _FOLDED_PAIRS or (
+                    is_repeated and letter in _FOLDED_REPEATS
+                ):
                     raise self.unsupported("letters that fold to a ligature")
                 letter_before = letter
             parts.append(part)
@@ -187,7 +207,11 @@ class _Parser:
 
     def _read_group(self, *, ignores_case: bool) -> Node:
         begin = self._place
-        for opening, group_ignores_case in (("(?:", ignores_case), ("(?i:", True), ("(?-i:", False)):
+        for opening, group_ignores_case in (
+            ("(?:", ignores_case),
+            ("(?i:", True),
+            ("(?-i:", False),
+        ):
             if self._takes(opening):
                 tree = self.read_alternatives(ignores_case=group_ignores_case)
                 self._close()
@@ -200,7 +224,9 @@ class _Parser:
                 self._close()
                 return Lookahead(following, is_negative)
         if self._source.startswith("(?", begin):
-            raise self.unsupported(f"an unsupported group {self._source[begin : begin + 4]!r}")
+            raise self.unsupported(
+                f"an unsupported group {self._source[begin : begin + 4]!r}"
+            )
         self._place += 1
         tree = self.read_alternatives(ignores_case=ignores_case)
         self._close()
@@ -224,7 +250,8 @@ class _Parser:
             self._place += 1
             if character == "[":
                 depth += 1
-                # A closing bracket right at the beginning is a member, about which implementations disagree.
+                # A closing bracket right at the beginning is a member, about which
+                # implementations disagree.
                 self._takes("^")
                 if not self.is_at_end and self._source[self._place] == "]":
                     raise self.unsupported("a ] at the beginning of a class")
@@ -248,7 +275,11 @@ class _Parser:
             self._place = end + 1
         elif letter in "xu":
             self._read_code_point(letter)
-        elif letter.isalnum() and letter not in _CLASS_LETTERS and letter not in _CONTROLS:
+        elif (
+            letter.isalnum()
+            and letter not in _CLASS_LETTERS
+            and letter not in _CONTROLS
+        ):
             is_backspace = is_in_class and letter == "b"
             if not is_backspace:
                 raise self.unsupported(f"an unsupported \\{letter}")
@@ -301,8 +332,14 @@ class _Parser:
 
     def _read_counts(self) -> tuple[int, int | None]:
         end = self._source.find("}", self._place)
-        least, comma, most = self._source[self._place : max(end, self._place)].partition(",")
-        is_number = least.isascii() and least.isdigit() and (not most or (most.isascii() and most.isdigit()))
+        least, comma, most = self._source[
+            self._place : max(end, self._place)
+        ].partition(",")
+        is_number = (
+            least.isascii()
+            and least.isdigit()
+            and (not most or (most.isascii() and most.isdigit()))
+        )
         if end < 0 or not is_number:
             raise self.unsupported("an unsupported {")
         self._place = end + 1
@@ -310,8 +347,12 @@ class _Parser:
         last = first
         if comma:
             last = int(most) if most else None
-        if first > MOST_REPETITIONS or (last is not None and not first <= last <= MOST_REPETITIONS):
-            raise self.unsupported(f"a repetition that is not in order or above {MOST_REPETITIONS}")
+        if first > MOST_REPETITIONS or (
+            last is not None and not first <= last <= MOST_REPETITIONS
+        ):
+            raise self.unsupported(
+                f"a repetition that is not in order or above {MOST_REPETITIONS}"
+            )
         return first, last
 
     def _takes(self, text: str) -> bool:

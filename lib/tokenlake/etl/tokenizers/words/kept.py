@@ -1,7 +1,8 @@
 """Tables that follow from a tokenizer.json, kept on disk.
 
-A large vocabulary takes 0.3 to 0.8 CPU seconds to look through, and each process of a build needs the result. It is
-kept in the cache folder of the user, under the hash of the tokenizer.json and of the code that made it.
+A large vocabulary takes 0.3 to 0.8 CPU seconds to look through, and each process of a
+build needs the result. It is kept in the cache folder of the user, under the hash of
+the tokenizer.json and of the code that made it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ _MAKERS: Final = ("engine.py", "kept.py", "merging.py")
 _MOST_BYTES: Final = 256 << 20
 
 
-def kept_tables(files: TokenizerFiles, name: str, make: Callable[[], Tables | None]) -> Tables | None:
+def kept_tables(
+    files: TokenizerFiles, name: str, make: Callable[[], Tables | None]
+) -> Tables | None:
     """Return tables of a tokenizer, made now or by an earlier process.
 
     Args:
@@ -49,4 +52,6 @@ def kept_tables(files: TokenizerFiles, name: str, make: Callable[[], Tables | No
 def _code() -> bytes:
     """Return the version, and the code, which changes while the version stays."""
     folder = Path(__file__).parent
-    return __version__.encode() + b"".join((folder / name).read_bytes() for name in _MAKERS)
+    return __version__.encode() + b"".join(
+        (folder / name).read_bytes() for name in _MAKERS
+    )

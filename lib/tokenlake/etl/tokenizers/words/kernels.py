@@ -1,23 +1,30 @@
-"""Compiled loops of the cached words: splitting texts, looking words up, and writing their ids.
+"""Compiled loops of the cached words: splitting texts, looking words up, and writing
+their ids.
 
-numba compiles them once for each machine and keeps the result on disk. Arrays are the caller's; nothing is allocated
-here. Texts lie end to end in one uint8 array with at least eight more bytes behind the last of them.
+numba compiles them once for each machine and keeps the result on disk. Arrays are the
+caller's; nothing is allocated here. Texts lie end to end in one uint8 array with at
+least eight more bytes behind the last of them.
 
-**Pieces and cuts.** Parts of the text that follow each other without a gap are given by their edges: part k lies at
-``edges[k]:edges[k + 1]``. Splitting turns the edges of n parts into the edges of more parts. `counts` (int64[n + 1])
-says how many of these there are up to the end of each part; its first entry is 0.
+**Pieces and cuts.** Parts of the text that follow each other without a gap are given by
+their edges: part k lies at ``edges[k]:edges[k + 1]``. Splitting turns the edges of n
+parts into the edges of more parts. `counts` (int64[n + 1]) says how many of these there
+are up to the end of each part; its first entry is 0.
 
-**A table of words** is uint64[capacity, 2] with open addressing and linear probing. A record has 16 bytes:
+**A table of words** is uint64[capacity, 2] with open addressing and linear probing. A
+record has 16 bytes:
 
 - the key: the word itself where it has at most eight bytes, else its hash;
-- bits 0 to 15 the word's size in bytes, 0 where the slot is free; bits 16 to 31 the number of its ids; bits 32 to 63
-  where it lies in the pool.
+- bits 0 to 15 the word's size in bytes, 0 where the slot is free; bits 16 to 31 the
+  number of its ids; bits 32 to 63 where it lies in the pool.
 
-The pool (int32) holds the bytes of a word of more than eight bytes, and behind them its ids. The ids of a shorter word
-lie there alone; where it has just one, the record holds the id itself in the place of the offset. While the ids of a
-new word are not known, the number of ids is :data:`PENDING`, and the offset is the word's number among the new ones.
+The pool (int32) holds the bytes of a word of more than eight bytes, and behind them its
+ids. The ids of a shorter word lie there alone; where it has just one, the record holds
+the id itself in the place of the offset. While the ids of a new word are not known, the
+number of ids is :data:`PENDING`, and the offset is the word's number among the new
+ones.
 
-**Found** words are uint64: bits 0 to 31 the number of ids, bits 32 to 63 where they lie in the pool, or the only id.
+**Found** words are uint64: bits 0 to 31 the number of ids, bits 32 to 63 where they lie
+in the pool, or the only id.
 """
 
 from __future__ import annotations
@@ -43,7 +50,14 @@ from tokenlake.etl.tokenizers.segment_kernels import (
     write_characters,
 )
 from tokenlake.etl.tokenizers.unigram_kernels import branch_of
-from tokenlake.etl.tokenizers.words.automaton import BEGIN, CUT, MATCH, STATE_SHIFT, STOP, UNMATCHED
+from tokenlake.etl.tokenizers.words.automaton import (
+    BEGIN,
+    CUT,
+    MATCH,
+    STATE_SHIFT,
+    STOP,
+    UNMATCHED,
+)
 
 LONGEST = 4096
 """Bytes of the longest word that a table holds."""
@@ -71,7 +85,13 @@ _NO_RANK = np.int64(1) << 62
 
 @njit(cache=True)
 def _match_end(
-    data: Any, i: Any, stop: Any, by_symbol: Any, symbol_of: Any, symbols: Any, at_end: Any
+    data: Any,
+    i: Any,
+    stop: Any,
+    by_symbol: Any,
+    symbol_of: Any,
+    symbols: Any,
+    at_end: Any,
 ) -> Any:
     """Return where the match that begins at byte i ends, i where none does."""
     state = np.int64(BEGIN)
@@ -114,13 +134,18 @@ def split(
         data: uint8, the texts.
         edges: int64[n + 1], the parts.
         part, place: The part and byte to begin at.
-        limit: About how many bytes are split: up to the first cut before that, or after it where there is none.
-        by_byte, by_symbol, symbol_of, symbols, at_end, quiet: Tables of a :class:`Splitter`.
-        cuts: int64, gets the edges of the pieces; two entries more than twice the limit, or than there are bytes.
-        counts: int64[n + 1], gets the number of pieces up to the end of each part that was finished.
+        limit: About how many bytes are split: up to the first cut before that, or after
+            it where there is none.
+        by_byte, by_symbol, symbol_of, symbols, at_end, quiet: Tables of a
+            :class:`Splitter`.
+        cuts: int64, gets the edges of the pieces; two entries more than twice the
+            limit, or than there are bytes.
+        counts: int64[n + 1], gets the number of pieces up to the end of each part that
+            was finished.
 
     Returns:
-        The first part that is not finished, the byte to go on at, and the number of pieces.
+        The first part that is not finished, the byte to go on at, and the number of
+        pieces.
     """
     n = 0
     block = limit
@@ -140,7 +165,8 @@ def split(
         noted = i  # where the last match ended that a longer one may replace
         bound = min(stop, limit)
         while True:
-            # 1. Follow the table; a cut is written always and counted where it is one, without a branch.
+            # 1. Follow the table; a cut is written always and counted where it is one,
+            #    without a branch.
             stopped = False
             while i < bound:
                 if state == UNMATCHED:
@@ -171,7 +197,8 @@ def split(
                     if is_outside or at_end[state]:
                         break
                 else:
-                    # 2. The limit: give the last piece back, or go on where it is the only one.
+                    # 2. The limit: give the last piece back, or go on where it is the
+                    #    only one.
                     if cuts[n - 1] > place:
                         n -= 1
                         return part, cuts[n], n
@@ -218,8 +245,12 @@ def _prefetching(_context: Any, table: Any, slot: Any) -> Any:
         address = builder.gep(data, [entry])
         number = ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [address.type, number, number, number])
-        prefetch = builder.module.declare_intrinsic("llvm.prefetch", [address.type], kind)
-        is_write, locality, is_data = (ir.Constant(number, value) for value in (0, 3, 1))
+        prefetch = builder.module.declare_intrinsic(
+            "llvm.prefetch", [address.type], kind
+        )
+        is_write, locality, is_data = (
+            ir.Constant(number, value) for value in (0, 3, 1)
+        )
         builder.call(prefetch, [address, is_write, locality, is_data])
         return context.get_dummy_value()
 
@@ -230,8 +261,19 @@ _prefetch: Any = intrinsic(_prefetching)
 
 
 @njit(cache=True)
-def _long_slot(data: Any, start: Any, size: Any, key: Any, table: Any, pool: Any, cuts: Any, new: Any) -> Any:
-    """Return the slot of a word of more than eight bytes, or the free one that it would get; its record."""
+def _long_slot(
+    data: Any,
+    start: Any,
+    size: Any,
+    key: Any,
+    table: Any,
+    pool: Any,
+    cuts: Any,
+    new: Any,
+) -> Any:
+    """Return the slot of a word of more than eight bytes, or the free one that it
+    would get; its record.
+    """
     mask = np.uint64(len(table) - 1)
     at = key & mask
     while True:
@@ -274,13 +316,15 @@ def look_up(
         new: int64[n], gets the numbers of the words that are new, from `fresh` on.
 
     Returns:
-        The word to go on at (less than n where the table is full), and the number of new words.
+        The word to go on at (less than n where the table is full), and the number of
+        new words.
     """
     taken = 0
     mask = np.uint64(len(table) - 1)
     hashed_to = word
     for k in range(word, n):
-        # 0. Hash some words ahead, so that their records are on their way when they are read.
+        # 0. Hash some words ahead, so that their records are on their way when they are
+        #    read.
         if k == hashed_to:
             hashed_to = min(n, k + _AHEAD)
             for ahead in range(k, hashed_to):
@@ -355,7 +399,8 @@ def add_words(
     Args:
         data, cuts, new, fresh: From :func:`look_up`.
         offsets, given: int64[fresh + 1] and int32[total], the ids of the new words.
-        table, pool, ids: As of :func:`look_up`; the pool has room for the words and their ids.
+        table, pool, ids: As of :func:`look_up`; the pool has room for the words and
+            their ids.
         used: Number of entries of the pool that are in use.
         settled: uint64[fresh], gets where the ids of each new word are, as in `found`.
 
@@ -419,7 +464,9 @@ def move_words(old: Any, table: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def settle(found: Any, n: Any, settled: Any) -> Any:
-    """Replace the numbers of new words in `found` by where their ids are; return how many ids the n words have."""
+    """Replace the numbers of new words in `found` by where their ids are; return how
+    many ids the n words have.
+    """
     total = 0
     for k in range(n):
         if found[k] & LOW == _PENDING_IDS:
@@ -430,14 +477,23 @@ def settle(found: Any, n: Any, settled: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def write_ids(
-    found: Any, n: Any, kept: Any, part: Any, done: Any, counts: Any, ids: Any, at: Any, offsets: Any
+    found: Any,
+    n: Any,
+    kept: Any,
+    part: Any,
+    done: Any,
+    counts: Any,
+    ids: Any,
+    at: Any,
+    offsets: Any,
 ) -> Any:
     """Write the ids of words to `ids` from `at` on; return where they end.
 
     Args:
         found: uint64[n], from :func:`settle`.
         kept: int32, the pool.
-        part, done: The first part that the words belong to, and the first that is not finished.
+        part, done: The first part that the words belong to, and the first that is not
+            finished.
         counts: int64, the number of words up to the end of each of these parts.
         ids: int32, with room for all ids.
         offsets: int64, gets where the ids of each finished part end.
@@ -463,11 +519,13 @@ def write_ids(
 
 @njit(cache=True, nogil=True)
 def find_unsure(data: Any, edges: Any, kinds: Any, unsure: Any) -> None:
-    """Find texts that may not be normalized, by the quick check of Unicode Standard Annex 15.
+    """Find texts that may not be normalized, by the quick check of Unicode Standard
+    Annex 15.
 
     Args:
         data, edges: uint8 and int64[n + 1], the texts.
-        kinds: uint8[0x110000], the canonical combining class of each code point, 255 for code points that may change.
+        kinds: uint8[0x110000], the canonical combining class of each code point, 255
+            for code points that may change.
         unsure: uint8[n], gets 1 for each text that may not be normalized.
     """
     for part in range(len(edges) - 1):
@@ -502,18 +560,23 @@ def find_added(
     parts: Any,
     tokens: Any,
 ) -> Any:
-    """Find added tokens in parts of texts: leftmost, the longest of several, none inside another.
+    """Find added tokens in parts of texts: leftmost, the longest of several, none
+    inside another.
 
     Args:
         data: uint8, the texts.
         begins, stops: int64[n], where the parts lie.
         firsts: uint8[256], 1 for bytes that a token begins with.
-        branches, leaves: The tree of the tokens, see :func:`tokenlake.etl.tokenizers.unigram_kernels.add_pieces`.
-        skipped: uint8[k], 1 for tokens that are plain text; they still keep others from being found inside them.
-        places, parts, tokens: int64, get where each token begins, its part and its number.
+        branches, leaves: The tree of the tokens, see
+            :func:`tokenlake.etl.tokenizers.unigram_kernels.add_pieces`.
+        skipped: uint8[k], 1 for tokens that are plain text; they still keep others from
+            being found inside them.
+        places, parts, tokens: int64, get where each token begins, its part and its
+            number.
 
     Returns:
-        How many tokens there are; if there is no room for all, as many as there is room for were written.
+        How many tokens there are; if there is no room for all, as many as there is room
+        for were written.
     """
     n = 0
     room = len(places)
@@ -552,7 +615,8 @@ def add_whole_words(data: Any, edges: Any, slots: Any) -> None:
     """Put the numbers of words, plus one, into a table.
 
     Args:
-        data, edges: uint8 and int64[n + 1], the words, with eight more bytes behind the last.
+        data, edges: uint8 and int64[n + 1], the words, with eight more bytes behind the
+            last.
         slots: int32[capacity], zeros; gets the words' numbers, counted from 1.
     """
     mask = np.uint64(len(slots) - 1)
@@ -565,8 +629,12 @@ def add_whole_words(data: Any, edges: Any, slots: Any) -> None:
 
 
 @njit(cache=True)
-def _whole_word(data: Any, start: Any, size: Any, known: Any, edges: Any, slots: Any) -> Any:
-    """Return the number of a word in a table of :func:`add_whole_words`, -1 for none."""
+def _whole_word(
+    data: Any, start: Any, size: Any, known: Any, edges: Any, slots: Any
+) -> Any:
+    """Return the number of a word in a table of :func:`add_whole_words`, -1 for
+    none.
+    """
     mask = np.uint64(len(slots) - 1)
     _, hashed = hash_of(data, start, size)
     at = hashed & mask
@@ -595,11 +663,13 @@ def add_merges(merges: Any, bits: Any, left: Any, right: Any, made: Any) -> None
     """Put the merges of a tokenizer into a table.
 
     Args:
-        merges: uint64[capacity, 2], zeros. A record has the two ids, then the merge's rank plus one above bit 32 and
-            the id that it makes.
-        bits: uint64[:data:`FILTER_WORDS`], zeros; gets a bit for each pair. Most pairs that are asked for are no
-            merges, and the bits stay in the processor's cache where the table does not.
-        left, right, made: int32[n], the pairs and what they make, the first merge first.
+        merges: uint64[capacity, 2], zeros. A record has the two ids, then the merge's
+            rank plus one above bit 32 and the id that it makes.
+        bits: uint64[:data:`FILTER_WORDS`], zeros; gets a bit for each pair. Most pairs
+            that are asked for are no merges, and the bits stay in the processor's cache
+            where the table does not.
+        left, right, made: int32[n], the pairs and what they make, the first merge
+            first.
     """
     mask = np.uint64(len(merges) - 1)
     for rank in range(len(left)):
@@ -615,7 +685,9 @@ def add_merges(merges: Any, bits: Any, left: Any, right: Any, made: Any) -> None
 
 @njit(cache=True, inline="always")
 def _rank_of(merges: Any, bits: Any, left: Any, right: Any) -> Any:
-    """Return the rank and the result of merging two ids, as one number that orders them; none: the largest."""
+    """Return the rank and the result of merging two ids, as one number that orders
+    them; none: the largest.
+    """
     key, mixed = _merge_hash(left, right)
     bit = mixed >> _FILTER_SHIFT
     if (bits[bit >> _WORD] >> (bit & _WITHIN)) & ONE == 0:
@@ -630,10 +702,14 @@ def _rank_of(merges: Any, bits: Any, left: Any, right: Any) -> Any:
 
 @njit(cache=True)
 def fill_byte_pairs(merges: Any, bits: Any, byte_ids: Any, byte_pairs: Any) -> None:
-    """Note the merge of each pair of bytes in `byte_pairs` (int64[65536]), which serves in the place of the table."""
+    """Note the merge of each pair of bytes in `byte_pairs` (int64[65536]), which
+    serves in the place of the table.
+    """
     for first in range(256):
         for second in range(256):
-            byte_pairs[first << 8 | second] = _rank_of(merges, bits, byte_ids[first], byte_ids[second])
+            byte_pairs[first << 8 | second] = _rank_of(
+                merges, bits, byte_ids[first], byte_ids[second]
+            )
 
 
 @njit(cache=True)
@@ -650,24 +726,30 @@ def _merge(
     at: Any,
     ranks: Any,
 ) -> Any:
-    """Write the ids of a word to `ids` from `at` on and return their number: byte pair encoding as it is defined.
+    """Write the ids of a word to `ids` from `at` on and return their number: byte pair
+    encoding as it is defined.
 
-    Of all neighbours the pair with the lowest rank is merged, the leftmost of several, until none can be.
+    Of all neighbours the pair with the lowest rank is merged, the leftmost of several,
+    until none can be.
     """
-    # 1. The ids of the bytes or, where characters have ids, of these, or of the bytes of those that have none.
+    # 1. The ids of the bytes or, where characters have ids, of these, or of the bytes
+    #    of those that have none.
     if len(byte_pairs) > 0:
         n = stop - start
         for k in range(n):
             ids[at + k] = byte_ids[data[start + k]]
         for k in range(n - 1):
-            ranks[k] = byte_pairs[np.int64(data[start + k]) << 8 | np.int64(data[start + k + 1])]
+            ranks[k] = byte_pairs[
+                np.int64(data[start + k]) << 8 | np.int64(data[start + k + 1])
+            ]
     else:
         n = write_characters(data, start, stop, points, byte_ids, ids, at)
         for k in range(n - 1):
             ranks[k] = _rank_of(merges, bits, ids[at + k], ids[at + k + 1])
     # 2. Merge; entry k of `ranks` is of the pair k and k + 1.
     while n > 1:
-        # Two loops without unforeseeable branches take less time than one that notes the place of the lowest.
+        # Two loops without unforeseeable branches take less time than one that notes
+        # the place of the lowest.
         lowest = ranks[0]
         for k in range(1, n - 1):
             lowest = min(lowest, ranks[k])
@@ -709,11 +791,15 @@ def merge_words(
     """Encode words by byte pair encoding; return the number of their ids.
 
     Args:
-        data, cuts, new: The texts, the edges of all words, and the numbers of those that are encoded.
-        known, known_edges, known_slots, known_ids: Words that have an id as a whole, from :func:`add_whole_words`.
-        points: int32[0x110000], the id of each code point, -1 for those that become the ids of their bytes.
+        data, cuts, new: The texts, the edges of all words, and the numbers of those
+            that are encoded.
+        known, known_edges, known_slots, known_ids: Words that have an id as a whole,
+            from :func:`add_whole_words`.
+        points: int32[0x110000], the id of each code point, -1 for those that become the
+            ids of their bytes.
         byte_ids: int32[256].
-        byte_pairs: int64[65536] from :func:`fill_byte_pairs` where only bytes have ids, else empty.
+        byte_pairs: int64[65536] from :func:`fill_byte_pairs` where only bytes have ids,
+            else empty.
         merges, bits: From :func:`add_merges`.
         ranks: int64[k], room for as many as a word has bytes.
         offsets: int64[n + 1], gets where the ids of each word end.
@@ -725,11 +811,25 @@ def merge_words(
         stop = cuts[new[k] + 1]
         number = -1
         if len(known_ids) > 0:
-            number = _whole_word(data, start, stop - start, known, known_edges, known_slots)
+            number = _whole_word(
+                data, start, stop - start, known, known_edges, known_slots
+            )
         if number >= 0:
             ids[at] = known_ids[number]
             at += 1
         else:
-            at += _merge(data, start, stop, points, byte_ids, byte_pairs, merges, bits, ids, at, ranks)
+            at += _merge(
+                data,
+                start,
+                stop,
+                points,
+                byte_ids,
+                byte_pairs,
+                merges,
+                bits,
+                ids,
+                at,
+                ranks,
+            )
         offsets[k + 1] = at
     return at

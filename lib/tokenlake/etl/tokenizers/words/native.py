@@ -1,16 +1,20 @@
 """Run the compiled loops of the cached words without starting numba.
 
-numba needs half a CPU second in each process before the first call, most of it for parts that these loops do not use
-(linear algebra, extensions of other packages). So the loops are compiled by numba once, and the machine code is kept in
-a file. Other processes load the file with llvmlite, which takes 0.03 CPU seconds, and call it with ctypes.
+numba needs half a CPU second in each process before the first call, most of it for
+parts that these loops do not use (linear algebra, extensions of other packages). So the
+loops are compiled by numba once, and the machine code is kept in a file. Other
+processes load the file with llvmlite, which takes 0.03 CPU seconds, and call it with
+ctypes.
 
-**The file** lies in the folder of Python's own compiled modules, or where that cannot be written to in the cache folder
-of the user. Its name has a hash of the source of the loops, of the versions of numba, llvmlite and Python, and of the
-processor. It holds the sha256 of the rest, then the object file of LLVM. It is loaded only if it belongs to this user
-and nobody else may write it, because it is executed.
+**The file** lies in the folder of Python's own compiled modules, or where that cannot
+be written to in the cache folder of the user. Its name has a hash of the source of the
+loops, of the versions of numba, llvmlite and Python, and of the processor. It holds the
+sha256 of the rest, then the object file of LLVM. It is loaded only if it belongs to
+this user and nobody else may write it, because it is executed.
 
-**A call** passes one array of int64, the *block*. An array among the arguments fills two entries, its address and its
-length; a number fills one. The results are written to the first entries.
+**A call** passes one array of int64, the *block*. An array among the arguments fills
+two entries, its address and its length; a number fills one. The results are written to
+the first entries.
 """
 
 from __future__ import annotations
@@ -32,7 +36,12 @@ import numpy as np
 
 from tokenlake.base.cache.disk import default_folder
 from tokenlake.errors import StoreError
-from tokenlake.etl.tokenizers.words.signatures import NUMBER, SIGNATURES, Signature, symbol_of
+from tokenlake.etl.tokenizers.words.signatures import (
+    NUMBER,
+    SIGNATURES,
+    Signature,
+    symbol_of,
+)
 from tokenlake.runtime.store.file_locks import locked
 
 _SOURCES: Final = (
@@ -45,7 +54,8 @@ _SOURCES: Final = (
     "words/signatures.py",
 )
 _DIGEST_BYTES: Final = 32
-# Called where Python code would raise an exception, which no loop does. They are parts of numba, which is not loaded.
+# Called where Python code would raise an exception, which no loop does. They are parts
+# of numba, which is not loaded.
 _ERROR_PATHS: Final = (
     "NRT_Free",
     "NRT_MemInfo_call_dtor",
@@ -109,7 +119,8 @@ class Loops:
     """All loops of :data:`~tokenlake.etl.tokenizers.words.signatures.SIGNATURES`.
 
     Args:
-        machine_code: An object file of LLVM with a function for each loop, named by :func:`symbol_of`.
+        machine_code: An object file of LLVM with a function for each loop, named by
+            :func:`symbol_of`.
     """
 
     def __init__(self, machine_code: bytes) -> None:
@@ -138,7 +149,8 @@ _ONE_THREAD: Final = Lock()
 
 
 def loops() -> Any:
-    """Return the loops, compiled once for each machine and loaded once for each process.
+    """Return the loops, compiled once for each machine and loaded once for each
+    process.
 
     Raises:
         ImportError: numba is not installed, and nothing was compiled before.
@@ -151,7 +163,9 @@ def loops() -> Any:
 
 
 def is_compiled() -> bool:
-    """Whether this machine has compiled the loops before, so that they start at once."""
+    """Whether this machine has compiled the loops before, so that they start at
+    once.
+    """
     try:
         return bool(_LOADED) or _kept_code(_file_name()) is not None
     except (ImportError, PackageNotFoundError):
@@ -161,7 +175,8 @@ def is_compiled() -> bool:
 def machine_code() -> bytes:
     """Return the object file: a kept one, or one that is compiled now.
 
-    Processes that start together on a new machine wait for the first of them to compile.
+    Processes that start together on a new machine wait for the first of them to
+    compile.
 
     Raises:
         ImportError: numba is not installed, and nothing was compiled before.
@@ -184,7 +199,9 @@ def machine_code() -> bytes:
 
 @contextmanager
 def _turn() -> Generator[None]:
-    """Hold the lock of the first folder that can be locked; where there is none, processes do not wait."""
+    """Hold the lock of the first folder that can be locked; where there is none,
+    processes do not wait.
+    """
     with ExitStack() as stack:
         for folder in code_folders():
             try:
@@ -207,8 +224,11 @@ def _compile() -> bytes:
 
     try:
         return compile_loops()
-    except Exception as error:  # some of numba's parts that are used have no stable interface
-        raise RuntimeError(f"numba {version('numba')} does not compile its loops ({error!r})") from error
+    # Some of numba's parts that are used have no stable interface.
+    except Exception as error:
+        raise RuntimeError(
+            f"numba {version('numba')} does not compile its loops ({error!r})"
+        ) from error
 
 
 def _kept_code(name: str) -> bytes | None:
@@ -230,7 +250,12 @@ def _file_name() -> str:
 def _identity(*facts: str) -> str:
     """Return a hash of everything that the machine code depends on."""
     digest = hashlib.sha256()
-    for fact in (*facts, platform.python_version(), version("numba"), version("llvmlite")):
+    for fact in (
+        *facts,
+        platform.python_version(),
+        version("numba"),
+        version("llvmlite"),
+    ):
         digest.update(fact.encode() + b"\n")
     root = Path(__file__).parent.parent
     for source in _SOURCES:
@@ -260,7 +285,9 @@ def read_code(path: Path) -> bytes | None:
 
 
 def _is_ours(status: os.stat_result) -> bool:
-    """Whether a file belongs to this user (or to root, as installed files do), and nobody else can write it."""
+    """Whether a file belongs to this user (or to root, as installed files do), and
+    nobody else can write it.
+    """
     if not hasattr(os, "geteuid"):
         return True
     is_owned = status.st_uid in (os.geteuid(), 0)

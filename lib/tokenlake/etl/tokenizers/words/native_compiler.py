@@ -1,4 +1,6 @@
-"""Compile the loops of the cached words to one object file, see :mod:`tokenlake.etl.tokenizers.words.native`."""
+"""Compile the loops of the cached words to one object file, see
+:mod:`tokenlake.etl.tokenizers.words.native`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,12 @@ from numba.np.arrayobj import populate_array
 
 from tokenlake.etl.tokenizers import segment_kernels, unigram_kernels
 from tokenlake.etl.tokenizers.words import kernels
-from tokenlake.etl.tokenizers.words.signatures import NUMBER, SIGNATURES, Signature, symbol_of
+from tokenlake.etl.tokenizers.words.signatures import (
+    NUMBER,
+    SIGNATURES,
+    Signature,
+    symbol_of,
+)
 
 _BITS_PER_BYTE: Final = 8
 _COLUMNS: Final = 2
@@ -51,7 +58,8 @@ def compile_loops() -> bytes:
 def _loop(module: str, name: str) -> Any:
     """Return a loop as numba compiles it.
 
-    It is compiled anew: what numba keeps on disk does not depend on the functions of other files that a loop calls.
+    It is compiled anew: what numba keeps on disk does not depend on the functions of
+    other files that a loop calls.
     """
     defined: Any = getattr(_MODULES[module], name)
     return njit(defined.py_func)
@@ -65,7 +73,9 @@ def _entry_of(signature: Signature, loop: Any) -> Any:
     def read_arguments(_context: Any, block: Any) -> Any:
         def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
             reader = _BlockReader(context, builder, args[0])
-            return context.make_tuple(builder, arguments_type, [reader.read(kind) for kind in parameters])
+            return context.make_tuple(
+                builder, arguments_type, [reader.read(kind) for kind in parameters]
+            )
 
         return arguments_type(block), codegen
 
@@ -121,7 +131,10 @@ class _BlockReader:
         strides = [self._constant(item_bytes)]
         if kind.ndim == _COLUMNS:
             shape = [length, self._constant(_COLUMNS)]
-            strides = [self._constant(_COLUMNS * item_bytes), self._constant(item_bytes)]
+            strides = [
+                self._constant(_COLUMNS * item_bytes),
+                self._constant(item_bytes),
+            ]
         array = self._context.make_array(kind)(self._context, self._builder)
         populate_array(
             array,

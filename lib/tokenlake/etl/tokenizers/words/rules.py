@@ -1,14 +1,17 @@
-"""Read from a tokenizer.json how a text is split into words that are encoded by themselves.
+"""Read from a tokenizer.json how a text is split into words that are encoded by
+themselves.
 
 There are two kinds of tokenizers:
 
-**Split by expressions** (GPT-2, Llama 3 and 4, Qwen, gpt-oss, DeepSeek, Mistral's tekken). The pre-tokenizer is a
-sequence of splits, each of which splits the pieces of the one before, and ends with ByteLevel. The model encodes each
-piece by itself, without a look at its neighbours.
+**Split by expressions** (GPT-2, Llama 3 and 4, Qwen, gpt-oss, DeepSeek, Mistral's
+tekken). The pre-tokenizer is a sequence of splits, each of which splits the pieces of
+the one before, and ends with ByteLevel. The model encodes each piece by itself, without
+a look at its neighbours.
 
-**SentencePiece's style** (Llama 2, Mistral, Gemma). There is no pre-tokenizer, or an idle one, and the model merges
-neighbours in the whole text. A text can be cut between two characters that no token of the vocabulary holds side by
-side: :mod:`tokenlake.etl.tokenizers.segments` says why.
+**SentencePiece's style** (Llama 2, Mistral, Gemma). There is no pre-tokenizer, or an
+idle one, and the model merges neighbours in the whole text. A text can be cut between
+two characters that no token of the vocabulary holds side by side:
+:mod:`tokenlake.etl.tokenizers.segments` says why.
 
 Everything else raises :class:`UnsupportedError` with the reason.
 """
@@ -46,13 +49,19 @@ from tokenlake.runtime.tokenizer_guard.caution import reason_for_caution
 
 MARK: Final = "\u2581"
 """The character that SentencePiece writes for a space."""
-_GPT2: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_GPT2: Final = (
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+)
 _REPLACE: Final = {"type": "Replace", "pattern": {"String": " "}, "content": MARK}
 _PUNCTUATION: Final = {"type": "Punctuation", "behavior": "Isolated"}
 _PREPEND: Final = {"type": "Prepend", "prepend": MARK}
-_BYTE_LEVEL_KEYS: Final = frozenset(("type", "add_prefix_space", "trim_offsets", "use_regex"))
+_BYTE_LEVEL_KEYS: Final = frozenset(
+    ("type", "add_prefix_space", "trim_offsets", "use_regex")
+)
 _SPLIT_KEYS: Final = frozenset(("type", "pattern", "behavior", "invert"))
-_METASPACE_KEYS: Final = frozenset(("type", "replacement", "prepend_scheme", "split", "add_prefix_space"))
+_METASPACE_KEYS: Final = frozenset(
+    ("type", "replacement", "prepend_scheme", "split", "add_prefix_space")
+)
 # Bytes that occur in UTF-8 outside ASCII.
 _WIDE_BYTES: Final = (*range(0x80, 0xC0), *range(0xC2, 0xF5))
 _ASCII: Final = 128
@@ -65,10 +74,13 @@ class SplitRules:
     """How the texts of a tokenizer are split.
 
     Attributes:
-        splitters: The splits by expressions, in order; empty for a tokenizer of SentencePiece's style.
+        splitters: The splits by expressions, in order; empty for a tokenizer of
+            SentencePiece's style.
         is_sentencepiece: Whether texts are cut where no token of the vocabulary lies.
-        starts_words: For SentencePiece's style: whether every space begins a word, whatever the vocabulary holds.
-        prefix: Which parts of a text get a space in front: "never" any, "every" one, the "first" part of a text.
+        starts_words: For SentencePiece's style: whether every space begins a word,
+            whatever the vocabulary holds.
+        prefix: Which parts of a text get a space in front: "never" any, "every" one,
+            the "first" part of a text.
         only_if_missing: Whether only parts that do not begin with a space get one.
         composes: Whether texts are normalized to NFC.
     """
@@ -81,8 +93,15 @@ class SplitRules:
     composes: bool
 
     def model_alone(self, files: TokenizerFiles) -> bytes:
-        """Return the tokenizer.json of the same model without anything else: it encodes one word."""
-        alone = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+        """Return the tokenizer.json of the same model without anything else: it
+        encodes one word.
+        """
+        alone = {
+            "type": "ByteLevel",
+            "add_prefix_space": False,
+            "trim_offsets": False,
+            "use_regex": False,
+        }
         spec = {
             **files.spec,
             "truncation": None,
@@ -137,7 +156,9 @@ def _read(files: TokenizerFiles) -> SplitRules:
     if caution is not None:
         raise UnsupportedError(caution)
     if model_type(files) != "BPE":
-        raise UnsupportedError(f"the model is {model_type(files)}, only BPE is supported")
+        raise UnsupportedError(
+            f"the model is {model_type(files)}, only BPE is supported"
+        )
     for reason in unknown_keys(spec, "BPE"):
         raise UnsupportedError(reason)
     if spec["model"].get("dropout"):
@@ -165,12 +186,17 @@ def _require_known_tokens(files: TokenizerFiles, literal: bool) -> None:
             )
         if not token.get("normalized"):
             continue
-        # A token that no text is searched for still keeps others from being found inside it.
+        # A token that no text is searched for still keeps others from being found
+        # inside it.
         parts = flat(files.spec.get("normalizer"), "normalizers")
         is_composed = unicodedata.is_normalized("NFC", content)
-        is_changed = any(part["type"] != "NFC" for part in parts) or (parts and not is_composed)
+        is_changed = any(part["type"] != "NFC" for part in parts) or (
+            parts and not is_composed
+        )
         if is_changed and files.matched_tokens(literal=literal):
-            raise UnsupportedError(f"the added token {content!r} is matched in normalized text")
+            raise UnsupportedError(
+                f"the added token {content!r} is matched in normalized text"
+            )
 
 
 def _read_splits(files: TokenizerFiles) -> SplitRules:
@@ -178,7 +204,9 @@ def _read_splits(files: TokenizerFiles) -> SplitRules:
     spec = files.spec
     normalizers = flat(spec.get("normalizer"), "normalizers")
     if normalizers not in ([], [{"type": "NFC"}]):
-        raise UnsupportedError(f"the normalizer is {kind_of(spec.get('normalizer'))}, expected none or NFC")
+        raise UnsupportedError(
+            f"the normalizer is {kind_of(spec.get('normalizer'))}, expected none or NFC"
+        )
     stages = flat(spec.get("pre_tokenizer"), "pretokenizers")
     if not stages or stages[-1].get("type") != "ByteLevel":
         raise UnsupportedError(
@@ -198,7 +226,8 @@ def _read_splits(files: TokenizerFiles) -> SplitRules:
         sources = classes_of(tree)
         splitters.append(compile_tree(tree, sources, symbols_of(sources)))
     for stage, splitter in zip(stages, splitters, strict=False):
-        # What lies between matches is dropped; the same as keeping it only where there is nothing.
+        # What lies between matches is dropped; the same as keeping it only where there
+        # is nothing.
         if stage.get("behavior") == "Removed" and not splitter.covers_all:
             raise UnsupportedError("the pre_tokenizer's Split removes text")
     return SplitRules(
@@ -215,7 +244,9 @@ def _trees_of(stage: dict[str, Any]) -> Iterator[Node]:
     """Yield the expression of a stage, at whose matches a text is split."""
     kind = stage.get("type")
     if kind == "Digits" and stage.keys() <= {"type", "individual_digits"}:
-        digit = CharacterClass(stage_class({"type": "Digits", "individual_digits": True}))
+        digit = CharacterClass(
+            stage_class({"type": "Digits", "individual_digits": True})
+        )
         yield digit if stage.get("individual_digits") else Repeat(digit, 1, None)
         return
     if kind == "Punctuation" and stage in ({"type": "Punctuation"}, _PUNCTUATION):
@@ -229,7 +260,9 @@ def _trees_of(stage: dict[str, Any]) -> Iterator[Node]:
     is_inverted = stage.get("invert", False)
     keeps_matches = behavior == "Isolated" or (behavior == "Removed" and is_inverted)
     if not keeps_matches:
-        raise UnsupportedError(f"the pre_tokenizer's Split is {behavior}, expected Isolated")
+        raise UnsupportedError(
+            f"the pre_tokenizer's Split is {behavior}, expected Isolated"
+        )
     pattern = stage["pattern"]
     text = pattern.get("String")
     if text == "":
@@ -245,10 +278,16 @@ def _read_sentencepiece(files: TokenizerFiles) -> SplitRules:
     normalizer = flat(spec.get("normalizer"), "normalizers")
     stage = spec.get("pre_tokenizer")
     # After every space was replaced there is none to split at.
-    is_idle = stage is not None and stage.get("type") == "Split" and stage.get("pattern") == {"String": " "}
+    is_idle = (
+        stage is not None
+        and stage.get("type") == "Split"
+        and stage.get("pattern") == {"String": " "}
+    )
     if stage is None or (is_idle and _REPLACE in normalizer):
         if normalizer not in ([_PREPEND, _REPLACE], [_REPLACE]):
-            raise UnsupportedError(f"the normalizer is {kind_of(spec.get('normalizer'))}, expected Replace")
+            raise UnsupportedError(
+                f"the normalizer is {kind_of(spec.get('normalizer'))}, expected Replace"
+            )
         prefix = "every" if _PREPEND in normalizer else "never"
         return SplitRules(
             splitters=(),
@@ -259,7 +298,9 @@ def _read_sentencepiece(files: TokenizerFiles) -> SplitRules:
             composes=False,
         )
     if normalizer:
-        raise UnsupportedError(f"the normalizer is {kind_of(spec.get('normalizer'))} beside a pre_tokenizer")
+        raise UnsupportedError(
+            f"the normalizer is {kind_of(spec.get('normalizer'))} beside a pre_tokenizer"
+        )
     is_known = (
         stage.get("type") == "Metaspace"
         and stage.get("replacement") == MARK
@@ -268,7 +309,9 @@ def _read_sentencepiece(files: TokenizerFiles) -> SplitRules:
         and stage.keys() <= _METASPACE_KEYS - {"add_prefix_space"}
     )
     if not is_known:
-        raise UnsupportedError(f"the pre_tokenizer is {kind_of(stage)}, expected none or Metaspace")
+        raise UnsupportedError(
+            f"the pre_tokenizer is {kind_of(stage)}, expected none or Metaspace"
+        )
     scheme = stage["prepend_scheme"]
     return SplitRules(
         splitters=(),
@@ -281,22 +324,37 @@ def _read_sentencepiece(files: TokenizerFiles) -> SplitRules:
 
 
 def _require_byte_tokens(model: dict[str, Any]) -> None:
-    """Check that every character has ids of its own, and that no merge joins the tokens of bytes."""
+    """Check that every character has ids of its own, and that no merge joins the
+    tokens of bytes.
+    """
     vocab = model["vocab"]
     for point in range(_ASCII):
-        if chr(point) not in vocab and f"<0x{point:02X}>" not in vocab and point != ord(" "):
-            raise UnsupportedError(f"the vocabulary has no token for the character U+{point:04X}")
+        if (
+            chr(point) not in vocab
+            and f"<0x{point:02X}>" not in vocab
+            and point != ord(" ")
+        ):
+            raise UnsupportedError(
+                f"the vocabulary has no token for the character U+{point:04X}"
+            )
     if MARK not in vocab:
         raise UnsupportedError("the vocabulary has no token for a space")
     for byte in _WIDE_BYTES:
         if f"<0x{byte:02X}>" not in vocab:
-            raise UnsupportedError(f"the vocabulary has no token for the byte {byte:02X}")
+            raise UnsupportedError(
+                f"the vocabulary has no token for the byte {byte:02X}"
+            )
     if model.get("ignore_merges"):
         raise UnsupportedError("model.ignore_merges with byte_fallback")
     if model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
         raise UnsupportedError("the model marks where words begin or end")
-    pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
+    pairs = [
+        merge.split(" ") if isinstance(merge, str) else merge
+        for merge in model["merges"]
+    ]
     if not BYTE_TOKENS.isdisjoint(chain.from_iterable(pairs)):
         raise UnsupportedError("a merge uses a byte token")
-    if not BYTE_TOKENS.isdisjoint("".join(pair) for pair in pairs if pair[0][:1] in ("", "<")):
+    if not BYTE_TOKENS.isdisjoint(
+        "".join(pair) for pair in pairs if pair[0][:1] in ("", "<")
+    ):
         raise UnsupportedError("a merge makes a byte token")

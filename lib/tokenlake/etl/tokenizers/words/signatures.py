@@ -16,7 +16,8 @@ class Signature:
 
     Attributes:
         module: The module that defines it, below `tokenlake.etl.tokenizers`.
-        parameters: "int", the dtype of an array, or "uint64x2" for an array of two columns.
+        parameters: "int", the dtype of an array, or "uint64x2" for an array of two
+            columns.
         results: How many integers it returns.
     """
 
@@ -30,8 +31,14 @@ def _signature(module: str, parameters: str, results: int = 0) -> Signature:
 
 
 SIGNATURES: Final = {
-    "lay_out": _signature("segment_kernels", "uint8 int64 int64 uint8 int int uint8 int64", 1),
-    "cut": _signature("segment_kernels", "uint8 int64 int int int uint8 uint64 uint8 int int32 int32", 3),
+    "lay_out": _signature(
+        "segment_kernels", "uint8 int64 int64 uint8 int int uint8 int64", 1
+    ),
+    "cut": _signature(
+        "segment_kernels",
+        "uint8 int64 int int int uint8 uint64 uint8 int int32 int32",
+        3,
+    ),
     "add_pairs": _signature("segment_kernels", "uint64 int64 int64"),
     "add_pieces": _signature("unigram_kernels", "uint64x2 uint8 int64 int32"),
     "split": _signature(
@@ -40,17 +47,25 @@ SIGNATURES: Final = {
         3,
     ),
     "look_up": _signature(
-        "words.kernels", "uint8 int64 int int uint64x2 int uint8 int32 uint64 int64 int", 2
+        "words.kernels",
+        "uint8 int64 int int uint64x2 int uint8 int32 uint64 int64 int",
+        2,
     ),
     "add_words": _signature(
-        "words.kernels", "uint8 int64 int64 int int64 int32 uint64x2 uint8 int32 int uint64", 1
+        "words.kernels",
+        "uint8 int64 int64 int int64 int32 uint64x2 uint8 int32 int uint64",
+        1,
     ),
     "move_words": _signature("words.kernels", "uint64x2 uint64x2"),
     "settle": _signature("words.kernels", "uint64 int uint64", 1),
-    "write_ids": _signature("words.kernels", "uint64 int int32 int int int64 int32 int int64", 1),
+    "write_ids": _signature(
+        "words.kernels", "uint64 int int32 int int int64 int32 int int64", 1
+    ),
     "find_unsure": _signature("words.kernels", "uint8 int64 uint8 uint8"),
     "find_added": _signature(
-        "words.kernels", "uint8 int64 int64 uint8 uint64x2 int32 uint8 int64 int64 int64", 1
+        "words.kernels",
+        "uint8 int64 int64 uint8 uint64x2 int32 uint8 int64 int64 int64",
+        1,
     ),
     "add_whole_words": _signature("words.kernels", "uint8 int64 int32"),
     "add_merges": _signature("words.kernels", "uint64x2 uint64 int32 int32 int32"),

@@ -1,8 +1,9 @@
-"""The table of words: each distinct word is encoded once, and its ids are looked up from then on.
+"""The table of words: each distinct word is encoded once, and its ids are looked up
+from then on.
 
-Words that a block of text brings for the first time are encoded together: by the merges of the tokenizer where they
-decide alone, else by the reference. The table is bounded: when it is full it is emptied, and the words that come next
-are encoded again.
+Words that a block of text brings for the first time are encoded together: by the merges
+of the tokenizer where they decide alone, else by the reference. The table is bounded:
+when it is full it is emptied, and the words that come next are encoded again.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class WordTable:
 
     Args:
         loops: From :func:`tokenlake.etl.tokenizers.words.native.loops`.
-        merger: Encodes words by the merges of the tokenizer; None where the reference encodes all.
+        merger: Encodes words by the merges of the tokenizer; None where the reference
+            encodes all.
         ask: Encodes words by the reference.
     """
 
@@ -61,8 +63,8 @@ class WordTable:
             count: Number of words.
 
         Returns:
-            uint64[count] for :func:`tokenlake.etl.tokenizers.words.kernels.write_ids`, valid until the next
-            call; and the total number of ids.
+            uint64[count] for :func:`tokenlake.etl.tokenizers.words.kernels.write_ids`,
+            valid until the next call; and the total number of ids.
         """
         try:
             return self._find(laid, cuts, count)
@@ -109,13 +111,17 @@ class WordTable:
         return self._found, total
 
     def _grow(self) -> None:
-        """Move the words to a table of twice the size, or more where one block needs it."""
+        """Move the words to a table of twice the size, or more where one block needs
+        it.
+        """
         larger = np.zeros((2 * len(self._slots), 2), np.uint64)
         self._loops.move_words(self._slots, larger)
         self._slots = larger
 
     def _add(self, laid: UInt8, cuts: Int64, fresh: int, settled: UInt64) -> None:
-        """Encode the new words of a block, and note where their ids are in `settled`."""
+        """Encode the new words of a block, and note where their ids are in
+        `settled`.
+        """
         new = self._new[:fresh]
         encoded = None
         if self._merger is not None:
@@ -143,7 +149,10 @@ class WordTable:
         """Encode words by the reference."""
         begins = cuts[new].tolist()
         ends = cuts[new + 1].tolist()
-        words = [laid[begin:end].tobytes().decode() for begin, end in zip(begins, ends, strict=True)]
+        words = [
+            laid[begin:end].tobytes().decode()
+            for begin, end in zip(begins, ends, strict=True)
+        ]
         return self._ask_for_ids(words)
 
     def _make_room(self, entries: int) -> None:
