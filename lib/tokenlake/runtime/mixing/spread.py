@@ -147,19 +147,19 @@ class _LighterSources:
         products = missing * owed[:, None]
         divisors = np.maximum(1, self.missing_rows[active])[:, None]
         rows = np.minimum(np.maximum(products // divisors, lower), upper)
-        total_rows = rows.sum(axis=1)
 
         # 3. Rounding and limits leave rows over.
-        if (total_rows != owed).any():
+        lacking_rows = owed - rows.sum(axis=1)
+        if lacking_rows.any():
+            limits = _Limits(lower, upper, spare_slots)
             surplus = rows * divisors - products
-            _round_to(owed, rows, _Limits(lower, upper, spare_slots), surplus, divisors)
-            total_rows = rows.sum(axis=1)
+            lacking_rows = _round_to(lacking_rows, rows, limits, surplus, divisors)
 
         free_slots -= rows
         missing -= rows
-        owed -= total_rows
         self.taken[active] += rows
-        self.missing_rows[active] -= total_rows
+        self.missing_rows[active] -= owed - lacking_rows
+        owed[:] = lacking_rows
 
 
 @final
@@ -180,8 +180,8 @@ class _Limits:
 
 
 def _round_to(
-    totals: Int64, rows: Int64, limits: _Limits, surplus: Int64, divisors: Int64
-) -> None:
+    lacking_rows: Int64, rows: Int64, limits: _Limits, surplus: Int64, divisors: Int64
+) -> Int64:
     """Change numbers of rows so that those of a source sum to a total, or come as close
     to it as their limits allow.
 
@@ -189,30 +189,33 @@ def _round_to(
     ahead one less, until the sum is right.
 
     Args:
-        totals: Number of rows of each source, int64[n].
+        lacking_rows: Total of each source less the sum of its rows, int64[n].
         rows: Number of rows of each source and lane, int64[n, L]; they are written to.
         limits: Limits of each source and lane.
         surplus: Number of rows less the exact one, times the source's divisor,
             int64[n, L]; it is written to.
         divisors: Divisor of each source, int64[n, 1].
+
+    Returns:
+        Total of each source less the sum of its changed rows, int64[n].
     """
     lanes = np.arange(rows.shape[1])
     sources = np.arange(len(rows))[:, None]
     while True:
         # 1. The sign of the change of each source, and the lanes that it can change.
-        lacking_rows = totals - rows.sum(axis=1)
         sign = np.sign(lacking_rows)[:, None]
         can_change = np.where(sign > 0, rows < limits.upper, rows > limits.lower)
         changes = np.minimum(np.abs(lacking_rows), can_change.sum(axis=1))
-        if not changes.any():
-            return
         # 2. The first lanes by spare slots, then by surplus, then by number.
         lane_at_rank = np.lexsort(
             (sign * surplus, sign * limits.spare_slots, ~can_change), axis=1
         )
         is_changed = np.zeros(rows.shape, np.bool_)
         is_changed[sources, lane_at_rank] = lanes < changes[:, None]
-        # 3. One row more, or one less.
+        # 3. One row more, or one less, until the sums are right or nothing can change.
         change = sign * is_changed
         rows += change
+        lacking_rows = lacking_rows - sign[:, 0] * changes
+        if not (changes.any() and lacking_rows.any()):
+            return lacking_rows
         surplus += change * divisors
