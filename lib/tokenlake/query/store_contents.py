@@ -26,6 +26,7 @@ from tokenlake.etl.reports.store_pages import (
     StatementSummary,
     StoreContents,
     VersionName,
+    VersionState,
     VersionSummary,
 )
 from tokenlake.runtime.proof.statement import read_statement
@@ -33,6 +34,7 @@ from tokenlake.runtime.store.address import open_read_store
 from tokenlake.runtime.store.base import ReadStore
 from tokenlake.runtime.store.catalog import Catalog
 from tokenlake.runtime.store.claims import VersionInfo
+from tokenlake.runtime.store.damage import require_sizes
 from tokenlake.runtime.store.layout import RUNS, Layout
 from tokenlake.runtime.store.ledger import InputFileEntry
 from tokenlake.runtime.store.local import LocalStore
@@ -165,9 +167,17 @@ def _summary(
     # The end of the last run, by the storage's clock.
     run_files = catalog.store.list(layout.key(RUNS))
     changes = [file.modified for file in run_files if file.modified is not None]
+    state: VersionState = "committed"
+    problem = ""
+    try:
+        require_sizes(catalog.store, manifest)
+    except IntegrityError as error:
+        state = "damaged"
+        problem = str(error)
     return VersionSummary(
         name=name,
-        state="committed",
+        state=state,
+        error=problem,
         kind=kind,
         sha256=manifest.sha256,
         totals=manifest.totals,

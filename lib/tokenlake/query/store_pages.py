@@ -13,12 +13,13 @@ network.
 ``.tokenlake-pages.json``               identity of every page that is there
 ======================================  ==============================================================================
 
-A version does not change, so that its pages are written once. They are written again if
-their identity is another one: the seals of the manifests that they show, the release of
-Tokenlake, the style sheets and scripts, and the number of sampled rows. Every file is
-written beside its place and then renamed, and the record of new identities is written
-last: an interrupted call leaves whole pages, and the next call writes those that are
-missing.
+A version does not change, so that its pages are written once. Every call compares the
+sizes of its files with the manifest, and shows a file that is missing or has
+another size. Pages are written again if their identity is another one: the seals of the
+manifests that they show, the release of Tokenlake, the style sheets and scripts, and
+the number of sampled rows. Every file is written beside its place and then renamed, and
+the record of new identities is written last: an interrupted call leaves whole pages,
+and the next call writes those that are missing.
 """
 
 from __future__ import annotations
@@ -125,7 +126,8 @@ def report_store(
     browser of rows per version.
 
     A folder that holds pages already is brought up to date: only pages of versions that
-    changed are written.
+    changed are written. The sizes of all files are compared with the manifests
+    each time, so that a version with a missing or cut file is shown as damaged.
 
     Args:
         store: Path or URL of the store; it must be able to list its objects.
@@ -234,7 +236,7 @@ def _outdated_versions(
     old_identities: Identities,
 ) -> list[VersionSummary]:
     """Return the versions that have no pages in the folder, or pages of another
-    identity.
+    identity, and those with damage that the sizes of their files show.
     """
     outdated: list[VersionSummary] = []
     for version in contents.versions:
@@ -244,7 +246,10 @@ def _outdated_versions(
         has_pages = (folder / version_page(name)).is_file() and (
             folder / rows_page(name)
         ).is_file()
-        if not has_pages or old_identities.get(name) != identities[name]:
+        is_clean = version.state == "committed"
+        if not (
+            has_pages and is_clean and old_identities.get(name) == identities[name]
+        ):
             outdated.append(version)
     return outdated
 
@@ -306,11 +311,14 @@ class _PageWriter:
         except (IntegrityError, NotFoundError) as error:
             return replace(version, state="unreadable", error=str(error), totals=None)
         previous = self._previous_manifest(name)
-        problem = ""
-        try:
-            page = render_version(self.catalog, manifest, previous)
-        except IntegrityError as error:
-            problem = str(error)
+        problem = version.error
+        page = ""
+        if not problem:
+            try:
+                page = render_version(self.catalog, manifest, previous)
+            except IntegrityError as error:
+                problem = str(error)
+        if problem:
             page = render_version(self.catalog, manifest, previous, problem=problem)
         try:
             rows = self._rows_page(name, manifest)

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, Final, cast, final
 
 from tokenlake.base.threads import in_order
-from tokenlake.errors import IntegrityError, NotFoundError
-from tokenlake.runtime.reading.file_hashes import REMEDY, require_same
+from tokenlake.errors import NotFoundError
+from tokenlake.runtime.reading.file_hashes import require_same
 from tokenlake.runtime.store.base import ReadStore
+from tokenlake.runtime.store.damage import damaged_file
 from tokenlake.runtime.store.layout import Layout
 from tokenlake.runtime.store.ledger import FileEntry
 from tokenlake.runtime.store.local import LocalStore
@@ -56,11 +57,8 @@ class VerifiedFiles:
             try:
                 local_path, entry = self._hashed(key, expected_sha256)
             except NotFoundError as error:
-                raise IntegrityError(
-                    f"{key}: the file is missing; the manifest lists it. {REMEDY}",
-                    file=key,
-                ) from error
-            require_same(key, expected_sha256, entry.sha256)
+                raise damaged_file(layout, path, "is missing", file=key) from error
+            require_same(layout, path, expected_sha256, entry.sha256)
             if self.on_verified:
                 self.on_verified(entry.bytes)
             return path, local_path

@@ -54,6 +54,7 @@ from tokenlake.etl.sources.hub_client import HubClient
 from tokenlake.etl.sources.hub_id import parse_id
 from tokenlake.etl.sources.inputs import InputFile, is_url
 from tokenlake.etl.sources.listing import list_inputs, require_use_of_options
+from tokenlake.etl.sources.numbered_files import missing_numbers
 from tokenlake.etl.sources.patterns import expand
 from tokenlake.etl.sources.split_choice import Survey, left_over
 
@@ -586,6 +587,9 @@ class DatasetIntrospector:
         else:
             remarks += request.hub.remarks
         remarks += request.chosen.remarks
+        paths = (file.path for file in self._files)
+        for note in missing_numbers(paths, request.given):
+            remarks.append(Remark(file="", what=note))
 
         empty_files = [file for file in self._files if not file.size]
         for file in empty_files[:_NAMED]:

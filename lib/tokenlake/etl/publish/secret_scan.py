@@ -19,13 +19,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenlake.base.secrets import CREDENTIAL
-from tokenlake.errors import ConfigError, IntegrityError
+from tokenlake.errors import ConfigError
 from tokenlake.etl.publish.detector import LONG_ENOUGH, Detector, is_random
 from tokenlake.etl.publish.files import Published, PublishedFile
 from tokenlake.etl.tokenizers.manager import Decoder
 from tokenlake.runtime.loader.dataset import Dataset
 from tokenlake.runtime.reading.version import DAMAGE
 from tokenlake.runtime.store.base import ReadStore
+from tokenlake.runtime.store.damage import damaged_file
 from tokenlake.runtime.store.layout import LEDGER, MANIFEST
 from tokenlake.runtime.store.ledger import ShardEntry
 from tokenlake.runtime.store.manifest import Manifest
@@ -119,8 +120,11 @@ def scan_footers(
             try:
                 schema = pq.ParquetFile(stream).schema_arrow
             except DAMAGE as error:
-                raise IntegrityError(
-                    f"{key}: its Parquet footer cannot be read ({error}); run `tokenlake verify`",
+                raise damaged_file(
+                    version.layout,
+                    shard.path,
+                    f"cannot be read: {error}",
+                    place="the footer",
                     file=key,
                 ) from error
         for place, text in _footer_texts(schema):

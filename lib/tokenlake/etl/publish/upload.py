@@ -13,6 +13,7 @@ from tokenlake.etl.publish.push_report import PushProgress
 from tokenlake.etl.publish.repository import HubRepository, HubState
 from tokenlake.runtime.reading.file_hashes import require_same
 from tokenlake.runtime.store.base import ReadStore
+from tokenlake.runtime.store.layout import Layout
 
 GROUP_BYTES: Final = 1 << 30
 GROUP_FILES: Final = 16
@@ -64,7 +65,7 @@ def upload_contents(
             copies: list[tuple[PublishedFile, Path | None]] = []
             for number, shard in enumerate(group):
                 path = Path(folder, f"{number}.parquet")
-                _copy_verified(store, version.layout.key(shard.path), shard, path)
+                _copy_verified(store, version.layout, shard, path)
                 copies.append((shard, path))
             additions += hub.upload(copies)
         sent_bytes += sum(shard.bytes for shard in group)
@@ -76,9 +77,10 @@ def upload_contents(
 
 
 def _copy_verified(
-    store: ReadStore, key: str, shard: PublishedFile, path: Path
+    store: ReadStore, layout: Layout, shard: PublishedFile, path: Path
 ) -> None:
     """Copy a shard to this machine and compare its hash."""
+    key = layout.key(shard.path)
     try:
         copied = store.download(key, path)
     except OSError as error:
@@ -86,7 +88,7 @@ def _copy_verified(
             f"cannot store a copy of {key}, {shard.bytes} bytes, in {tempfile.gettempdir()}: {error.strerror}; set "
             "TMPDIR to a folder with more space"
         ) from error
-    require_same(key, shard.sha256, copied.sha256)
+    require_same(layout, shard.path, shard.sha256, copied.sha256)
 
 
 def commit_all(

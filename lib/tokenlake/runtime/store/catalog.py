@@ -27,6 +27,7 @@ from tokenlake.runtime.store.claims import (
     is_committed,
     state_of,
 )
+from tokenlake.runtime.store.damage import damaged_file
 from tokenlake.runtime.store.layout import (
     DATASET_NAME,
     LEDGER,
@@ -53,7 +54,6 @@ from tokenlake.runtime.store.tags import (
 OnUnreadable: TypeAlias = Callable[[Layout, IntegrityError], object]
 """Called for a version that cannot be read, with the reason, which names the file."""
 
-_REMEDY: Final = "Run `tokenlake verify` to list all damage, and restore the file."
 _CLAIM_TRIES: Final = 1000  # each lost race means that another build got a version
 
 
@@ -493,10 +493,7 @@ def _require_all_records(
     """Raise IntegrityError if the ledger lacks a record that the manifest lists."""
     for path in manifest.other_files:
         if path.startswith(f"{LEDGER}/") and ledger_unit(path) not in records:
-            key = layout.key(path)
-            raise IntegrityError(
-                f"{key} is missing; the manifest lists it. {_REMEDY}", file=key
-            )
+            raise damaged_file(layout, path, "is missing", file=layout.key(path))
 
 
 def tag(

@@ -217,13 +217,15 @@ def _judge_claim(
         return None
     claim = remove.read_claim(data, layout)
     if claim is not None and claim.state == "swept":
-        return _remains_of(store, remove.abandoned(layout, "swept", data, objects))
+        return _remains_of(
+            store, remove.unfinished_files(layout, "swept", data, objects)
+        )
     if claim is None and _is_of_newer_release(data):
         return remove.Kept(
             layout.claim, "a newer release of tokenlake wrote it; upgrade to remove it"
         )
 
-    # The build is abandoned if nothing of it changed for the grace period.
+    # Nobody continues the build if nothing of it changed for the grace period.
     changes = [info.modified for info in objects.values()]
     changes += [leftover.modified for leftover in own_leftovers]
     known_changes = [change for change in changes if change is not None]
@@ -236,7 +238,7 @@ def _judge_claim(
     if not clock.is_old(last_change):
         age = numbers.age(max(0.0, clock.now - last_change))
         return remove.Kept(layout.prefix, f"unfinished, and changed {age} ago")
-    return remove.abandoned(
+    return remove.unfinished_files(
         layout, "damaged" if claim is None else claim.state, data, objects
     )
 

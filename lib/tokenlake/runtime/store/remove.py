@@ -41,7 +41,7 @@ from tokenlake.runtime.store.tags import read_tags
 _THREADS: Final = 8
 _NOBODY: Final = "0" * 64  # fingerprint of a claim that could not be read
 
-Kind: TypeAlias = Literal["temporary", "abandoned", "stray"]
+Kind: TypeAlias = Literal["temporary", "unfinished", "stray", "version"]
 WasState: TypeAlias = Literal["building", "committing", "damaged", "swept"]
 
 
@@ -51,9 +51,10 @@ class Removed:
     """One removed file, or one multipart upload that never ended.
 
     Attributes:
-        kind: ``temporary`` (never published), ``abandoned`` (of a build that was given
-            up) or ``stray`` (below a committed version whose manifest does not list
-            it).
+        kind: ``temporary`` (never published), ``unfinished`` (of a build that nobody
+            continued, or of an interrupted removal), ``stray`` (below a committed
+            version whose manifest does not list it) or ``version`` (of the committed
+            version that is removed).
         name: Key in the store.
         bytes: Size. Removing a file with other hard links, as reuse makes them, frees
             nothing.
@@ -123,7 +124,10 @@ class Finding:
 
 
 def closed(
-    store: Store, layout: Layout, objects: Mapping[str, ObjectInfo] | None = None
+    store: Store,
+    layout: Layout,
+    objects: Mapping[str, ObjectInfo] | None = None,
+    kind: Kind = "unfinished",
 ) -> Finding:
     """Return the remains of a number that has a closing note.
 
@@ -131,17 +135,19 @@ def closed(
         store: The store.
         layout: The version.
         objects: Its objects by path; None: list them.
+        kind: Kind of the files.
     """
     if objects is None:
         objects = {layout.path(info.key): info for info in store.list(layout.prefix)}
-    return abandoned(layout, "swept", claim_bytes(store, layout), objects)
+    return unfinished_files(layout, "swept", claim_bytes(store, layout), objects, kind)
 
 
-def abandoned(
+def unfinished_files(
     layout: Layout,
     was: WasState,
     claim: bytes | None,
     objects: Mapping[str, ObjectInfo],
+    kind: Kind = "unfinished",
 ) -> Finding:
     """Return the files of an unfinished version that may be swept.
 
@@ -150,12 +156,13 @@ def abandoned(
         was: State of its claim.
         claim: Bytes of its claim.
         objects: Its objects by path.
+        kind: Kind of the files.
     """
     # Ledger records go first: while a record exists, so do its files, for a build that
     # is reusing them.
     paths = sorted(objects, key=lambda path: (not path.startswith(f"{LEDGER}/"), path))
     files = [
-        Removed.of("abandoned", objects[path])
+        Removed.of(kind, objects[path])
         for path in paths
         if path not in (CLAIM, MANIFEST)
     ]
@@ -246,7 +253,7 @@ class Remover:
         return True
 
     def _sweep(self, finding: Finding, was: WasState) -> None:
-        """Make sure that an abandoned version never gets a manifest.
+        """Make sure that an unfinished version never gets a manifest.
 
         Raises:
             VersionConflictError: Its build resumed meanwhile.
@@ -408,7 +415,7 @@ def remove(store: Store, layout: Layout, *, dry_run: bool = False) -> Removal:
             raise
 
     remover = Remover(store, dry_run=dry_run)
-    remover.remove(closed(store, layout))
+    remover.remove(closed(store, layout, kind="version"))
     return Removal(
         dataset=layout.dataset,
         version=layout.version,

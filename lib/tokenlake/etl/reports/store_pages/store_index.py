@@ -117,7 +117,9 @@ def _attention_list(versions: Sequence[VersionSummary]) -> Html:
         "p",
         "To resume a build, run its configuration again. ",
         tag("code", "tokenlake verify NAME"),
-        " lists all damage of a version.",
+        " lists all damage of a version, and ",
+        tag("code", "tokenlake repair NAME"),
+        " repairs it.",
         class_="dim",
     )
     return together([note, *[_attention_entry(version) for version in versions]])
