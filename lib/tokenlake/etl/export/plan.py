@@ -8,7 +8,7 @@ flat directories are searched for secrets, uploaded, and made visible by one com
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import permutations
 from pathlib import Path
@@ -103,13 +103,19 @@ class Export:
         if self.in_store or config.save.overwrite:
             return True
         flat = target.manifest()
-        if flat is None:
-            return False
-        facts = flat.made_of.get("export", {})
-        return (
-            self.is_of(str(facts.get("dataset")))
-            and facts.get("source") == self.options.source
-        )
+        return flat is not None and self._is_older(flat.made_of.get("export", {}))
+
+    def replaces_interrupted(self, target: Target) -> bool:
+        """Return True if the files of an interrupted export may be discarded: it is an
+        older export of the same rows.
+        """
+        facts = target.interrupted_export()
+        return facts is not None and self._is_older(facts)
+
+    def _is_older(self, facts: Mapping[str, Any]) -> bool:
+        """Return True if an export, by its facts, has the rows of this one."""
+        is_of_same_dataset = self.is_of(str(facts.get("dataset")))
+        return is_of_same_dataset and facts.get("source") == self.options.source
 
 
 def exports_of(config: PipelineConfig) -> list[Export]:
@@ -360,9 +366,14 @@ def make_exports(config: PipelineConfig, manifest: Manifest) -> tuple[str, ...]:
         store = open_read_store(address, storage_options=options)
         version = _exported_version(store, export, manifest)
         target = export.target(config, version)
-        overwrite = export.replaces(target, config)
         exported(
-            store, version, target, export.form, export.options, overwrite=overwrite
+            store,
+            version,
+            target,
+            export.form,
+            export.options,
+            overwrite=export.replaces(target, config),
+            discard_interrupted=export.replaces_interrupted(target),
         )
         places.append(target.url)
     if config.save.push_to_hub:

@@ -16,13 +16,9 @@ from tokenlake.base.arrays import Int64
 from tokenlake.base.lazy_names import load
 from tokenlake.etl.export.file_mode import file_mode
 from tokenlake.etl.export.flat_manifest import FlatFile
+from tokenlake.etl.export.shard_record import Part
 from tokenlake.etl.export.token_rows import TokenRows
-from tokenlake.etl.export.trainers.token_layout import (
-    ID_TYPE,
-    Part,
-    TokenFacts,
-    TokenLayout,
-)
+from tokenlake.etl.export.trainers.token_layout import ID_TYPE, TokenFacts, TokenLayout
 from tokenlake.etl.layouts import array_record
 from tokenlake.etl.layouts.joined_rows import joined, ragged_parts
 from tokenlake.runtime.store.durable_files import hash_regular
@@ -62,7 +58,7 @@ class ArrayRecordLayout(TokenLayout):
             + _RECORD_BYTES
         )
 
-    def open(self, path: Path) -> ArrayRecordFile:
+    def open(self, path: Path, parts: Sequence[Part] = ()) -> ArrayRecordFile:
         return ArrayRecordFile(path, self.facts, self._open_writer)
 
     def export_index(self, files: Sequence[FlatFile]) -> Mapping[str, bytes]:
@@ -106,6 +102,9 @@ class ArrayRecordFile:
         for record in records.to_pylist():
             self._writer.write(record)
             self.bytes += len(record) + _RECORD_BYTES
+
+    def so_far(self) -> Sequence[Part]:
+        return ()  # the package cannot continue a file
 
     def close(self) -> list[Part]:
         self._writer.close()
