@@ -212,6 +212,32 @@ def test_finished_shards_are_not_written_again(store: Path, tmp_path: Path, case
     assert tree(tmp_path / "place" / "out") == files
 
 
+@pytest.mark.parametrize(
+    ("format", "name"),
+    [("megatron", "packed"), ("numpy", "packed"), ("npy", "answers")],
+)
+@pytest.mark.parametrize("events", [1, 3])
+def test_a_file_of_a_whole_split_is_continued(
+    store: Path, tmp_path: Path, format: str, name: str, events: int
+):
+    progress: list[ExportProgress] = []
+
+    def stop(current: ExportProgress) -> None:
+        progress.append(current)
+        if len(progress) == events:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        export_version(store / name, tmp_path / "out", format, on_progress=stop)
+    assert progress[-1].shards == 0
+    resumed: list[ExportProgress] = []
+    export_version(store / name, tmp_path / "out", format, on_progress=resumed.append)
+    assert resumed[0].is_resumed
+    assert 0 < resumed[0].rows == progress[-1].rows < resumed[0].rows_total
+    export_version(store / name, tmp_path / "whole", format)
+    assert tree(tmp_path / "out") == tree(tmp_path / "whole")
+
+
 def interrupted(store: Path, folder: Path) -> Path:
     """Return the target of an interrupted export with finished shards."""
 

@@ -29,6 +29,15 @@ _RECORD_BYTES: Final = 16
 """Bytes of a record beside its numbers, roughly."""
 
 
+def load_writer() -> Callable[[str, str], Any]:
+    """Return the package's writer, a function of a path and options.
+
+    Raises:
+        MissingExtraError: The package ``array_record`` is not installed.
+    """
+    return load(_WRITER, "format 'array_record'", "array_record")
+
+
 @final
 class ArrayRecordLayout(TokenLayout):
     """The format ``array_record``.
@@ -42,7 +51,7 @@ class ArrayRecordLayout(TokenLayout):
 
     def __init__(self, facts: TokenFacts) -> None:
         self.facts = facts
-        self._open_writer = load(_WRITER, "format 'array_record'", "array_record")
+        self._open_writer = load_writer()
 
     @property
     def schema(self) -> pa.Schema:
