@@ -33,6 +33,9 @@ Orphan: TypeAlias = bool | Callable[[], bool]
 :meth:`tokenlake.runtime.store.base.Store.publish`.
 """
 
+_HASHED_BYTES: Final = 1 << 20
+"""Bytes of an existing file that are hashed at a time."""
+
 # An object that vanishes between "exists" and read-back is created again, but not for
 # ever.
 _TRIES: Final = 8
@@ -285,16 +288,22 @@ class HashingFile(io.RawIOBase):
         store.publish(temp, "corpus/v1/data/train-00000-00.parquet", sink.sha256)
 
     Unbuffered: meant for writes of pages, not of lines. sha256 releases the GIL.
+
+    Args:
+        path: Path of the file; it is created, or emptied.
+        begin: Number of bytes of an existing file that stay, and that are hashed;
+            writing continues after them.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, begin: int = 0) -> None:
         super().__init__()
         self._path = os.fspath(path)
         self._fd = -1
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        if begin:
+            flags = os.O_RDWR | os.O_CLOEXEC
         try:
-            self._fd = os.open(
-                self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600
-            )
+            self._fd = os.open(self._path, flags, 0o600)
         except OSError as error:
             raise StoreError(
                 f"cannot open {self._path}: {error.strerror}.{hint_on(error)}"
@@ -302,11 +311,27 @@ class HashingFile(io.RawIOBase):
         self._hash = hashlib.sha256()
         self._is_discarded = False
         self.bytes = 0
+        if begin:
+            self._continue_after(begin)
 
     @property
     def sha256(self) -> str:
         """The hex sha256 of everything written so far."""
         return self._hash.hexdigest()
+
+    def _continue_after(self, begin: int) -> None:
+        """Hash the first bytes of the file, and cut off the rest."""
+        while self.bytes < begin:
+            data = os.read(self._fd, min(_HASHED_BYTES, begin - self.bytes))
+            if not data:
+                self.close()
+                raise StoreError(
+                    f"cannot continue {self._path}: it has {self.bytes} bytes, expected at least {begin}. "
+                    "Remove it, and run again"
+                )
+            self._hash.update(data)
+            self.bytes += len(data)
+        os.ftruncate(self._fd, begin)
 
     def writable(self) -> bool:
         return True
