@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 
-from tokenlake.base.arrays import Pread
+from tokenlake.base.arrays import Int64s, Pread
 from tokenlake.etl.sources import arrow_messages, columnar
 from tokenlake.etl.sources.arrow_messages import BATCH, Message
 from tokenlake.etl.sources.columnar import Piece
@@ -221,39 +221,51 @@ def _sliced_texts(
 
     first_row = 0
     while first_row < row_count:
-        # 1. The offsets of the next rows. As many rows as fit into a slice are taken,
-        #    at least one.
-        slice_rows = min(_SLICE_ROWS, row_count - first_row)
+        # 1. The offsets of the next rows, which must ascend within the data.
+        max_rows = min(_SLICE_ROWS, row_count - first_row)
         raw_offsets = pread(
-            offset_type.itemsize * (slice_rows + 1),
+            offset_type.itemsize * (max_rows + 1),
             offsets_start + offset_type.itemsize * first_row,
         )
-        offsets = np.frombuffer(raw_offsets, offset_type, slice_rows + 1).astype(
-            np.int64
-        )
+        stored_offsets = np.frombuffer(raw_offsets, offset_type, max_rows + 1)
+        offsets = stored_offsets.astype(np.int64)
         if (np.diff(offsets) < 0).any() or offsets[0] < 0 or offsets[-1] > data_size:
             raise ValueError("an offset decreases, or is outside the data")
-        largest_offset = offsets[0] + _SLICE_BYTES
-        fitting_rows = int(np.searchsorted(offsets, largest_offset, side="right")) - 1
-        slice_rows = max(1, fitting_rows)
-        first_byte = int(offsets[0])
-        end_byte = int(offsets[slice_rows])
-        if end_byte - first_byte > _MAX_TEXT_BYTES:
-            raise Bomb(
-                f"one text has {end_byte - first_byte} bytes, more than {_MAX_TEXT_BYTES}"
-            )
 
-        # 2. Their texts, as an array whose offsets begin at 0.
+        # 2. As many rows as fit into a slice, at least one.
+        slice_rows = _rows_of_slice(offsets)
+        first_byte = int(offsets[0])
+        text_bytes = int(offsets[slice_rows]) - first_byte
+
+        # 3. Their texts, as an array whose offsets begin at 0.
         validity = None
         if validity_size:
             validity = _validity_of_rows(pread, validity_start, first_row, slice_rows)
-        texts = _ARROW.py_buffer(pread(end_byte - first_byte, data_start + first_byte))
+        texts = _ARROW.py_buffer(pread(text_bytes, data_start + first_byte))
         slice_offsets = _ARROW.py_buffer(offsets[: slice_rows + 1] - first_byte)
         yield _ARROW.LargeStringArray.from_buffers(
             slice_rows, slice_offsets, texts, validity
         )
         del texts  # before the next slice is read
         first_row += slice_rows
+
+
+def _rows_of_slice(offsets: Int64s) -> int:
+    """Return the number of rows that fit into a slice, at least one.
+
+    Args:
+        offsets: Offsets of texts in the data, int64[n + 1], ascending.
+
+    Raises:
+        Bomb: The first text has more than 1 GiB.
+    """
+    largest_offset = offsets[0] + _SLICE_BYTES
+    fitting_rows = int(np.searchsorted(offsets, largest_offset, side="right")) - 1
+    slice_rows = max(1, fitting_rows)
+    text_bytes = int(offsets[slice_rows]) - int(offsets[0])
+    if text_bytes > _MAX_TEXT_BYTES:
+        raise Bomb(f"one text has {text_bytes} bytes, more than {_MAX_TEXT_BYTES}")
+    return slice_rows
 
 
 def _validity_of_rows(

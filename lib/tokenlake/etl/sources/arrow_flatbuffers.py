@@ -8,8 +8,7 @@ from typing import final
 
 @final
 class FlatTable:
-    """One table: fields are found through a table of offsets that lies elsewhere in the
-    same bytes.
+    """One table, whose fields are found through a table of offsets in the same bytes.
 
     ============================== =========================================================
     at the table                   signed distance back to its table of offsets

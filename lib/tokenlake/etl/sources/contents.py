@@ -144,8 +144,7 @@ def check_records(file: InputFile, head: bytes) -> None:
 def wrong_magic(
     data: InputBytes, magic: bytes, name: str
 ) -> UnsuitableFileError | None:
-    """Return the error for a file that does not begin with the magic bytes of its
-    format; None if it does.
+    """Return the error for a file without the magic bytes of its format, or None.
 
     Args:
         data: The open file.

@@ -39,8 +39,9 @@ _ARROW: Final[Any] = pa
 def counts_if_strict(
     data: bytearray, size: int, delimiter: int, *, is_final: bool
 ) -> CsvSplit | None:
-    """Return the counts of the whole records in a block; None unless every quote and
-    carriage return is right.
+    """Return the counts of the whole records in a block.
+
+    They are None unless every quote and carriage return is right.
 
     Args:
         data: Buffer that begins with the block.

@@ -345,10 +345,8 @@ class CsvStream:
             # The end of a record. Its carriage return belongs to the end of line; a
             # record without a byte is a blank line.
             record_stop = cell.start(_TERMINATOR)
-            if (
-                cell_start > record_stop > record_start
-                and data[record_stop - 1] == RETURN
-            ):
+            has_newline = cell_start > record_stop > record_start
+            if has_newline and data[record_stop - 1] == RETURN:
                 record_stop -= 1
                 crlf_lines += 1
             if record_stop > record_start:
@@ -358,13 +356,8 @@ class CsvStream:
             record_start = cell_start
             cell_count = 0
             fault = None
-        return CsvSplit(
-            record_start,
-            data.count(b"\n", 0, record_start),
-            crlf_lines,
-            blank_lines,
-            records,
-        )
+        newlines = data.count(b"\n", 0, record_start)
+        return CsvSplit(record_start, newlines, crlf_lines, blank_lines, records)
 
     def _whole_cell(
         self,

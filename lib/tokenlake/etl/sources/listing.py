@@ -114,9 +114,8 @@ def list_inputs(
     # An id of the Hub is no path and no URL, and is not spelled out.
     if source.type == "hub":
         return _first_files(_list_urls(source, select, is_hub=True), enough)
-    # All entries are URLs, or none is.
     source = replace(source, data_files=tuple(spelled_out(source.data_files)))
-    urls = [entry for entry in source.data_files if is_url(entry)]
+    urls = _all_urls(source)
     if not urls:
         return _list_local(
             source,
@@ -127,18 +126,28 @@ def list_inputs(
             enough=enough,
             select=select,
         )
-    if len(urls) < len(source.data_files):
+    is_hub = all(is_hub_url(url) for url in urls)
+    files = _list_urls(source, select, is_hub=is_hub)
+    return _first_files(with_companions(files, source.type), enough)
+
+
+def _all_urls(source: ResolvedSource) -> list[str]:
+    """Return the entries of a source if they are URLs, [] if they are local.
+
+    Raises:
+        ConfigError: Some entries are URLs and others are local.
+    """
+    urls = [entry for entry in source.data_files if is_url(entry)]
+    if urls and len(urls) < len(source.data_files):
         local_entry = next(entry for entry in source.data_files if not is_url(entry))
+        # Only the scheme is repeated: the rest of a URL may hold credentials.
+        scheme = urls[0].partition("://")[0]
         raise ConfigError(
-            # Only the scheme is repeated: the rest of a URL may hold credentials.
-            f"source {source.name!r}: data_files mix URLs ({urls[0].partition('://')[0]}://...) and local files "
+            f"source {source.name!r}: data_files mix URLs ({scheme}://...) and local files "
             f"({local_entry!r}); make them two sources",
             source=source.name,
         )
-    is_hub = all(is_hub_url(url) for url in urls)
-    return _first_files(
-        with_companions(_list_urls(source, select, is_hub=is_hub), source.type), enough
-    )
+    return urls
 
 
 def spelled_out(entries: Sequence[str]) -> Iterator[str]:
