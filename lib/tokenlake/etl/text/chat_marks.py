@@ -90,6 +90,10 @@ class MarkedTurn:
         """Return whether a rendering of the marked turn holds all of its items."""
         return all(item.is_in(rendered) for item in self.items)
 
+    def items_in(self, rendered: str) -> list[Item]:
+        """Return the items whose marks a rendering holds, in any form."""
+        return [item for item in self.items if item.mark in rendered]
+
 
 def unused_salt(values: Sequence[Any]) -> str:
     """Return a beginning for marks: a word that no text of the values holds."""

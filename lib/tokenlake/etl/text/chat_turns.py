@@ -353,7 +353,7 @@ class _Conversation:
         """Return the span of a turn's words; None where the text holds none of them."""
         marked = mark_turn(self.messages[index], self.salt)
         marked_text = self._with(index, marked.message)
-        if not any(item.mark in marked_text for item in marked.items):
+        if not marked.items_in(marked_text):
             return None
         extent = self._extent(marked_text, marked)
         return extent.start, extent.stop
@@ -366,7 +366,7 @@ class _Conversation:
         message = self.messages[index]
         marked = mark_turn(message, self.salt, ("reasoning",))
         marked_text = self._with(index, marked.message)
-        if not any(item.mark in marked_text for item in marked.items):
+        if not marked.items_in(marked_text):
             return None
         thought = self._extent(marked_text, marked)
         answer_start = self._answer_start(index, thought)
@@ -479,7 +479,7 @@ class _Conversation:
                 first mark and behind the last one.
             marked: Turn; at least one of its marks is in `marked_text`.
         """
-        rendered_items = [item for item in marked.items if item.mark in marked_text]
+        rendered_items = marked.items_in(marked_text)
         first_item = min(rendered_items, key=lambda item: marked_text.find(item.mark))
         mark_ends = [
             marked_text.rfind(item.mark) + len(item.mark) for item in rendered_items
@@ -699,10 +699,10 @@ class _Conversation:
                 return self._trimmed(extent.stop, turn_stop)
         # 3. The words are followed by the text that ends the turn where it is the last.
         text_alone = self._alone(index, marked.message)
-        rendered_marks = [item.mark for item in marked.items if item.mark in text_alone]
+        items_alone = marked.items_in(text_alone)
         tail = ""
-        if rendered_marks:
-            last_mark = max(rendered_marks, key=text_alone.rfind)
+        if items_alone:
+            last_mark = max([item.mark for item in items_alone], key=text_alone.rfind)
             tail = text_alone.rpartition(last_mark)[2][extent.quote :]
         gap = text[extent.stop :]
         if gap.startswith(tail):
@@ -748,7 +748,7 @@ class _Conversation:
         marked = mark_turn(message, self.salt, ("content",))
         marked_text = self._with(index, marked.message)
         # 1. The answer has words.
-        if any(item.mark in marked_text for item in marked.items):
+        if marked.items_in(marked_text):
             return self._extent(marked_text, marked).start
         # 2. The turn ends with its reasoning.
         if not calls_of(message):

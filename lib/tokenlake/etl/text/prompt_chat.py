@@ -18,7 +18,7 @@ from tokenlake.etl.sources.rows import Rows
 from tokenlake.etl.text.chat_messages import Turn
 from tokenlake.etl.text.chat_protocol import UNFOUND
 from tokenlake.etl.text.chat_renderer import ChatRenderer
-from tokenlake.etl.text.prompt_template import PromptColumns
+from tokenlake.etl.text.prompt_template import PromptColumns, required_columns
 from tokenlake.etl.text.renderer import Rendered
 from tokenlake.etl.text.template_choice import chosen_template
 from tokenlake.etl.text.transform import Column
@@ -61,9 +61,7 @@ class ChatPromptRenderer:
             names, prompt.optional_columns, prompt.label_column
         )
         self.control_tokens: Final = True
-        self.needed: Final = tuple(
-            [name for name in names if name not in prompt.optional_columns]
-        )
+        self.needed: Final = required_columns(names, prompt)
         """Columns that every row must have; a plan looks for them in the first rows."""
         self.columns: Final = self._columns.fields
         # 2. The chat template. It may spell special tokens, so that the guard of

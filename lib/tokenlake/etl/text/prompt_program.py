@@ -22,6 +22,7 @@ from tokenlake.etl.text.prompt_template import (
     null_fault,
     problem,
     refuses_special_tokens,
+    required_columns,
 )
 from tokenlake.etl.text.renderer import Rendered
 from tokenlake.etl.text.template_choice import named_tokens
@@ -70,9 +71,7 @@ class JinjaPromptRenderer:
             [name for name in template_names if name not in token_variables]
         )
         self._check_columns()
-        self.needed: Final = tuple(
-            [name for name in self._columns if name not in prompt.optional_columns]
-        )
+        self.needed: Final = required_columns(self._columns, prompt)
         """Columns that every row must have; a plan looks for them in the first rows."""
         self.columns: Final = self._columns
         # 2. Special tokens that the template itself spells, or outputs by their names.

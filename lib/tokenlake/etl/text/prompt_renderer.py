@@ -21,6 +21,7 @@ from tokenlake.etl.text.prompt_template import (
     learns_all,
     problem,
     refuses_special_tokens,
+    required_columns,
     with_loss,
 )
 from tokenlake.etl.text.renderer import Rendered, Renderer
@@ -71,9 +72,7 @@ class PromptRenderer:
         # 3. All pieces. Empty ones would be joined in every row.
         head = [piece for piece in head if piece.text]
         self._pieces = (*head, *with_loss(body, prompt, eos_token))
-        self.needed: Final = tuple(
-            [name for name in names if name not in prompt.optional_columns]
-        )
+        self.needed: Final = required_columns(names, prompt)
         """Columns that every row must have; a plan looks for them in the first rows."""
         self.columns: Final = self._columns.fields
         is_refused = refuses_special_tokens(special_tokens_in_text, self.control_tokens)
