@@ -14,6 +14,7 @@ def compiled_loops() -> Any:
         MissingExtraError: numba is not installed, or has no folder for what it
             compiles.
     """
+    # numba is imported with the loops: only a run that cleans needs it.
     try:
         from tokenlake.etl.clean import kernels
     except ImportError as error:
