@@ -1,6 +1,4 @@
-"""Documents of ids after the length policy: their ids, loss marks, and the documents
-that they are parts of.
-"""
+"""Documents of ids after the length policy: ids, loss marks, and their origins."""
 
 from __future__ import annotations
 
@@ -53,9 +51,7 @@ class Fitted:
 
     @property
     def again(self) -> Bools | None:
-        """True for a part that is not its document's first, bool[m]; None if there
-        is no such part.
-        """
+        """True for a part that is not its document's first, bool[m]; None without one."""
         is_further_part = np.zeros(len(self.origin), np.bool_)
         is_further_part[1:] = np.diff(self.origin) == 0
         if not is_further_part.any():
