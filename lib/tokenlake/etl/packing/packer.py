@@ -70,7 +70,7 @@ class Packer:
         Args:
             ids: Tokens of the documents, contiguous, without prefix and suffix,
                 int32[total].
-            offsets: Where each document begins in `ids`, and where the last one ends,
+            offsets: Beginnings of the documents in `ids`, and the end of the last one,
                 int64[n + 1].
             file: Id of the file that each document comes from, int64[n].
             position: Position of each document in its file, int64[n].

@@ -645,27 +645,27 @@ class Symbol:
 
     def lstrip(self) -> Symbol:
         """Strip blanks on the left."""
-        first, *others = self._parts
+        first, *other_parts = self._parts
         # A content notes that it is stripped: how many blanks it has is not known.
         if not isinstance(first, str):
             message, sides = first
-            return Symbol((message, sides | LEFT), *others)
+            return Symbol((message, sides | LEFT), *other_parts)
         words = first.lstrip()
         if words:
-            return Symbol(words, *others)
+            return Symbol(words, *other_parts)
         # Words that are all blank go, and stripping reaches the next part.
-        return Symbol(*others).lstrip()
+        return Symbol(*other_parts).lstrip()
 
     def rstrip(self) -> Symbol:
         """Strip blanks on the right."""
-        *others, last = self._parts
+        *other_parts, last = self._parts
         if not isinstance(last, str):
             message, sides = last
-            return Symbol(*others, (message, sides | RIGHT))
+            return Symbol(*other_parts, (message, sides | RIGHT))
         words = last.rstrip()
         if words:
-            return Symbol(*others, words)
-        return Symbol(*others).rstrip()
+            return Symbol(*other_parts, words)
+        return Symbol(*other_parts).rstrip()
 
     # Each of these would read a content that is not known: its letters, its length, its
     # order.

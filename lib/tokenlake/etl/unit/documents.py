@@ -37,7 +37,7 @@ from tokenlake.etl.unit.text_documents import TextDocuments, taken
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """Documents made of some consecutive records, and what became of the other records.
+    """Documents made of some consecutive records, and counts of the other records.
 
     Attributes:
         documents: Documents.

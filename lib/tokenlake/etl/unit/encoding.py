@@ -40,8 +40,7 @@ class _EncodedTexts:
         text: Texts, large_string[m].
         infill: The texts for fill-in-the-middle; None if it is off.
         ids: Ids, marked with the loss mask if there is one, int32[total].
-        offsets: Where the ids of each text begin, and where the last ones end, int64[m
-            + 1].
+        offsets: Beginnings of the texts in `ids`, and the end of the last one, int64[m + 1].
         special_tokens: Number of special-token strings in the texts.
         refused: Indices of the refused texts, int64[k].
     """
@@ -107,7 +106,7 @@ class DocumentEncoder:
             Documents, whose `origin` are indices of the texts.
 
         Raises:
-            EngineMismatchError, TokenizerError: as
+            EngineMismatchError, TokenizerError: Errors of
                 :meth:`tokenlake.etl.tokenizers.encoder.Encoder.encode`.
         """
         # 1. Encode, and refuse texts.
@@ -147,7 +146,7 @@ class DocumentEncoder:
 
         Args:
             ids: Ids of n documents, int32[total].
-            offsets: Where the ids of each document begin, and where the last ones end,
+            offsets: Beginnings of the documents in `ids`, and the end of the last one,
                 int64[n + 1].
             has_loss: True if the ids are marked with their loss.
         """

@@ -78,7 +78,7 @@ class Finish:
 
         Args:
             ids: Ids of all documents, at least one.
-            offsets: Where each document begins in `ids`, and where the last one ends,
+            offsets: Beginnings of the documents in `ids`, and the end of the last one,
                 int64[n + 1].
         """
         documents = Ragged(ids, offsets)

@@ -17,7 +17,7 @@ class Fitted:
 
     Attributes:
         ids: Ids of all documents, int32[total].
-        offsets: Where each document begins in `ids`, and where the last one ends,
+        offsets: Beginnings of the documents in `ids`, and the end of the last one,
             int64[m + 1].
         origin: Index of the document that each is, or is a part of, ascending,
             int64[m].

@@ -219,7 +219,7 @@ class _Lists:
 
     Attributes:
         values: Numbers of all lists.
-        offsets: Where each list begins and the last one ends, int64[n + 1] from 0.
+        offsets: Beginnings of the lists and the end of the last one, int64[n + 1] from 0.
     """
 
     values: Numbers
@@ -410,7 +410,7 @@ def _with_empty_records(
 
     Args:
         origin: Record of each of m documents, ascending, int64[m].
-        offsets: Where each document begins and the last one ends, int64[m + 1].
+        offsets: Beginnings of the documents and the end of the last one, int64[m + 1].
         count: Number of records.
     """
     empty_records = np.setdiff1d(np.arange(count), origin)

@@ -107,25 +107,27 @@ class Lengths:
 
         Args:
             ids: Ids of all documents, int32[total].
-            offsets: Where each document begins in `ids`, and where the last one ends,
+            offsets: Beginnings of the documents in `ids`, and the end of the last one,
                 int64[n + 1].
             text: Texts of the documents, large_string[n], if :attr:`needs_text`.
         """
         # Most batches have no long document, and are returned without a copy.
-        whole = _Parts(np.arange(len(offsets) - 1), offsets[:-1], offsets[1:])
+        whole_documents = _Parts(np.arange(len(offsets) - 1), offsets[:-1], offsets[1:])
         if self.keeps_all or not len(ids):
-            return Fitted(ids=ids, offsets=offsets, origin=whole.origin)
+            return Fitted(ids=ids, offsets=offsets, origin=whole_documents.origin)
         prefixes, suffixes = self._around(ids, offsets)
         is_long = np.diff(offsets) > self._settings.max_length - prefixes - suffixes
         if not is_long.any():
-            return Fitted(ids=ids, offsets=offsets, origin=whole.origin)
+            return Fitted(ids=ids, offsets=offsets, origin=whole_documents.origin)
         long_rows = np.flatnonzero(is_long)
         if self._settings.long_documents == "drop":
-            parts = whole.select(~is_long)
+            parts = whole_documents.select(~is_long)
         elif self._settings.long_documents == "split":
-            parts = self._split(ids, whole, long_rows)
+            parts = self._split(ids, whole_documents, long_rows)
         else:
-            parts = self._truncated(ids, whole, long_rows, prefixes, suffixes, text)
+            parts = self._truncated(
+                ids, whole_documents, long_rows, prefixes, suffixes, text
+            )
         return self._fitted(ids, offsets, is_long, parts)
 
     def _around(self, ids: Int32, offsets: Int64) -> tuple[Int64, Int64]:
@@ -145,22 +147,22 @@ class Lengths:
         suffixes = np.where(lacks_suffix, self._suffix_size, 0)
         return prefixes, suffixes
 
-    def _split(self, ids: Int32, whole: _Parts, rows: Int64) -> _Parts:
+    def _split(self, ids: Int32, whole_documents: _Parts, rows: Int64) -> _Parts:
         """Cut the documents `rows` into parts with room for a prefix and a suffix."""
         affixes = self._prefix_size + self._suffix_size
         part_size = max(1, self._settings.max_length - affixes)
         continues_character = self._continues_character(ids)
         begins_of_rows: list[Int64] = []
         for row in rows.tolist():
-            begin = int(whole.begin[row])
-            end = int(whole.end[row])
+            begin = int(whole_documents.begin[row])
+            end = int(whole_documents.end[row])
             begins_of_rows.append(pieces(continues_character, begin, end, part_size))
         # 1. Repeat each document as often as it has parts.
-        counts = np.ones(len(whole.origin), np.int64)
+        counts = np.ones(len(whole_documents.origin), np.int64)
         counts[rows] = list(map(len, begins_of_rows))
-        origin = np.repeat(whole.origin, counts)
-        part_begins = whole.begin[origin]
-        part_ends = whole.end[origin]
+        origin = np.repeat(whole_documents.origin, counts)
+        part_begins = whole_documents.begin[origin]
+        part_ends = whole_documents.end[origin]
         # 2. Put in where the parts of documents with several begin. Each ends where the
         #    next one begins.
         is_split = counts[origin] > 1
@@ -173,7 +175,7 @@ class Lengths:
     def _truncated(
         self,
         ids: Int32,
-        whole: _Parts,
+        whole_documents: _Parts,
         rows: Int64,
         prefixes: Int64,
         suffixes: Int64,
@@ -183,7 +185,7 @@ class Lengths:
 
         Args:
             ids: Ids of all documents.
-            whole: All documents.
+            whole_documents: All documents.
             rows: Documents that are too long.
             prefixes, suffixes: Numbers of special tokens that will be put before and
                 after each document, int64[n].
@@ -197,8 +199,8 @@ class Lengths:
         else:
             special_tokens = self._prefix_size + suffixes[rows]
         room = np.maximum(0, self._settings.max_length - special_tokens)
-        begin = whole.begin.copy()
-        end = whole.end.copy()
+        begin = whole_documents.begin.copy()
+        end = whole_documents.end.copy()
         # 2. Without texts, the cut is between the characters that the ids show.
         if text is None:
             continues_character = self._continues_character(ids)
@@ -208,7 +210,7 @@ class Lengths:
             else:
                 first_begin = end[rows] - room
                 begin[rows] = whole_cut(continues_character, first_begin, end[rows])
-            return _Parts(whole.origin, begin, end)
+            return _Parts(whole_documents.origin, begin, end)
         # 3. With texts, the cut is at the end of a word or a sentence.
         plain_ids = plain(ids) if self._has_loss_marks else ids
         long_documents = Ragged.taken(plain_ids, begin[rows], end[rows])
@@ -224,7 +226,7 @@ class Lengths:
         )
         end[rows] = begin[rows] + end_tokens
         begin[rows] += first_tokens
-        return _Parts(whole.origin, begin, end)
+        return _Parts(whole_documents.origin, begin, end)
 
     def _fitted(
         self, ids: Int32, offsets: Int64, is_long: Bools, parts: _Parts

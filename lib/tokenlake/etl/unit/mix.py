@@ -1,8 +1,8 @@
 """Building a unit of a mixture: rows at some positions, written in their order.
+
 The rows are gathered from the parents. Held in memory are the windows of all lanes of
-all sources, and some bytes for each row
-of the unit, however large the parents are. See :mod:`tokenlake.etl.unit.row_steps` for
-the steps.
+all sources, and some bytes for each row of the unit, however large the parents are. See
+:mod:`tokenlake.etl.unit.row_steps` for the steps.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ _ARROW: Final[Any] = pa
 class PreferenceSink:
     """Joins prompts and answers to one row per judged prompt.
 
-    It counts what became of every token.
+    It counts every token: written, or left out for a reason.
 
     Rows have the columns of their trainer, and are dealt to the files one by one.
 
@@ -93,7 +93,7 @@ class PreferenceSink:
         self._dealt_rows = 0
 
     def add(self, documents: TextDocuments, encoded: Encoded) -> Joined:
-        """Add documents whose texts were encoded; return what became of them."""
+        """Add documents whose texts were encoded; return their rows and counts."""
         joined = self._joiner.join(encoded.ids, encoded.offsets)
         self.counts.update(
             documents=len(joined.origin),

@@ -36,7 +36,7 @@ from tokenlake.runtime.store.ledger import ShardEntry
 
 @final
 class Sink:
-    """Takes documents, writes parts, and counts what became of every token.
+    """Takes documents, writes parts, and counts every token.
 
     Args:
         files: Files to which documents are dealt, document i to file i modulo their
