@@ -400,9 +400,11 @@ def _text_of(value: Any, column: str) -> str | Fault:
 
 def null_fault(column: str, rows: Rows, row: int) -> Fault:
     """Return the fault of a row in which a column is null or missing."""
-    names = rows.columns.schema.names
+    # Columns are made of objects only where all values fit one, which bytes do not.
     if rows.has_objects:
         names = list(rows.objects[row])
+    else:
+        names = rows.columns.schema.names
     # A dotted name is a field inside the first name.
     if column in names or column.partition(".")[0] in names:
         detail = f"the column {column!r} is missing or null; list it in optional_columns if it may be empty"
