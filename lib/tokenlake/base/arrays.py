@@ -1,5 +1,4 @@
-"""Arrays of numpy and Arrow: values over bytes that are already there, columns level by
-level, and runs end to end.
+"""Arrays of numpy and Arrow: values over existing bytes, columns by levels, and runs.
 
 Documents in a batch, answers of a pair and pieces of a document have many lengths. They
 are one array and its offsets (:class:`Ragged`): run i is ``ids[offsets[i]:offsets[i +
@@ -78,27 +77,25 @@ class RandomAccessFile(io.RawIOBase):
         return self._position
 
     def read(self, size: int | None = -1, /) -> bytes:
+        # Arrow may ask beyond the end; a function that reads at an offset may not.
         remaining = max(self._size - self._position, 0)
         if size is None or size < 0:
             size = remaining
-        data = self._pread(min(size, remaining), self._position)
-        self._position += len(data)
-        return data
+        content = self._pread(min(size, remaining), self._position)
+        self._position += len(content)
+        return content
 
     def readinto(self, buffer: Any, /) -> int:
         with memoryview(buffer) as view, view.cast("B") as target:
-            data = self.read(len(target))
-            target[: len(data)] = data
-        return len(data)
+            content = self.read(len(target))
+            target[: len(content)] = content
+        return len(content)
 
 
 def text_over(offsets: Int64s, data: pa.Buffer) -> pa.LargeStringArray:
-    """Return the texts ``data[offsets[i]:offsets[i+1]]`` without copying; not
-    validated.
-    """
-    return _ARROW.LargeStringArray.from_buffers(
-        len(offsets) - 1, _ARROW.py_buffer(offsets), data
-    )
+    """Return the texts ``data[offsets[i]:offsets[i+1]]`` without copying or checks."""
+    offset_buffer = _ARROW.py_buffer(offsets)
+    return _ARROW.LargeStringArray.from_buffers(len(offsets) - 1, offset_buffer, data)
 
 
 def binary_over(offsets: Int64s, data: pa.Buffer) -> pa.LargeBinaryArray:
@@ -125,8 +122,9 @@ def taken(text: pa.LargeStringArray, rows: Int64s) -> pa.LargeStringArray:
 
 
 def concat(arrays: Sequence[pa.LargeStringArray]) -> pa.LargeStringArray:
-    """Return the texts of all arrays in one array with the offset 0; a single array
-    with that offset is not copied.
+    """Return the texts of all arrays in one array with the offset 0.
+
+    A single array with that offset is not copied.
     """
     if len(arrays) == 1 and not arrays[0].offset:
         return arrays[0]
@@ -134,18 +132,23 @@ def concat(arrays: Sequence[pa.LargeStringArray]) -> pa.LargeStringArray:
 
 
 def string_buffers(text: pa.LargeStringArray) -> tuple[Int64, npt.NDArray[np.uint8]]:
-    """Return views of a large_string array's offsets (int64[n + 1], may start past
-    0) and of its bytes.
+    """Return views of a large_string array's offsets and of its bytes.
+
+    Returns:
+        Offsets, int64[n + 1], which may start past 0; and all bytes of the buffer.
     """
-    _, offsets, data = text.buffers()
-    if offsets is None or not len(text):
+    _, offset_buffer, data_buffer = text.buffers()
+    # Arrow may leave out the buffers of an empty array, and of empty texts.
+    if offset_buffer is None or not len(text):
         return np.zeros(len(text) + 1, np.int64), np.empty(0, np.uint8)
+    # A slice shares the buffers of the whole array; its offsets begin further on.
+    byte_offset = text.offset * 8
     starts = np.frombuffer(
-        memoryview(offsets), np.int64, len(text) + 1, text.offset * 8
+        memoryview(offset_buffer), np.int64, len(text) + 1, byte_offset
     )
-    if data is None:
+    if data_buffer is None:
         return starts, np.empty(0, np.uint8)
-    return starts, np.frombuffer(memoryview(data), np.uint8)
+    return starts, np.frombuffer(memoryview(data_buffer), np.uint8)
 
 
 def blocks(offsets: Int64, size: int) -> Iterator[tuple[int, int]]:
@@ -158,42 +161,48 @@ def blocks(offsets: Int64, size: int) -> Iterator[tuple[int, int]]:
     Yields:
         First row of the piece, and the row after its last one.
     """
-    first = 0
-    count = len(offsets) - 1
-    while first < count:
-        last = int(np.searchsorted(offsets, int(offsets[first]) + size, "right")) - 1
-        last = min(max(last, first + 1), count)
-        yield first, last
-        first = last
+    first_row = 0
+    row_count = len(offsets) - 1
+    while first_row < row_count:
+        # The rows that end within the limit, and at least one.
+        last_item = int(offsets[first_row]) + size
+        end_row = int(np.searchsorted(offsets, last_item, "right")) - 1
+        end_row = min(max(end_row, first_row + 1), row_count)
+        yield first_row, end_row
+        first_row = end_row
 
 
 def mask_of(keep: Bools) -> pa.BooleanArray:
-    """Return bool[n] as an Arrow array; `pa.array` would import pandas if it is
-    installed, which takes 0.2 s.
+    """Return bool[n] as an Arrow array.
+
+    `pa.array` would import pandas if it is installed, which takes 0.2 s.
     """
-    bits = _ARROW.py_buffer(np.packbits(keep, bitorder="little"))
-    return _ARROW.BooleanArray.from_buffers(pa.bool_(), len(keep), [None, bits])
+    packed_bits = _ARROW.py_buffer(np.packbits(keep, bitorder="little"))
+    return _ARROW.BooleanArray.from_buffers(pa.bool_(), len(keep), [None, packed_bits])
 
 
 def select(
     text: pa.LargeStringArray, keep: npt.NDArray[np.bool_]
 ) -> pa.LargeStringArray:
     """Return the texts where `keep` is true."""
+    # The method of the class itself takes the mask that `mask_of` makes.
     return _ARROW.Array.filter(text, mask_of(keep))
 
 
 def is_ascii(text: pa.LargeStringArray) -> bool:
     """Return whether every byte of the array is ASCII (30 GB/s)."""
-    offsets, data = string_buffers(text)
-    used = data[offsets[0] : offsets[-1]]
-    if not used.size:
+    offsets, text_bytes = string_buffers(text)
+    # A slice looks at its own part of the buffer.
+    own_bytes = text_bytes[offsets[0] : offsets[-1]]
+    if not own_bytes.size:
         return True
-    return int(used.max()) < 0x80
+    return int(own_bytes.max()) < 0x80
 
 
 def is_utf8(text: pa.Array[Any]) -> bool:
-    """Return whether all texts, nested ones too, are valid UTF-8: 25 GB/s on ASCII,
-    1.4 GB/s on other text.
+    """Return whether all texts, nested ones too, are valid UTF-8.
+
+    It reads 25 GB/s of ASCII, and 1.4 GB/s of other text.
     """
     try:
         text.validate(full=True)
@@ -233,8 +242,9 @@ def dtype_of(number: pa.DataType) -> np.dtype[Any]:
 
 
 def values(array: Any) -> npt.NDArray[Any]:
-    """Return the values of an Arrow array of numbers or bits without nulls; a view,
-    except for bits.
+    """Return the values of an Arrow array of numbers or bits without nulls.
+
+    They are a view, except for bits.
 
     It replaces ``to_numpy``, which first imports pandas if it is installed: most of the
     time to a first batch.
@@ -244,18 +254,23 @@ def values(array: Any) -> npt.NDArray[Any]:
     """
     if array.null_count:
         raise ValueError(f"{array.null_count} nulls; expected none")
-    data = array.buffers()[1]
-    first = array.offset
-    count = len(array)
+    value_buffer = array.buffers()[1]
+    first_value = array.offset
+    value_count = len(array)
+    # Bits are unpacked from the first byte on: a slice may begin within a byte.
     if pa.types.is_boolean(array.type):
-        bits = np.frombuffer(data, np.uint8) if count else np.zeros(0, np.uint8)
-        return np.unpackbits(bits, count=first + count, bitorder="little")[first:].view(
-            np.bool_
-        )
-    kind = dtype_of(array.type)
-    if not count:
-        return np.zeros(0, kind)
-    return np.frombuffer(data, kind, count, first * kind.itemsize)
+        if not value_count:
+            return np.zeros(0, np.bool_)
+        packed_bits = np.frombuffer(value_buffer, np.uint8)
+        bit_count = first_value + value_count
+        unpacked = np.unpackbits(packed_bits, count=bit_count, bitorder="little")
+        return unpacked[first_value:].view(np.bool_)
+    # Arrow may leave out the buffer of an empty array.
+    dtype = dtype_of(array.type)
+    if not value_count:
+        return np.zeros(0, dtype)
+    byte_offset = first_value * dtype.itemsize
+    return np.frombuffer(value_buffer, dtype, value_count, byte_offset)
 
 
 # Numbers of types: to ask the functions of `pyarrow.types` one after the other took a
@@ -281,27 +296,26 @@ def levels_of(array: Any) -> list[Level]:
     Text and bytes have their lengths (int64), then their bytes. The value of a null is
     zero, an empty list or an empty text.
     """
-    kind = array.type
-    form = kind.id
-    if form == _DICTIONARY:
+    array_type = array.type
+    type_id = array_type.id
+    if type_id == _DICTIONARY:
         return levels_of(array.dictionary_decode())
-    nulls = np.flatnonzero(values(array.is_null())) if array.null_count else None
+    nulls: Values | None = None
+    if array.null_count:
+        nulls = np.flatnonzero(values(array.is_null()))
     levels: list[Level] = [(len(array), None, nulls)]
-    if form == _ROWS:
+    if type_id == _ROWS:
         return levels + levels_of(array.flatten())
-    if form in _LISTS:
-        return [
-            (len(array), _lengths(array, nulls, "<i4"), nulls),
-            *levels_of(array.flatten()),
-        ]
-    if form == _STRUCT:
+    if type_id in _LISTS:
+        list_lengths = _lengths(array, nulls, "<i4")
+        return [(len(array), list_lengths, nulls), *levels_of(array.flatten())]
+    if type_id == _STRUCT:
         # `flatten` applies the nulls of the struct to its fields; `field` does not
         # copy.
-        fields = (
-            map(array.field, range(kind.num_fields))
-            if nulls is None
-            else array.flatten()
-        )
+        if nulls is None:
+            fields = map(array.field, range(array_type.num_fields))
+        else:
+            fields = array.flatten()
         for field in fields:
             levels += levels_of(field)
         return levels
@@ -324,8 +338,10 @@ class FlatRows:
     @classmethod
     def of(cls, rows: pa.RecordBatch) -> Self:
         """Take rows apart, without copies where that is possible."""
-        names = zip(rows.schema.names, rows.columns, strict=True)
-        return cls(len(rows), {name: levels_of(column) for name, column in names})
+        levels: dict[str, list[Level]] = {}
+        for name, column in zip(rows.schema.names, rows.columns, strict=True):
+            levels[name] = levels_of(column)
+        return cls(len(rows), levels)
 
     def __len__(self) -> int:
         return self.count
@@ -333,24 +349,24 @@ class FlatRows:
 
 def _flat(array: Any, nulls: Values | None) -> list[Level]:
     """Return the level, or the two levels, of an array that is not nested."""
-    kind = array.type
+    array_type = array.type
     types = pa.types
-    if kind.id in _NUMBERS and nulls is None:
+    # 1. Integers without nulls, the columns of ids: nothing is copied.
+    if array_type.id in _NUMBERS and nulls is None:
         return [(len(array), values(array), nulls)]
-    if kind in STRINGS:
+    # 2. Text and bytes, and decimals as their text: one form for all widths of offsets.
+    if array_type in STRINGS:
         return _bytes(array.cast(pa.large_string()).cast(pa.large_binary()), nulls)
-    if (
-        types.is_binary(kind)
-        or types.is_large_binary(kind)
-        or types.is_fixed_size_binary(kind)
-    ):
+    is_variable = types.is_binary(array_type) or types.is_large_binary(array_type)
+    if is_variable or types.is_fixed_size_binary(array_type):
         return _bytes(array.cast(pa.large_binary()), nulls)
-    if types.is_decimal(kind) or types.is_null(kind):
+    if types.is_decimal(array_type) or types.is_null(array_type):
         return _bytes(array.cast(pa.string()).cast(pa.large_binary()), nulls)
-    if types.is_temporal(kind):
-        array = array.view(pa.int32() if kind.bit_width == 32 else pa.int64())
+    # 3. Dates and times as their integers, then all numbers and bits.
+    if types.is_temporal(array_type):
+        array = array.view(pa.int32() if array_type.bit_width == 32 else pa.int64())
     if nulls is not None:
-        array = array.fill_null(False if types.is_boolean(kind) else 0)
+        array = array.fill_null(False if types.is_boolean(array_type) else 0)
     return [(len(array), np.ascontiguousarray(values(array)), nulls)]
 
 
@@ -358,56 +374,66 @@ def _bytes(array: Any, nulls: Values | None) -> list[Level]:
     """Return the lengths and the bytes of an array of byte strings."""
     if nulls is not None:
         array = array.fill_null(b"")
-    size = len(array)
-    if not size:
+    value_count = len(array)
+    if not value_count:
         return [(0, np.zeros(0, "<i8"), None), (0, np.zeros(0, np.uint8), None)]
-    _, places, data = array.buffers()
-    offsets = np.frombuffer(places, np.int64, size + 1, 8 * array.offset)
-    content = np.frombuffer(data or b"", np.uint8)[offsets[0] : offsets[-1]]
-    return [
-        (size, np.diff(offsets).astype("<i8"), nulls),
-        (len(content), content, None),
-    ]
+    _, offset_buffer, data_buffer = array.buffers()
+    byte_offset = 8 * array.offset
+    offsets = np.frombuffer(offset_buffer, np.int64, value_count + 1, byte_offset)
+    all_bytes = np.frombuffer(data_buffer or b"", np.uint8)
+    content = all_bytes[offsets[0] : offsets[-1]]
+    lengths = np.diff(offsets).astype("<i8")
+    return [(value_count, lengths, nulls), (len(content), content, None)]
 
 
-def _lengths(array: Any, nulls: Values | None, kind: str) -> Values:
+def _lengths(array: Any, nulls: Values | None, dtype: str) -> Values:
     """Return the lengths of lists as a NumPy type, 0 for nulls."""
-    lengths = np.diff(values(array.offsets)).astype(kind)
+    # A null may have an extent in the values, which `flatten` leaves out.
+    lengths = np.diff(values(array.offsets)).astype(dtype)
     if nulls is not None:
         lengths[nulls] = 0
     return lengths
 
 
 def offsets_of(lengths: npt.ArrayLike) -> Int64:
-    """Return the start of each of n runs that follow one another, and the end of the
-    last: int64[n + 1] from 0.
+    """Return the starts of n runs that follow one another, and the end of the last.
+
+    Returns:
+        int64[n + 1] from 0.
     """
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 
 def lengths_between(begins: Sequence[Sequence[int]], ends: Sequence[int]) -> Int64:
-    """Return the length of each run of n wholes, one whole after the other:
-    int64[runs].
+    """Return the length of each run of n wholes, one whole after the other.
 
     Args:
         begins: Starts of the runs of each whole, ascending.
         ends: End of each whole.
+
+    Returns:
+        int64[runs].
     """
     # The differences of all edges are the lengths, except from the end of a whole to
     # the start of the next.
-    edges = chain.from_iterable(
-        (*begin, end) for begin, end in zip(begins, ends, strict=True)
-    )
-    lengths = np.diff(np.fromiter(edges, np.int64))
-    edge_counts = [len(begin) + 1 for begin in begins]
+    edges: list[Sequence[int]] = []
+    edge_counts: list[int] = []
+    for begin, end in zip(begins, ends, strict=True):
+        edges += (begin, (end,))
+        edge_counts.append(len(begin) + 1)
+    all_edges = np.fromiter(chain.from_iterable(edges), np.int64)
     last_edges = np.cumsum(edge_counts, dtype=np.int64) - 1
-    return np.delete(lengths, last_edges[:-1])
+    return np.delete(np.diff(all_edges), last_edges[:-1])
 
 
 def places(start: Int64, lengths: Int64) -> Int64:
-    """Return the indices ``start[i], start[i] + 1 ...``, `lengths[i]` of them, for
-    each of n runs: int64[sum].
+    """Return the indices of n runs: ``start[i], start[i] + 1 ...``, int64[sum].
+
+    Args:
+        start: First index of each run, int64[n].
+        lengths: Number of indices of each run, int64[n].
     """
+    # The steps are those of the module's docstring.
     offsets = offsets_of(lengths)
     return np.repeat(start - offsets[:-1], lengths) + np.arange(offsets[-1])
 
@@ -430,15 +456,18 @@ def cut_runs(
     row = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     # Places of each run in its row.
     row_start = edges[offsets[row]]
-    start = edges[:-1] - row_start
-    stop = edges[1:] - row_start
+    run_start = edges[:-1] - row_start
+    run_stop = edges[1:] - row_start
     # A run has a piece in each stretch from that of its first place to that of its
     # last.
-    first_stretch = start // every
-    piece_count = (stop - 1) // every - first_stretch + 1
+    first_stretch = run_start // every
+    piece_count = (run_stop - 1) // every - first_stretch + 1
     stretch = places(first_stretch, piece_count)
-    piece_start = np.maximum(np.repeat(start, piece_count), stretch * every)
-    piece_stop = np.minimum(np.repeat(stop, piece_count), (stretch + 1) * every)
+    # A piece is the part of the run inside its stretch.
+    run_start_of_piece = np.repeat(run_start, piece_count)
+    run_stop_of_piece = np.repeat(run_stop, piece_count)
+    piece_start = np.maximum(run_start_of_piece, stretch * every)
+    piece_stop = np.minimum(run_stop_of_piece, (stretch + 1) * every)
     return piece_stop - piece_start, np.repeat(row, piece_count), stretch
 
 
@@ -513,11 +542,9 @@ class Ragged:
             times: Number of runs; or bool[n], false for an empty run.
         """
         is_filled = np.ones(times, np.bool_) if isinstance(times, int) else times
-        ids = np.asarray(run, np.int32)
-        return cls(
-            np.tile(ids, int(is_filled.sum())),
-            offsets_of(is_filled * np.int64(len(ids))),
-        )
+        run_ids = np.asarray(run, np.int32)
+        all_ids = np.tile(run_ids, int(is_filled.sum()))
+        return cls(all_ids, offsets_of(is_filled * np.int64(len(run_ids))))
 
     @classmethod
     def filled(cls, value: int, lengths: Int64) -> Self:
@@ -531,7 +558,7 @@ class Ragged:
             return parts[0]
         part_lengths = np.array([part.lengths for part in parts])
         offsets = offsets_of(part_lengths.sum(axis=0))
-        ids = np.empty(offsets[-1], np.int32)
+        joined_ids = np.empty(offsets[-1], np.int32)
         # All parts but the largest are written at their places. The largest fills the
         # rest in one masked assignment, which costs a third.
         is_free = np.ones(offsets[-1], np.bool_)
@@ -540,11 +567,11 @@ class Ragged:
         for index, (part, lengths) in enumerate(zip(parts, part_lengths, strict=True)):
             if index != largest:
                 indices = places(start, lengths)
-                ids[indices] = part.ids
+                joined_ids[indices] = part.ids
                 is_free[indices] = False
             start += lengths
-        ids[is_free] = parts[largest].ids
-        return cls(ids, offsets)
+        joined_ids[is_free] = parts[largest].ids
+        return cls(joined_ids, offsets)
 
     def select(self, mask: Bools) -> Self:
         """Return the runs where `mask` (bool[n]) is true."""
@@ -562,11 +589,11 @@ class Ragged:
         # Number of own runs before each inserted one.
         runs_before = at - np.arange(len(at))
         own_pieces = np.split(self.ids, self.offsets[runs_before])
+        # The last own piece has no run behind it.
+        inserted_pieces = [*inserted_runs.rows(), inserted_runs.ids[:0]]
         pieces: list[Int32] = []
-        for own_piece, other in zip(
-            own_pieces, [*inserted_runs.rows(), inserted_runs.ids[:0]], strict=True
-        ):
-            pieces += (own_piece, other)
+        for own_piece, inserted_piece in zip(own_pieces, inserted_pieces, strict=True):
+            pieces += (own_piece, inserted_piece)
         lengths = np.insert(self.lengths, runs_before, inserted_runs.lengths)
         return type(self)(np.concatenate(pieces), offsets_of(lengths))
 
@@ -591,9 +618,8 @@ class Ragged:
         return self.counts(self.ids == value) > 0
 
     def counts(self, mask: Bools) -> Int64:
-        """Return the number of ids of each run that `mask` (bool[total]) marks:
-        int64[n].
-        """
+        """Return the number of ids of each run that `mask` (bool[total]) marks, int64[n]."""
+        # Differences of running sums; a loop over runs would be a hundred times slower.
         return np.diff(offsets_of(mask)[self.offsets])
 
     def rows(self) -> list[Int32]:
@@ -612,9 +638,9 @@ class Ragged:
             The rows, int32[n, width], and bool[n, width], true for the ids of the runs.
         """
         holds_id = cells(self.lengths, width, left=left)
-        ids = np.full(holds_id.shape, fill, np.int32)
-        ids[holds_id] = self.ids
-        return ids, holds_id
+        rows = np.full(holds_id.shape, fill, np.int32)
+        rows[holds_id] = self.ids
+        return rows, holds_id
 
     def begins_with(self, run: Sequence[int]) -> Bools:
         """Return the runs that begin with `run`: bool[n]."""
@@ -625,8 +651,11 @@ class Ragged:
         return self._holds_at(self.offsets[1:] - len(run), run)
 
     def _holds_at(self, start: Int64, run: Sequence[int]) -> Bools:
-        """Return the runs that hold the ids of `run` from `start` on, an index of
-        each run: bool[n].
+        """Return the runs that hold the ids of `run` at an index of theirs, bool[n].
+
+        Args:
+            start: Index in :attr:`ids` for each run, int64[n].
+            run: Ids that are compared.
         """
         is_equal = self.lengths >= len(run)
         if not len(self.ids):
@@ -640,27 +669,26 @@ class Ragged:
 
 
 def common_prefix(left: Ragged, right: Ragged) -> Int64:
-    """Return the length of the common beginning of two runs, for each pair:
-    int64[n].
-    """
+    """Return the length of the common beginning of two runs, for each pair, int64[n]."""
+    # Both runs of a pair are cut to the length of the shorter one.
     lengths = np.minimum(left.lengths, right.lengths)
-    left_cut = Ragged.taken(left.ids, left.offsets[:-1], left.offsets[:-1] + lengths)
-    right_cut = Ragged.taken(
-        right.ids, right.offsets[:-1], right.offsets[:-1] + lengths
-    )
+    left_begin = left.offsets[:-1]
+    left_cut = Ragged.taken(left.ids, left_begin, left_begin + lengths)
+    right_begin = right.offsets[:-1]
+    right_cut = Ragged.taken(right.ids, right_begin, right_begin + lengths)
     # The first difference of a pair ends its common beginning.
     differences = np.flatnonzero(left_cut.ids != right_cut.ids)
     pair_of_difference = (
         np.searchsorted(left_cut.offsets, differences, side="right") - 1
     )
-    pairs, first = np.unique(pair_of_difference, return_index=True)
-    lengths[pairs] = differences[first] - left_cut.offsets[pairs]
+    pairs, first_indices = np.unique(pair_of_difference, return_index=True)
+    lengths[pairs] = differences[first_indices] - left_cut.offsets[pairs]
     return lengths
 
 
 def total_lengths(parts: Sequence[Ragged]) -> Int64:
     """Return the sum of the lengths of the i-th runs of all parts: int64[n]."""
-    total = np.zeros(len(parts[0]), np.int64)
+    sums = np.zeros(len(parts[0]), np.int64)
     for part in parts:
-        total += part.lengths
-    return total
+        sums += part.lengths
+    return sums

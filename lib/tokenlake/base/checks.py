@@ -1,6 +1,4 @@
-"""Checks of arguments: the nearest known word, one of several values, whole numbers,
-options with arguments.
-"""
+"""Checks of arguments: the nearest known word, allowed values, numbers, options."""
 
 from __future__ import annotations
 
@@ -20,12 +18,12 @@ Options = TypeVar("Options", bound="DataclassInstance")
 
 
 def nearest(word: object, words: Iterable[str]) -> str | None:
-    """Return the member of `words` that looks most like `word`, or None if none looks
-    like it.
+    """Return the member of `words` that looks most like `word`; None if none does.
 
     Letter case, and the choice between ``-``, ``_`` and a space, do not count.
     """
     names = {_plain(name): name for name in words}
+    # A cutoff of 0.6 finds a letter that is wrong, missing or too many.
     matches = get_close_matches(_plain(word), names, n=1, cutoff=0.6)
     if not matches:
         return None
@@ -34,10 +32,10 @@ def nearest(word: object, words: Iterable[str]) -> str | None:
 
 def did_you_mean(word: object, words: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"``, or an empty text if no known word is near."""
-    name = nearest(word, words)
-    if name is None:
+    nearest_word = nearest(word, words)
+    if nearest_word is None:
         return ""
-    return f"; did you mean {name!r}?"
+    return f"; did you mean {nearest_word!r}?"
 
 
 def require_one_of(name: str, value: object, allowed: Sequence[object]) -> None:
@@ -52,11 +50,14 @@ def require_one_of(name: str, value: object, allowed: Sequence[object]) -> None:
         ConfigError: It is another value. The message has the allowed ones and the
             nearest match.
     """
+    # A list or a mapping is never an allowed value, and cannot be looked up.
     if isinstance(value, Hashable) and value in allowed:
         return
     expected = f"one of {', '.join(map(repr, allowed))}"
-    words = [word for word in allowed if isinstance(word, str)]
-    message = f"{name} is {value!r}, expected {expected}{did_you_mean(value, words)}"
+    known_words = [word for word in allowed if isinstance(word, str)]
+    message = (
+        f"{name} is {value!r}, expected {expected}{did_you_mean(value, known_words)}"
+    )
     raise ConfigError(message, field_path=name, expected=expected, got=repr(value))
 
 
@@ -89,6 +90,7 @@ def whole_number(
     Raises:
         ConfigError: It is no whole number, or outside the limits.
     """
+    # A boolean is an int for Python, but no number of things.
     number: int | None = None
     if not isinstance(value, bool):
         try:
@@ -106,8 +108,9 @@ def whole_number(
 
 
 def bounded_number(what: str, value: Any, least: int, most: int) -> int:
-    """Return a whole number as an int; as :func:`whole_number`, for a limit that is too
-    large to name in every error.
+    """Return a whole number as an int, within a limit that few errors name.
+
+    It is as :func:`whole_number`, for a limit that is too large to name in every error.
 
     Args:
         what: Name of the argument, for the message.
@@ -123,27 +126,31 @@ def bounded_number(what: str, value: Any, least: int, most: int) -> int:
 
 
 def mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
-    """Return plain data with `leaf` applied to everything in it that is neither a
-    mapping nor a list.
+    """Return plain data with `leaf` applied to everything in it that holds no other data.
+
+    Mappings and lists hold other data.
     """
     if isinstance(value, Mapping):
-        return {
-            key: mapped(item, leaf)
-            for key, item in cast("Mapping[str, Any]", value).items()
-        }
+        mapped_members: dict[str, Any] = {}
+        for key, item in cast("Mapping[str, Any]", value).items():
+            mapped_members[key] = mapped(item, leaf)
+        return mapped_members
     if isinstance(value, list | tuple):
         return [mapped(item, leaf) for item in cast("Sequence[Any]", value)]
     return leaf(value)
 
 
 def plain_integers(value: Any) -> Any:
-    """Return plain data with the integers of NumPy as Python integers; tuples become
-    lists.
+    """Return plain data with the integers of NumPy as Python integers.
+
+    Tuples become lists.
     """
 
     def plain(leaf: Any) -> Any:
         is_integer = not isinstance(leaf, bool) and isinstance(leaf, Integral)
-        return index(leaf) if is_integer else leaf
+        if not is_integer:
+            return leaf
+        return index(leaf)
 
     return mapped(value, plain)
 
@@ -167,6 +174,7 @@ def arguments_of(
         return asked
     if isinstance(asked, str) and asked in words:
         return words[asked]
+    # A mapping with an unknown name is reported with all that would be known.
     names = [field.name for field in fields(kind)]
     if isinstance(asked, Mapping):
         arguments = cast("Mapping[str, Any]", asked)

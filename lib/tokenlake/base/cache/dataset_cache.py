@@ -14,13 +14,15 @@ from tokenlake.base.cache.manager import TreeCacheManager
 from tokenlake.errors import ConfigError, MissingExtraError
 
 _CHUNK_BYTES: Final = 4 << 20
+"""Bytes of a chunk: small enough to be read for a few rows."""
 _ARROW: Final[Any] = pa
 
 
 @final
 class DatasetCache:
-    """A cache of whole datasets; an entry holds some of the rows, and one more says how
-    many entries there are.
+    """A cache of whole datasets.
+
+    An entry holds some of the rows, and one more says how many entries there are.
 
     Args:
         cache_dir: Folder, or the cache that keeps the entries, with its own bounds.
@@ -56,38 +58,21 @@ class DatasetCache:
         Raises:
             ConfigError: It has another type, or its rows have types that Arrow lacks.
         """
+        # A dataset of several splits is one dataset for each, and an entry with their
+        # names.
         if isinstance(dataset, Mapping):
             splits = cast("Mapping[str, Any]", dataset)
-            for name, split_dataset in splits.items():
-                self.put(f"{key}/{name}", split_dataset)
+            for split_name, split_dataset in splits.items():
+                self.put(f"{key}/{split_name}", split_dataset)
             self._layer.put(key, {"kind": "splits", "splits": [*splits]}, metadata)
             return
-        # Each kind of dataset becomes one Arrow table, which is kept in chunks.
-        kind = "table"
-        try:
-            if isinstance(dataset, list):
-                kind = "rows"
-                table = _ARROW.Table.from_pylist(dataset)
-            elif hasattr(dataset, "with_format") and hasattr(dataset, "features"):
-                kind = "dataset"
-                table = dataset.with_format("arrow")[:].cast(
-                    dataset.features.arrow_schema
-                )
-            elif isinstance(dataset, pa.Table):
-                table = dataset
-            else:
-                raise ConfigError(
-                    f"DatasetCache: got a {type(dataset).__name__}; expected an Arrow table, a list of rows, or a "
-                    "Dataset or DatasetDict of Hugging Face"
-                )
-        except (TypeError, AttributeError, pa.ArrowException) as error:
-            raise ConfigError(
-                f"DatasetCache: the rows have types that Arrow does not support: {error}"
-            ) from error
+        table, kind = _table_of(dataset)
+        # The entry with the index comes last: a dataset is there as a whole or not at
+        # all.
         writer = self.writer(key)
-        rows = max(1, _CHUNK_BYTES * len(table) // max(table.nbytes, 1))
-        for first in range(0, max(len(table), 1), rows):
-            writer.add(first, table.slice(first, rows))
+        chunk_rows = max(1, _CHUNK_BYTES * len(table) // max(table.nbytes, 1))
+        for first_row in range(0, max(len(table), 1), chunk_rows):
+            writer.add(first_row, table.slice(first_row, chunk_rows))
         writer.finish(metadata, kind=kind)
 
     def get(self, key: str) -> Any:
@@ -101,10 +86,13 @@ class DatasetCache:
         if index is None:
             return None
         if index["kind"] == "splits":
-            splits = {name: self.get(f"{key}/{name}") for name in index["splits"]}
+            splits: dict[str, Any] = {}
+            for split_name in index["splits"]:
+                splits[split_name] = self.get(f"{key}/{split_name}")
             if None in splits.values():
                 return None
             return _hugging_face().DatasetDict(splits)
+        # A cache may have removed some chunks alone: the others are of no use then.
         chunks = [self.chunk(key, number) for number in range(len(index["firsts"]))]
         if None in chunks:
             self.invalidate(key)
@@ -112,7 +100,9 @@ class DatasetCache:
         table = _ARROW.concat_tables(chunks)
         if index["kind"] == "dataset":
             return _hugging_face().Dataset(table)
-        return table.to_pylist() if index["kind"] == "rows" else table
+        if index["kind"] == "rows":
+            return table.to_pylist()
+        return table
 
     def contains(self, key: str) -> bool:
         """Return whether the cache has a dataset with all of its rows."""
@@ -120,11 +110,10 @@ class DatasetCache:
         if index is None:
             return False
         if index["kind"] == "splits":
-            return all(self.contains(f"{key}/{name}") for name in index["splits"])
-        return all(
-            self._layer.contains(_chunk_key(key, number))
-            for number in range(len(index["firsts"]))
-        )
+            return all(self.contains(f"{key}/{split}") for split in index["splits"])
+        chunk_numbers = range(len(index["firsts"]))
+        chunk_keys = [_chunk_key(key, number) for number in chunk_numbers]
+        return all(map(self._layer.contains, chunk_keys))
 
     def invalidate(self, key: str | None = None) -> None:
         """Remove one dataset, or all of them."""
@@ -133,8 +122,8 @@ class DatasetCache:
             return
         index = self.index(key) or {}
         self._layer.invalidate(key)
-        for name in index.get("splits", ()):
-            self.invalidate(f"{key}/{name}")
+        for split_name in index.get("splits", ()):
+            self.invalidate(f"{key}/{split_name}")
         for number in range(len(index.get("firsts", ()))):
             self._layer.invalidate(_chunk_key(key, number))
 
@@ -143,21 +132,24 @@ class DatasetCache:
         return ChunkWriter(self._layer, key)
 
     def index(self, key: str) -> dict[str, Any] | None:
-        """Return the kind of a dataset and the number of the first row of each
-        chunk; None for a miss.
-        """
-        entry = self._layer.get(key)
-        return None if entry is None else entry[0]
+        """Return the kind of a dataset and the first row of each chunk; None for a miss."""
+        value_and_metadata = self._layer.get(key)
+        if value_and_metadata is None:
+            return None
+        return value_and_metadata[0]
 
     def chunk(self, key: str, number: int) -> pa.Table | None:
         """Return a chunk of rows, None for a miss."""
-        entry = self._layer.get(_chunk_key(key, number))
-        return None if entry is None else entry[0]
+        value_and_metadata = self._layer.get(_chunk_key(key, number))
+        if value_and_metadata is None:
+            return None
+        return value_and_metadata[0]
 
     def chunks(
         self, key: str, row: int = 0
     ) -> Iterator[tuple[int, pa.Table | None]] | None:
-        """Return an iterator over the chunks of a dataset, from the one with a row on;
+        """Return an iterator over the chunks of a dataset, from the one with a row on.
+
         None if the dataset is missing.
 
         Args:
@@ -174,12 +166,13 @@ class DatasetCache:
         firsts: list[int] = index["firsts"]
 
         def read_chunks() -> Iterator[tuple[int, pa.Table | None]]:
-            for number in range(max(bisect_right(firsts, row) - 1, 0), len(firsts)):
-                table = self.chunk(key, number)
-                if table is None:
+            first_chunk = max(bisect_right(firsts, row) - 1, 0)
+            for number in range(first_chunk, len(firsts)):
+                chunk_table = self.chunk(key, number)
+                if chunk_table is None:
                     self.invalidate(key)
-                yield firsts[number], table
-                if table is None:
+                yield firsts[number], chunk_table
+                if chunk_table is None:
                     return
 
         return read_chunks()
@@ -204,6 +197,31 @@ class ChunkWriter:
     ) -> None:
         """Make the added rows a dataset of a kind."""
         self._layer.put(self._key, {"kind": kind, "firsts": self._firsts}, metadata)
+
+
+def _table_of(dataset: Any) -> tuple[Any, str]:
+    """Return a dataset as an Arrow table, and the kind that is made of it again.
+
+    Raises:
+        ConfigError: It has another type, or its rows have types that Arrow lacks.
+    """
+    try:
+        if isinstance(dataset, list):
+            return _ARROW.Table.from_pylist(dataset), "rows"
+        if hasattr(dataset, "with_format") and hasattr(dataset, "features"):
+            # The features may declare other types than the table of the dataset has.
+            table = dataset.with_format("arrow")[:]
+            return table.cast(dataset.features.arrow_schema), "dataset"
+    except (TypeError, AttributeError, pa.ArrowException) as error:
+        raise ConfigError(
+            f"DatasetCache: the rows have types that Arrow does not support: {error}"
+        ) from error
+    if isinstance(dataset, pa.Table):
+        return dataset, "table"
+    raise ConfigError(
+        f"DatasetCache: got a {type(dataset).__name__}; expected an Arrow table, a list of rows, or a "
+        "Dataset or DatasetDict of Hugging Face"
+    )
 
 
 def _chunk_key(key: str, number: int) -> str:

@@ -1,5 +1,6 @@
-"""Entries in the files of a folder: checksummed, compressed, of limited age and size,
-for many processes at once.
+"""Entries in the files of a folder: checksummed, compressed, for many processes at once.
+
+Their age and their size are limited.
 
 A file is named by the sha256 of its key and holds::
 
@@ -61,13 +62,9 @@ class CacheMetadata:
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def is_valid_for(self, config_hash: str, source_hash: str | None = None) -> bool:
-        """Return whether the entry has this configuration, and this source if one is
-        given.
-        """
-        return self.config_hash == config_hash and source_hash in (
-            None,
-            self.source_hash,
-        )
+        """Return whether the entry has this configuration, and this source if given."""
+        is_same_source = source_hash is None or source_hash == self.source_hash
+        return self.config_hash == config_hash and is_same_source
 
     def to_dict(self) -> dict[str, Any]:
         """Return the attributes by name, as JSON has them."""
@@ -81,16 +78,18 @@ class CacheMetadata:
             ConfigError: It has another name.
         """
         field_names = [field.name for field in fields(cls)]
-        if unknown := ", ".join(sorted(set(data) - set(field_names))):
+        unknown_names = ", ".join(sorted(set(data) - set(field_names)))
+        if unknown_names:
             raise ConfigError(
-                f"metadata of a cache entry: got {unknown}; expected {', '.join(field_names)}"
+                f"metadata of a cache entry: got {unknown_names}; expected {', '.join(field_names)}"
             )
         return cls(**data)
 
 
 class Entry(NamedTuple):
-    """A value with its metadata and its time of expiry in seconds since 1970, None
-    for never.
+    """A value with its metadata and its time of expiry.
+
+    The time is in seconds since 1970, None for never.
     """
 
     value: Any
@@ -103,6 +102,7 @@ Shape: TypeAlias = "dict[str, Any]"
 """Kind of a value, and the types and names that its bytes do not hold."""
 
 _ARROW: Final[Any] = pa
+# Kinds of NumPy's types whose values lie in the array itself: no Python objects.
 _PLAIN: Final = "biufcmMSU"
 _EXPECTED: Final = (
     "bytes, JSON values, numpy arrays, a dict of these, or an Arrow table or batch"
@@ -118,11 +118,11 @@ def encoded(value: object) -> tuple[Shape, bytes]:
     if isinstance(value, bytes | bytearray | memoryview):
         return {"kind": "bytes"}, bytes(value)
     if isinstance(value, pa.Table | pa.RecordBatch):
-        sink = _ARROW.BufferOutputStream()
-        with _ARROW.ipc.new_stream(sink, value.schema) as writer:
+        stream = _ARROW.BufferOutputStream()
+        with _ARROW.ipc.new_stream(stream, value.schema) as writer:
             writer.write(value)
         kind = "table" if isinstance(value, pa.Table) else "batch"
-        return {"kind": kind}, sink.getvalue().to_pybytes()
+        return {"kind": kind}, stream.getvalue().to_pybytes()
     if isinstance(value, np.ndarray):
         array = cast("Array", value)
         return {"kind": "array", **_kind_of(array, "$")}, array.tobytes()
@@ -132,8 +132,9 @@ def encoded(value: object) -> tuple[Shape, bytes]:
 
 
 def _encoded_mapping(mapping: Mapping[Any, Any]) -> tuple[Shape, bytes]:
-    """Return the shape and the bytes of a mapping: its arrays one after the other,
-    then a JSON list of the rest.
+    """Return the shape and the bytes of a mapping.
+
+    The bytes are its arrays one after the other, then a JSON list of the other values.
     """
     # Name and kind of each array, name and None of each other value.
     fields: list[list[Any]] = []
@@ -150,13 +151,14 @@ def _encoded_mapping(mapping: Mapping[Any, Any]) -> tuple[Shape, bytes]:
         else:
             fields.append([name, None])
             plain_values.append(value)
-    body = b"".join(array_bytes) + _json_bytes(plain_values, "$")
-    return {"kind": "mapping", "fields": fields}, body
+    encoded_values = b"".join(array_bytes) + _json_bytes(plain_values, "$")
+    return {"kind": "mapping", "fields": fields}, encoded_values
 
 
 def decoded(shape: Shape, data: memoryview) -> Any:
-    """Return the value of a shape and its bytes; arrays are copies and can be
-    written to, tables are views.
+    """Return the value of a shape and its bytes.
+
+    Arrays are copies and can be written to, tables are views.
     """
     match shape["kind"]:
         case "bytes":
@@ -170,18 +172,29 @@ def decoded(shape: Shape, data: memoryview) -> Any:
         case "json":
             return json.loads(bytes(data))
         case "mapping":
-            fields, at, arrays = shape["fields"], 0, dict[str, Array]()
-            for name, array in fields:
-                if array is not None:
-                    arrays[name] = _array(array, data[at:])
-                    at += arrays[name].nbytes
-            rest = iter(json.loads(bytes(data[at:])))
-            return {
-                name: next(rest) if array is None else arrays[name]
-                for name, array in fields
-            }
+            return _decoded_mapping(shape["fields"], data)
         case kind:
             raise ValueError(f"unsupported kind of value: {kind!r}")
+
+
+def _decoded_mapping(fields: list[list[Any]], data: memoryview) -> dict[str, Any]:
+    """Return a mapping, with its names in the order in which it had them."""
+    # 1. The arrays, whose shapes say how many bytes each has.
+    arrays: dict[str, Array] = {}
+    byte_offset = 0
+    for name, array_shape in fields:
+        if array_shape is not None:
+            arrays[name] = _array(array_shape, data[byte_offset:])
+            byte_offset += arrays[name].nbytes
+    # 2. All other values, which are a JSON list behind them.
+    plain_values = iter(json.loads(bytes(data[byte_offset:])))
+    mapping: dict[str, Any] = {}
+    for name, array_shape in fields:
+        if array_shape is None:
+            mapping[name] = next(plain_values)
+        else:
+            mapping[name] = arrays[name]
+    return mapping
 
 
 def _kind_of(array: Array, place: str) -> Shape:
@@ -194,16 +207,17 @@ def _kind_of(array: Array, place: str) -> Shape:
 
 
 def _array(shape: Shape, data: memoryview) -> Array:
-    kind, lengths = np.dtype(shape["dtype"]), shape["shape"]
-    count = int(np.prod(lengths, dtype=np.int64))
-    return (
-        np.frombuffer(data, kind, count).reshape(lengths).copy()
-        if count
-        else np.zeros(lengths, kind)
-    )
+    dtype = np.dtype(shape["dtype"])
+    lengths = shape["shape"]
+    value_count = int(np.prod(lengths, dtype=np.int64))
+    # NumPy makes no array of no bytes, and a view could not be written to.
+    if not value_count:
+        return np.zeros(lengths, dtype)
+    return np.frombuffer(data, dtype, value_count).reshape(lengths).copy()
 
 
 def _json_bytes(value: object, place: str) -> bytes:
+    # The first problem is enough for the message.
     for problem in _no_json(value, place):
         raise ConfigError(f"cache: {problem}; expected {_EXPECTED}")
     return json.dumps(value).encode()
@@ -211,6 +225,7 @@ def _json_bytes(value: object, place: str) -> bytes:
 
 def _no_json(value: object, path: str) -> Iterator[str]:
     """Yield the places of values that JSON would change."""
+    # Exact types: JSON would make a list of a tuple, and a text of an enum.
     if type(value) is list:
         for index, item in enumerate(cast("list[object]", value)):
             yield from _no_json(item, f"{path}[{index}]")
@@ -228,7 +243,9 @@ Compression = Literal["none", "gzip", "lz4", "zstd"]
 _CODECS: Final = ("none", "gzip", "lz4", "zstd")
 _MAGIC: Final = b"TLCACHE1"
 _BODY = len(_MAGIC) + 16
+"""Byte offset of the body, behind the checksum."""
 _HEADER = len(_MAGIC) + 20
+"""Byte offset of the header, behind its length."""
 _ENTRY = ".entry"
 _PART = ".part-"
 # Seconds after which a temporary file belongs to no running process.
@@ -240,15 +257,15 @@ _DAMAGED: Final = (ValueError, KeyError, TypeError, MemoryError, pa.ArrowExcepti
 
 
 def default_folder() -> Path:
-    """Return the folder of all caches: ``$TOKENLAKE_CACHE``, otherwise the user's
-    cache directory.
+    """Return the folder of all caches.
+
+    It is ``$TOKENLAKE_CACHE``, otherwise in the user's cache directory.
     """
     folder = os.environ.get("TOKENLAKE_CACHE")
     if folder:
         return Path(folder)
-    return (
-        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tokenlake"
-    )
+    user_folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(user_folder) / "tokenlake"
 
 
 @final
@@ -300,7 +317,10 @@ class DiskCache:
         self._room = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+        # A lock cannot be copied into another process, which has its own.
+        state = dict(self.__dict__)
+        del state["_lock"]
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lock=Lock())
@@ -308,12 +328,12 @@ class DiskCache:
     @property
     def stats(self) -> dict[str, Any]:
         """Folder and compression, and the present numbers of entries and bytes."""
-        sizes = [size for _, size, _ in self._entries()]
+        entry_sizes = [entry_bytes for _, entry_bytes, _ in self._entries()]
         return {
             "cache_dir": str(self.cache_dir),
             "compression": self.compression,
-            "size": len(sizes),
-            "bytes": sum(sizes),
+            "size": len(entry_sizes),
+            "bytes": sum(entry_sizes),
             "max_bytes": self.max_bytes,
         }
 
@@ -325,29 +345,28 @@ class DiskCache:
         return entry.value, entry.metadata
 
     def entry(self, key: str) -> Entry | None:
-        """Return the entry of a key, with its time of expiry; a damaged or expired
-        one is removed.
+        """Return the entry of a key, with its time of expiry.
+
+        A damaged or expired entry is removed.
         """
         path = self._path(key)
         try:
-            data = path.read_bytes()
+            file_bytes = path.read_bytes()
         except OSError:
             return None
+        # 1. An entry that can be read and has not expired.
         try:
-            entry = _unpacked(key, memoryview(data))
+            entry = _unpacked(key, memoryview(file_bytes))
         except _DAMAGED:
             entry = None
-        if (
-            entry is not None
-            and entry.expires is not None
-            and self._clock() >= entry.expires
-        ):
+        if entry is not None and self._is_expired(entry):
             entry = None
+        # 2. Its time of use, or its removal.
         with suppress(OSError):
             if entry is not None:
                 self._touch(path)
             # Otherwise another process has replaced it since.
-            elif path.read_bytes() == data:
+            elif path.read_bytes() == file_bytes:
                 path.unlink()
         return entry
 
@@ -374,65 +393,74 @@ class DiskCache:
         """
         if expires is None and self.expiry_seconds is not None:
             expires = self._clock() + self.expiry_seconds
-        data = _packed(key, Entry(value, metadata, expires), self.compression)
-        if self.max_bytes is not None and len(data) > self.max_bytes:
+        file_bytes = _packed(key, Entry(value, metadata, expires), self.compression)
+        # An older value of the key must not stay for a new one that is too large.
+        if self.max_bytes is not None and len(file_bytes) > self.max_bytes:
             self.invalidate(key)
             return
         with suppress(OSError):
-            self._write(self._path(key), data)
-            self._make_room(len(data))
+            self._write(self._path(key), file_bytes)
+            self._make_room(len(file_bytes))
 
     def contains(self, key: str) -> bool:
-        """Say whether an entry is there and can be read."""
+        """Return whether an entry is there and can be read."""
         return self.entry(key) is not None
 
     def invalidate(self, key: str | None = None) -> None:
         """Remove one entry, or all of them."""
-        for path in (
-            [path for _, _, path in self._entries()]
-            if key is None
-            else [self._path(key)]
-        ):
+        if key is None:
+            paths = [path for _, _, path in self._entries()]
+        else:
+            paths = [self._path(key)]
+        for path in paths:
             with suppress(OSError):
                 path.unlink()
 
-    def _path(self, key: str) -> Path:
-        return (
-            self.cache_dir
-            / f"{sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}{_ENTRY}"
-        )
+    def _is_expired(self, entry: Entry) -> bool:
+        return entry.expires is not None and self._clock() >= entry.expires
 
-    def _write(self, path: Path, data: bytes) -> None:
+    def _path(self, key: str) -> Path:
+        # Any text is a key, also one that is no file name.
+        key_hash = sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+        return self.cache_dir / f"{key_hash}{_ENTRY}"
+
+    def _write(self, path: Path, file_bytes: bytes) -> None:
+        """Write a file whole, or not at all."""
         self.cache_dir.mkdir(parents=True, exist_ok=True)
-        descriptor, part = tempfile.mkstemp(prefix=_PART, dir=self.cache_dir)
+        descriptor, part_path = tempfile.mkstemp(prefix=_PART, dir=self.cache_dir)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-            self._touch(part)
-            Path(part).replace(path)
+                file.write(file_bytes)
+            # The clock of the cache sets the time, also where a test turns it.
+            self._touch(part_path)
+            Path(part_path).replace(path)
         except BaseException:
             with suppress(OSError):
-                Path(part).unlink()
+                Path(part_path).unlink()
             raise
 
     def _touch(self, path: str | Path) -> None:
-        now = int(self._clock() * 1e9)
-        os.utime(path, ns=(now, now))
+        now_ns = int(self._clock() * 1e9)
+        os.utime(path, ns=(now_ns, now_ns))
 
     def _make_room(self, size: int) -> None:
-        """Remove expired entries, and the least recently used ones while the folder is
-        too large.
+        """Remove expired entries, and old ones while the folder is too large.
 
         The folder is listed only now and then: after enough was written to matter.
+        Entries that were used least recently go first. The folder is listed only now
+        and then: after enough was written to matter.
 
         Args:
             size: Number of bytes that were just written.
         """
+        # 1. Most writes cannot have filled the folder, and look at nothing.
         with self._lock:
             self._unseen -= size
             self._room -= size
             if self._unseen >= 0 and self._room >= 0:
                 return
+            # 2. Files go, the oldest first, until the folder is small enough and none
+            # has expired.
             max_bytes = sys.maxsize if self.max_bytes is None else self.max_bytes
             expired_before = 0
             if self.expiry_seconds is not None:
@@ -445,28 +473,32 @@ class DiskCache:
                 with suppress(OSError):
                     path.unlink()
                 used_bytes -= entry_bytes
+            # 3. The next look, after a share of the limit, or as soon as it is reached.
             self._unseen = min(max_bytes, _LOOK_BYTES) // _LOOK_SHARE
             self._room = max_bytes - used_bytes
 
     def _entries(self) -> Iterator[tuple[int, int, Path]]:
-        """Yield each entry's time of last use in ns, its bytes and its path; remove
-        files of dead processes.
+        """Yield each entry's time of last use in ns, its bytes and its path.
+
+        Files of dead processes are removed.
         """
         with suppress(OSError), os.scandir(self.cache_dir) as files:
             for file in files:
+                # Another process may remove a file between the list and the look.
                 with suppress(OSError):
                     status = file.stat(follow_symlinks=False)
                     if file.name.endswith(_ENTRY):
                         yield status.st_mtime_ns, status.st_size, Path(file.path)
-                    elif (
-                        file.name.startswith(_PART)
-                        and status.st_mtime < time.time() - _ABANDONED
-                    ):
-                        Path(file.path).unlink()
+                    elif file.name.startswith(_PART):
+                        is_abandoned = status.st_mtime < time.time() - _ABANDONED
+                        if is_abandoned:
+                            Path(file.path).unlink()
 
 
 def _packed(key: str, entry: Entry, codec: Compression) -> bytes:
+    """Return the bytes of a file, in the form of the module's docstring."""
     shape, payload = encoded(entry.value)
+    # The size is that before compression, which some codecs need to read it again.
     header: dict[str, Any] = {
         "key": key,
         "shape": shape,
@@ -478,12 +510,13 @@ def _packed(key: str, entry: Entry, codec: Compression) -> bytes:
     if codec != "none":
         payload = _ARROW.compress(payload, codec=codec, asbytes=True)
     try:
-        text = json.dumps(header).encode()
+        header_bytes = json.dumps(header).encode()
     except (TypeError, ValueError) as error:
         raise ConfigError(
             f"metadata of a cache entry: {error}; expected JSON values in `extra`"
         ) from error
-    body = len(text).to_bytes(4, "little") + text + payload
+    header_length = len(header_bytes).to_bytes(4, "little")
+    body = header_length + header_bytes + payload
     return _MAGIC + xxhash.xxh3_128_digest(body) + body
 
 
@@ -491,15 +524,18 @@ def _unpacked(key: str, data: memoryview) -> Entry | None:
     """Return the entry of a file, None where it is damaged or another key's."""
     if bytes(data[:_BODY]) != _MAGIC + xxhash.xxh3_128_digest(data[_BODY:]):
         return None
-    start = _HEADER + int.from_bytes(data[_BODY:_HEADER], "little")
-    header, payload = json.loads(bytes(data[_HEADER:start])), data[start:]
+    payload_start = _HEADER + int.from_bytes(data[_BODY:_HEADER], "little")
+    header = json.loads(bytes(data[_HEADER:payload_start]))
+    payload = data[payload_start:]
+    # Two keys of one hash are not to be expected, but would be told apart.
     if header["key"] != key:
         return None
     if header["codec"] != "none":
-        payload = memoryview(
-            _ARROW.decompress(
-                payload, header["size"], codec=header["codec"], asbytes=True
-            )
+        decompressed = _ARROW.decompress(
+            payload, header["size"], codec=header["codec"], asbytes=True
         )
-    metadata = header["metadata"] and CacheMetadata.from_dict(header["metadata"])
+        payload = memoryview(decompressed)
+    metadata: CacheMetadata | None = None
+    if header["metadata"]:
+        metadata = CacheMetadata.from_dict(header["metadata"])
     return Entry(decoded(header["shape"], payload), metadata, header["expires"])

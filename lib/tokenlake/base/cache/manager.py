@@ -14,26 +14,29 @@ from tokenlake.base.fingerprint import fingerprint
 from tokenlake.errors import ConfigError
 
 CacheType = Literal["memory", "disk", "hierarchical"]
-_DIGITS = 32  # of a sha256 in keys: no two different things have the same
+_DIGITS = 32
+"""Digits of a sha256 in keys: no two different configurations have the same."""
 
 
 @final
 class TreeCacheManager:
-    """A cache in memory over one on disk; an entry of the disk is copied into memory
-    when it is read.
+    """A cache in memory over one on disk.
+
+    An entry of the disk is copied into memory when it is read.
 
     Args:
-        cache_dir: folder of the disk's entries.
-        memory_size: entries at most in memory.
-        disk_expiry: seconds after which an entry is a miss, in both layers; None for
+        cache_dir: Folder of the disk's entries.
+        memory_size: Largest number of entries in memory.
+        disk_expiry: Seconds after which an entry is a miss, in both layers; None for
             never.
-        compression: of entries on disk: ``none``, ``gzip``, ``lz4`` or ``zstd``.
-        max_bytes: of entries on disk; None for any number.
-        cache_type: ``memory`` and ``disk`` for one layer alone.
-        clock: seconds since 1970.
+        compression: Compression of entries on disk: ``none``, ``gzip``, ``lz4`` or
+            ``zstd``.
+        max_bytes: Largest number of bytes on disk; None for any number.
+        cache_type: Layers: ``memory`` and ``disk`` for one alone.
+        clock: Function that returns the seconds since 1970.
 
     Raises:
-        ConfigError: as of :class:`MemoryCache` and :class:`DiskCache`.
+        ConfigError: A bound is negative, or the compression does not exist.
     """
 
     def __init__(
@@ -48,24 +51,28 @@ class TreeCacheManager:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.cache_dir = Path(cache_dir)
-        size = 0 if cache_type == "disk" else memory_size
+        # A layer that is switched off keeps nothing.
+        max_entries = 0 if cache_type == "disk" else memory_size
         self._memory: MemoryCache[str] = MemoryCache(
-            size, expiry_seconds=disk_expiry, clock=clock
+            max_entries, expiry_seconds=disk_expiry, clock=clock
         )
-        disk = DiskCache(
+        disk_cache = DiskCache(
             cache_dir, compression, disk_expiry, max_bytes=max_bytes, clock=clock
         )
-        self._disk = None if cache_type == "memory" else disk
+        self._disk = None if cache_type == "memory" else disk_cache
 
     @property
     def stats(self) -> dict[str, Any]:
-        """What each layer says of itself, by its name."""
+        """Statistics of each layer, by its name."""
         layers: dict[str, Any] = {"memory": self._memory.stats}
-        return layers if self._disk is None else layers | {"disk": self._disk.stats}
+        if self._disk is not None:
+            layers["disk"] = self._disk.stats
+        return layers
 
     def get(self, key: str) -> tuple[Any, CacheMetadata | None] | None:
-        """Return (value, metadata), None for a miss. All callers get the same object
-        of a value in memory.
+        """Return (value, metadata), None for a miss.
+
+        All callers get the same object of a value in memory.
         """
         entry = self._memory.entry(key)
         if entry is None:
@@ -103,8 +110,9 @@ class TreeCacheManager:
         metadata: CacheMetadata | None = None,
         validate_fn: Callable[[CacheMetadata], bool] | None = None,
     ) -> Any:
-        """Return the value of a key, computed and kept on a miss: once if several
-        threads ask at the same time.
+        """Return the value of a key, computed and kept on a miss.
+
+        It is computed once if several threads ask at the same time.
 
         Args:
             key: Key of the value.
@@ -118,6 +126,7 @@ class TreeCacheManager:
             ConfigError: The computed value has a type that a cache does not keep.
             BaseException: The error of `compute_fn`; nothing is kept then.
         """
+        # 1. An entry that is not valid any more goes.
         if validate_fn is not None:
             entry = self.get(key)
             if entry is not None:
@@ -125,6 +134,7 @@ class TreeCacheManager:
                 if kept_metadata is None or not validate_fn(kept_metadata):
                     self.invalidate(key)
 
+        # 2. The memory lets one thread make the entry, from the disk or anew.
         def make() -> Entry:
             on_disk = self._on_disk(key)
             if on_disk is not None:
@@ -143,8 +153,9 @@ class TreeCacheManager:
         include_content_hash: bool = False,
         content: str | bytes | None = None,
     ) -> str:
-        """Return a key for a configuration: equal configurations have equal keys, in
-        any order of their options.
+        """Return a key for a configuration.
+
+        Equal configurations have equal keys, in any order of their options.
 
         Args:
             config: Configuration of JSON values.
@@ -163,9 +174,11 @@ class TreeCacheManager:
                 raise ConfigError(
                     "compute_key: include_content_hash=True needs `content`, a text or bytes; got None"
                 )
-            data = content.encode() if isinstance(content, str) else content
-            parts.append(sha256(data).hexdigest()[:_DIGITS])
+            content_bytes = content.encode() if isinstance(content, str) else content
+            parts.append(sha256(content_bytes).hexdigest()[:_DIGITS])
         return "_".join(parts)
 
     def _on_disk(self, key: str) -> Entry | None:
-        return None if self._disk is None else self._disk.entry(key)
+        if self._disk is None:
+            return None
+        return self._disk.entry(key)

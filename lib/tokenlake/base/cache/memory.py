@@ -18,20 +18,22 @@ MEMORY_BYTES: Final = 1 << 30
 
 
 def value_bytes(value: object) -> int:
-    """Return the approximate memory of a value in bytes: that of its buffers,
-    otherwise that of its objects.
+    """Return the approximate memory of a value in bytes.
+
+    It is that of its buffers, otherwise that of its objects.
     """
+    # Arrays and tables know the size of their buffers.
     buffer_bytes = getattr(value, "nbytes", None)
     if isinstance(buffer_bytes, int):
         return buffer_bytes
-    total = sys.getsizeof(value)
+    total_bytes = sys.getsizeof(value)
     if isinstance(value, Mapping):
         for key, item in cast("Mapping[object, object]", value).items():
-            total += value_bytes(key) + value_bytes(item)
+            total_bytes += value_bytes(key) + value_bytes(item)
     elif isinstance(value, list | tuple):
         for item in cast("Iterable[object]", value):
-            total += value_bytes(item)
-    return total
+            total_bytes += value_bytes(item)
+    return total_bytes
 
 
 def _least_recently_used(keys: Iterable[K]) -> K:
@@ -85,6 +87,7 @@ class MemoryCache(Generic[K]):
         self._first_out = first_out or _least_recently_used
         self._stay = stay
         self._lock: Final = Lock() if lock is None else lock
+        # Entries by key in the order of use, entries that are being made, and counters.
         self._kept: dict[K, tuple[Entry, int]] = {}
         self._under_way: dict[K, Future[Entry]] = {}
         self._held = 0
@@ -98,8 +101,9 @@ class MemoryCache(Generic[K]):
 
     @property
     def kept(self) -> Mapping[K, tuple[Entry, int]]:
-        """Entries and their bytes by key, the least recently used first; to be read
-        under the lock.
+        """Entries and their bytes by key, the least recently used first.
+
+        They are to be read under the lock.
         """
         return self._kept
 
@@ -110,9 +114,7 @@ class MemoryCache(Generic[K]):
 
     @property
     def stats(self) -> dict[str, Any]:
-        """Entries and bytes with their bounds, hits, misses, and the share of hits
-        in [0, 1].
-        """
+        """Entries and bytes with their bounds, hits, misses, and the share of hits."""
         with self._lock:
             lookups = self._hits + self._misses
             return {
@@ -158,8 +160,9 @@ class MemoryCache(Generic[K]):
             self._add(key, Entry(value, metadata, expires))
 
     def compute(self, key: K, make: Callable[[], Entry]) -> Entry:
-        """Return the entry of a key, or make and keep it: once if several threads ask
-        at the same time.
+        """Return the entry of a key, or make and keep it.
+
+        It is made once if several threads ask at the same time.
 
         Args:
             key: Key of the entry.
@@ -168,38 +171,41 @@ class MemoryCache(Generic[K]):
         Raises:
             BaseException: The error of `make`; nothing is kept then.
         """
+        # 1. An entry that is there, or the right to make it.
         while True:
             with self._lock:
                 entry = self._find(key)
                 if entry is not None:
                     return entry
-                other = self._under_way.get(key)
-                if other is None:
-                    task = Future[Entry]()
-                    self._under_way[key] = task
+                running_task = self._under_way.get(key)
+                if running_task is None:
+                    own_task = Future[Entry]()
+                    self._under_way[key] = own_task
                     break
             # Another thread makes the entry. If it fails, this thread tries again.
-            if other.exception() is None:
+            if running_task.exception() is None:
                 with self._lock:
                     self._misses -= 1
                     self._hits += 1
-                return other.result()
+                return running_task.result()
+        # 2. The entry is made without the lock: it may take long.
         try:
             entry = make()
         except BaseException as error:
             with self._lock:
                 del self._under_way[key]
-            task.set_exception(error)
+            own_task.set_exception(error)
             raise
         with self._lock:
             self._add(key, entry)
             del self._under_way[key]
-        task.set_result(entry)
+        own_task.set_result(entry)
         return entry
 
     def contains(self, key: K) -> bool:
-        """Return whether the cache has an entry that has not expired; this does not
-        count as a use.
+        """Return whether the cache has an entry that has not expired.
+
+        This does not count as a use.
         """
         with self._lock:
             entry_and_size = self._kept.get(key)
@@ -213,16 +219,17 @@ class MemoryCache(Generic[K]):
                 self._remove(removed_key)
 
     def _find(self, key: K) -> Entry | None:
-        """Return the entry of a key and make it the last used one; an expired entry
-        is removed.
+        """Return the entry of a key and make it the last used one.
+
+        An expired entry is removed.
         """
         entry_and_size = self._kept.pop(key, None)
         if entry_and_size is None:
             self._misses += 1
             return None
-        entry, size = entry_and_size
+        entry, entry_bytes = entry_and_size
         if not self._is_fresh(entry):
-            self._held -= size
+            self._held -= entry_bytes
             self._misses += 1
             return None
         self._kept[key] = entry_and_size  # the last key is the last used one
@@ -233,26 +240,26 @@ class MemoryCache(Generic[K]):
         return entry.expires is None or self._clock() < entry.expires
 
     def _add(self, key: K, entry: Entry) -> None:
-        """Keep an entry in place of an older one, and remove others until the bounds
-        hold.
-        """
+        """Keep an entry in place of an older one, and remove others to keep the bounds."""
         self._remove(key)
-        size = self._size_of(entry.value)
-        if not self._stay and (size > self.max_bytes or self.max_size == 0):
+        entry_bytes = self._size_of(entry.value)
+        # A value that would have to go at once is not kept, and removes nothing.
+        if not self._stay and (entry_bytes > self.max_bytes or self.max_size == 0):
             return
         if entry.expires is None and self._expiry is not None:
             entry = entry._replace(expires=self._clock() + self._expiry)
-        self._kept[key] = entry, size
-        self._held += size
+        self._kept[key] = entry, entry_bytes
+        self._held += entry_bytes
         max_size = sys.maxsize if self.max_size is None else self.max_size
-        while len(self._kept) > self._stay and (
-            self._held > self.max_bytes or len(self._kept) > max_size
-        ):
+        while len(self._kept) > self._stay:
+            is_too_large = self._held > self.max_bytes or len(self._kept) > max_size
+            if not is_too_large:
+                break
             self._remove(self._first_out(self._kept))
 
     def _remove(self, key: K) -> None:
         """Remove an entry, if there is one."""
         entry_and_size = self._kept.pop(key, None)
         if entry_and_size is not None:
-            _, size = entry_and_size
-            self._held -= size
+            _, entry_bytes = entry_and_size
+            self._held -= entry_bytes

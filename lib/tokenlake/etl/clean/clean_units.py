@@ -1,6 +1,4 @@
-"""Units of cleaning: ranges of the sources' files whose documents get signatures
-together.
-
+"""Units of cleaning: ranges of files whose documents get signatures together.
 The units are those of a build, of a fixed size. A unit is named by a hash of its inputs
 and of the options of the signatures, so that a later run finds the signatures of
 unchanged files again.
@@ -62,7 +60,8 @@ class CleanUnit:
     @property
     def bytes(self) -> int:
         """Number of input bytes."""
-        return sum(part.weight for part in self.ranges)
+        # The weight of a range is its bytes.
+        return sum(file_range.weight for file_range in self.ranges)
 
 
 def units_of(
@@ -81,6 +80,8 @@ def units_of(
         SourceError: Files cannot be listed.
     """
     sources = _text_sources(config, output)
+    # Predicates are checked before anything is listed: a listing of a bucket may take
+    # long.
     check_predicates(sources)
     hash_threads = config.source.hash_threads
     groups_of: dict[str, Groups] = {}
@@ -91,7 +92,8 @@ def units_of(
         require_use(source, files)
         groups_of[source.name] = groups
 
-    # Positions that lists of the user's own leave out, by source.
+    # Positions that lists of the user's own leave out, by source. One list may name
+    # documents of several sources.
     excluded: dict[str, Positions] = {}
     for exclusions in match_exclusions(sources, groups_of, hash_threads):
         excluded.update(exclusions.positions)
@@ -101,8 +103,8 @@ def units_of(
         excluded_of_source = excluded.get(source.name, {})
         for group in groups_of[source.name]:
             excluded_of_unit = of_unit(group, excluded_of_source, passed)
-            name = _fingerprint(source, group, signing)
-            yield CleanUnit(source, group, excluded_of_unit, name)
+            unit_name = _fingerprint(source, group, signing)
+            yield CleanUnit(source, group, excluded_of_unit, unit_name)
 
 
 def text_source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSource:
@@ -117,10 +119,11 @@ def text_source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSourc
             "the ids were made of, or leave this dataset out"
         )
     source = resolve_source(config, dataset)
-    for key in ("chat", "prompt", "preference"):
-        if getattr(source.texts, key) is not None:
+    # Texts of several fields are composed after the steps that signatures know.
+    for section in ("chat", "prompt", "preference"):
+        if getattr(source.texts, section) is not None:
             raise ConfigError(
-                f"datasets.{source.name}.{key}: `clean` reads the text of one field, but this text is composed of "
+                f"datasets.{source.name}.{section}: `clean` reads the text of one field, but this text is composed of "
                 "several; name a field with content_field in a configuration for cleaning, or create one with "
                 "transforms (combine, apply)",
                 source=source.name,
@@ -130,14 +133,16 @@ def text_source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSourc
 
 
 def unit_size_of(config: PipelineConfig) -> int:
-    """Return the input bytes of a unit. They are fixed, so that the signatures of
-    old files are used again.
+    """Return the input bytes of a unit.
+
+    They are fixed, so that the signatures of old files are used again.
     """
     return config.source.unit_size or LARGEST
 
 
 def split_notes(units: Iterable[CleanUnit]) -> list[str]:
     """Return a note for each source of which some splits are not read."""
+    # A dict keeps the order, and drops equal notes of a source's units.
     notes: dict[str, None] = {}
     for unit in units:
         # The text is the same for all files of a source's entry.
@@ -162,8 +167,9 @@ def _text_sources(config: PipelineConfig, output: str) -> list[ResolvedSource]:
 
 
 def _without_own_list(source: ResolvedSource, output: str) -> ResolvedSource:
-    """Return a source without the list that this run writes, which is not there yet,
-    or an older one.
+    """Return a source without the list that this run writes.
+
+    That list is not there yet, or is an older one.
     """
     if source.exclude and Path(source.exclude).absolute() == Path(output).absolute():
         return replace(source, exclude=None)
@@ -174,6 +180,7 @@ def _fingerprint(
     source: ResolvedSource, ranges: Sequence[FileRange], signing: Signing
 ) -> str:
     """Return the name of a unit's signatures: a hash of everything they depend on."""
+    # A stage that comes after the text would make signatures anew without need.
     identity = source_identity(source)
     for stage in _OTHER_STAGES:
         identity.pop(stage, None)

@@ -86,15 +86,18 @@ class Cleaning:
         )
         self._store = open_store(self._address)
 
+        # N-grams are part of the signatures: other evaluation sets give other names.
         self._evaluation = stored_ngrams(self.config, self._store, on_event)
         evaluation_hash = ""
         if self._evaluation is not None:
             evaluation_hash = self._evaluation.sha256
         self._signing = signing_of(self._clean, evaluation_hash)
-        self._earlier = [
-            EarlierList(path, self._signing) for path in self._clean.against
-        ]
+        # Lists of earlier runs, whose documents always stay.
+        self._earlier: list[EarlierList] = []
+        for path in self._clean.against:
+            self._earlier.append(EarlierList(path, self._signing))
 
+        # The listing comes last: it may take long, and all other errors come before it.
         self.units = list(units_of(self.config, self._signing, self.output, on_event))
         self.notes = (
             *_stored_dataset_notes(self.config),
@@ -106,12 +109,13 @@ class Cleaning:
     @property
     def pending(self) -> list[CleanUnit]:
         """Units without signatures, each once."""
+        # Two sources of the same files and settings share a unit's signatures.
         units = {unit.fingerprint: unit for unit in self.units}
-        return [
-            unit
-            for name, unit in units.items()
-            if not self._store.exists(signature_key(name))
-        ]
+        pending_units: list[CleanUnit] = []
+        for unit_name, unit in units.items():
+            if not self._store.exists(signature_key(unit_name)):
+                pending_units.append(unit)
+        return pending_units
 
     def sign(
         self,
@@ -129,12 +133,12 @@ class Cleaning:
             on_progress: Function that is called with ``{"bytes": n}`` for each n bytes
                 read, from several threads.
         """
-        pending = self.pending
-        if not pending:
+        pending_units = self.pending
+        if not pending_units:
             return
 
         def sign_unit(index: int) -> None:
-            unit = pending[index]
+            unit = pending_units[index]
             job = SignJob(
                 store=self._address,
                 signing=self._signing,
@@ -144,10 +148,11 @@ class Cleaning:
             )
             pool.run(job, on_progress)
 
-        pool.expect(len(pending))
-        sizes = {index: unit.bytes for index, unit in enumerate(pending)}
-        run_each(sizes, sign_unit, pool, retries)
-        self._units_made += len(pending)
+        # Large units begin first, so that no worker is left with one at the end.
+        pool.expect(len(pending_units))
+        unit_sizes = {index: unit.bytes for index, unit in enumerate(pending_units)}
+        run_each(unit_sizes, sign_unit, pool, retries)
+        self._units_made += len(pending_units)
 
     def settle(self) -> CleanResult:
         """Decide which documents are left out, and write the list.
@@ -157,6 +162,7 @@ class Cleaning:
             IntegrityError: Signatures are damaged.
             AccountError: The audit does not balance, which would be a bug.
         """
+        # 1. Exact duplicates first: near duplicates are searched among the others.
         fingerprints = [unit.fingerprint for unit in self.units]
         excluded = [unit.excluded for unit in self.units]
         documents = Documents(
@@ -166,12 +172,13 @@ class Cleaning:
             documents.drop_duplicates()
         documents.drop_near_duplicates(self._signing.bands)
 
+        # 2. The numbers of the evaluation sets, for the list and the result.
         sets: dict[str, Mapping[str, int]] = {}
         if self._evaluation is not None:
             for name, counts in self._evaluation.counts.items():
                 sets[name] = asdict(counts)
 
-        # The list appears whole at the end, or not at all.
+        # 3. The list appears whole at the end, or not at all.
         writer = ListWriter(self.output)
         try:
             accounts = self._write_rows(documents, writer)
@@ -198,16 +205,19 @@ class Cleaning:
     def _write_rows(
         self, documents: Documents, writer: ListWriter
     ) -> dict[str, Account]:
-        """Write the documents that are left out, in order; return the audit of each
-        source.
+        """Write the documents that are left out, in order.
+
+        Returns:
+            Audit of each source.
         """
         accounts: dict[str, list[Account]] = {}
         kept_places = documents.kept_for_others()
-        for index, unit in enumerate(self.units):
+        for unit_index, unit in enumerate(self.units):
             with SignatureFile(self._store, unit.fingerprint) as signatures:
-                left_out = documents.left_out(index, signatures, kept_places)
+                left_out = documents.left_out(unit_index, signatures, kept_places)
                 unit_account = _without(signatures.account, left_out)
             writer.write(_list_rows(unit, left_out))
+            # An audit that does not balance names its source before it is added up.
             unit_account.check(where=unit.source.name)
             accounts.setdefault(unit.source.name, []).append(unit_account)
         return {name: Account.total(parts) for name, parts in accounts.items()}
@@ -226,8 +236,9 @@ def clean_dataset(
     on_progress: Progress = lambda fields: None,
     pool: Pool | None = None,
 ) -> CleanResult:
-    """Write the list of documents that the builds of a configuration leave out, as its
-    section `clean` describes.
+    """Write the list of documents that the builds of a configuration leave out.
+
+    Section `clean` of the configuration describes it.
 
     Args:
         config: Configuration with section `clean`, mapping of its keys, or path of a
@@ -261,13 +272,13 @@ def clean_dataset(
         'books-exclude.parquet'
     """
     cleaning = Cleaning(config, on_event)
+    # Workers are opened only if a unit has no signatures yet.
     if cleaning.pending:
-        opened = (
-            open_pool(None, workers, cleaning.config.ray)
-            if pool is None
-            else nullcontext(pool)
-        )
-        with opened as unit_pool:
+        if pool is None:
+            pool_context = open_pool(None, workers, cleaning.config.ray)
+        else:
+            pool_context = nullcontext(pool)
+        with pool_context as unit_pool:
             cleaning.sign(unit_pool, on_progress=on_progress)
     return cleaning.settle()
 
@@ -284,23 +295,27 @@ def _stored_dataset_notes(config: PipelineConfig) -> list[str]:
 
 
 def _without(account: Account, left_out: LeftOut) -> Account:
-    """Return the audit of a unit's signatures less the documents that are left out,
-    which count as filtered.
+    """Return the audit of a unit's signatures less the documents that are left out.
+
+    These count as filtered.
     """
     filtered = Counter(account.filtered) + Counter(left_out.reason)
-    count = len(left_out)
+    left_out_count = len(left_out)
     return replace(
         account,
         filtered=dict(filtered),
-        kept=account.kept - count,
-        documents=account.documents - count,
+        kept=account.kept - left_out_count,
+        documents=account.documents - left_out_count,
     )
 
 
 def _list_rows(unit: CleanUnit, left_out: LeftOut) -> pa.RecordBatch:
     """Return the rows of the list for the documents of a unit that are left out."""
-    path_of = {part.file.file_id: part.file.path for part in unit.ranges}
+    path_of = {
+        file_range.file.file_id: file_range.file.path for file_range in unit.ranges
+    }
     columns: dict[str, Any] = left_out.to_columns()
+    # The source and the path are for people; the id of the file names the document.
     columns["source"] = [unit.source.name] * len(left_out)
     columns["path"] = [path_of[file_id] for file_id in left_out.file.tolist()]
     return pa.RecordBatch.from_pydict(columns, SCHEMA)

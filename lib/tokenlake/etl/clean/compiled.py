@@ -11,9 +11,10 @@ def compiled_loops() -> Any:
     """Return the compiled loops, see :mod:`tokenlake.etl.clean.kernels`.
 
     Raises:
-        MissingExtraError: numba is not installed, or has no folder for what it
-            compiles.
+        MissingExtraError: numba is not installed, or has no folder for its compiled
+            code.
     """
+    # numba is imported with the loops: only a run that cleans needs it.
     try:
         from tokenlake.etl.clean import kernels
     except ImportError as error:

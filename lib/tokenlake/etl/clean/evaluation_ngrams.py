@@ -70,15 +70,15 @@ class EvaluationNgrams:
 
     @cached_property
     def _sieve(self) -> UInt8:
-        """Bytes that are 1 where the low bits of a hash point: a quick test that
-        most other hashes fail.
+        """Bytes that are 1 where the low bits of a hash point.
+
+        It is a quick test that most other hashes fail.
         """
-        size = max(
-            _SMALLEST_SIEVE,
-            1 << (_SIEVE_BYTES_PER_HASH * len(self.hashes)).bit_length(),
-        )
-        sieve = np.zeros(size, np.uint8)
-        sieve[self.hashes & np.uint64(size - 1)] = 1
+        # A power of two, so that the low bits of a hash are an index.
+        wanted_bytes = _SIEVE_BYTES_PER_HASH * len(self.hashes)
+        sieve_size = max(_SMALLEST_SIEVE, 1 << wanted_bytes.bit_length())
+        sieve = np.zeros(sieve_size, np.uint8)
+        sieve[self.hashes & np.uint64(sieve_size - 1)] = 1
         return sieve
 
     @classmethod
@@ -94,19 +94,20 @@ class EvaluationNgrams:
         hashes = np.zeros(0, np.uint64)
         groups = np.zeros(0, np.int64)
         counts: dict[str, SetCounts] = {}
-        for group, (name, batches) in enumerate(sets.items()):
+        for group, (set_name, batches) in enumerate(sets.items()):
             set_hashes, documents, too_short = _ngrams_of(batches, ngram)
+            # An n-gram counts for the first set that has it.
             new_hashes = np.setdiff1d(set_hashes, hashes, assume_unique=True)
             new_groups = np.full(len(new_hashes), group, np.int64)
             hashes = np.concatenate([hashes, new_hashes])
             groups = np.concatenate([groups, new_groups])
-            counts[name] = SetCounts(documents, too_short, len(new_hashes))
+            counts[set_name] = SetCounts(documents, too_short, len(new_hashes))
+        # Sorted hashes are searched by halving.
         order = np.argsort(hashes, kind="stable")
         return cls(ngram, hashes[order], groups[order], counts)
 
     def find(self, words: WordBuffer, least: int, share: float) -> list[str | None]:
-        """Return for each document the name of the set of which it contains too much;
-        None for no set.
+        """Return for each document the set of which it contains too much, or None.
 
         A document contains too much if it has at least `least` n-grams of the sets, and
         these are at least the share `share` of all its n-grams.
@@ -122,6 +123,7 @@ class EvaluationNgrams:
         compiled_loops().look_up(
             hashes, counts, self.hashes, self.groups, self._sieve, hits, groups
         )
+        # A share of 0 must not take documents without any hit.
         is_contaminated: Bools = (hits >= least) & (hits >= share * counts) & (hits > 0)
 
         set_names: list[str | None] = [None] * len(counts)
@@ -133,8 +135,8 @@ class EvaluationNgrams:
     def data(self) -> bytes:
         """Bytes of a Parquet file that holds all n-grams and counts."""
         sets: dict[str, list[int]] = {}
-        for name, counts in self.counts.items():
-            sets[name] = [counts.documents, counts.too_short, counts.ngrams]
+        for set_name, counts in self.counts.items():
+            sets[set_name] = [counts.documents, counts.too_short, counts.ngrams]
         schema = pa.schema(
             [
                 pa.field("hash", pa.uint64(), False),
@@ -159,8 +161,8 @@ class EvaluationNgrams:
         table = pq.read_table(io.BytesIO(data))
         metadata = json.loads((table.schema.metadata or {})[_METADATA_KEY])
         counts: dict[str, SetCounts] = {}
-        for name, (documents, too_short, ngrams) in metadata["sets"].items():
-            counts[name] = SetCounts(documents, too_short, ngrams)
+        for set_name, (documents, too_short, ngrams) in metadata["sets"].items():
+            counts[set_name] = SetCounts(documents, too_short, ngrams)
         return cls(
             metadata["ngram"],
             table["hash"].to_numpy(),
@@ -170,27 +172,35 @@ class EvaluationNgrams:
 
 
 def ngram_hashes(words: WordBuffer, ngram: int) -> tuple[UInt64, Int64]:
-    """Return the hashes of all n-grams, document by document, and the number of each
-    document (int64[documents]).
+    """Return the hashes of all n-grams, document by document.
+
+    Args:
+        words: Words of the documents.
+        ngram: Number of words of an n-gram.
+
+    Returns:
+        Hashes, uint64; and the number of each document's n-grams, int64[documents].
     """
     # A word and its space have two bytes at least, so this is room enough.
     hashes = np.empty(len(words.data) // 2 + len(words.ends) + 1, np.uint64)
     counts = np.empty(len(words.ends) - 1, np.int64)
-    total = compiled_loops().ngrams_of_all(
+    hash_count = compiled_loops().ngrams_of_all(
         words.data, words.ends, ngram, hashes, counts
     )
-    return hashes[:total], counts
+    return hashes[:hash_count], counts
 
 
 def _ngrams_of(batches: Iterable[Sequence[str]], ngram: int) -> tuple[UInt64, int, int]:
-    """Return the different n-grams of a set, the number of its documents, and of
-    those that are too short.
+    """Return the different n-grams of a set, and the numbers of its documents.
+
+    The numbers are those of all documents, and of those that are too short.
     """
     parts = [np.zeros(0, np.uint64)]
     documents = 0
     too_short = 0
     for texts in batches:
         hashes, counts = ngram_hashes(WordBuffer.of(texts), ngram)
+        # Each batch is made unique, so that the memory holds few of a repeated n-gram.
         parts.append(np.unique(hashes))
         documents += len(counts)
         too_short += int((counts == 0).sum())

@@ -1,6 +1,4 @@
-"""Reading of evaluation sets, whose n-grams are put into the store, where workers
-find them.
-"""
+"""Reading of evaluation sets, whose n-grams are put into the store for the workers."""
 
 from __future__ import annotations
 
@@ -41,6 +39,7 @@ def stored_ngrams(
         return None
     texts_of: dict[str, Iterator[list[str]]] = {}
     for dataset in contamination.sets:
+        # A list of documents to leave out is for the sources: a test set is read whole.
         source = replace(text_source(config, dataset), exclude=None)
         texts_of[source.name] = _texts(source, config, on_event)
     ngrams = EvaluationNgrams.of(texts_of, contamination.ngram)
@@ -75,6 +74,6 @@ def _texts(
         on_event,
         select=every_file,
     )
-    for part in chain.from_iterable(groups):
-        for prepared in recipe.read(part):
+    for file_range in chain.from_iterable(groups):
+        for prepared in recipe.read(file_range):
             yield cast("list[str]", prepared.documents.text.to_pylist())

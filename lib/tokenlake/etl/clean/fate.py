@@ -1,6 +1,4 @@
-"""The result of cleaning for each document: it stays, or it is left out for a
-reason.
-"""
+"""The result of cleaning for each document: it stays, or is left out for a reason."""
 
 from __future__ import annotations
 
@@ -21,10 +19,13 @@ class Fate(IntEnum):
     """Outcome for a document: it is kept, or the reason it is left out."""
 
     KEPT = 0
+    # Left out by itself (a filter, an evaluation set), or by a list of the user's.
     OWN_REASON = 1
     EXCLUDED = 2
+    # Left out for another document.
     DUPLICATE = 3
     NEAR_DUPLICATE = 4
+    # In an earlier list: the same document, kept there, and one that it left out.
     KEPT_BEFORE = 5
     GONE_BEFORE = 6
 
@@ -76,17 +77,17 @@ class LeftOut:
         return len(self.reason)
 
     def to_columns(self) -> dict[str, Any]:
-        """Return the columns of the list; those of the kept document are null where
-        there is none.
+        """Return the columns of the list.
+
+        Those of the kept document are null where there is none.
         """
         columns: dict[str, Any] = {
             "file": self.file,
             "position": self.position,
             "reason": self.reason,
         }
-        for name, places in zip(
-            KEPT_COLUMNS, (self.kept_file, self.kept_position), strict=True
-        ):
+        kept_values = (self.kept_file, self.kept_position)
+        for name, places in zip(KEPT_COLUMNS, kept_values, strict=True):
             values = np.zeros(len(self), np.int64)
             values[self.is_duplicate] = places
             columns[name] = pa.array(values, mask=~self.is_duplicate)

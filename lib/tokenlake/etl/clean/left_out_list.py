@@ -1,5 +1,4 @@
-"""The list that a cleaning run writes: a Parquet file of the documents that builds
-leave out.
+"""The list of a cleaning run: a Parquet file of documents that builds leave out.
 
 Its key-value metadata says how it was made, so that a later run can compare its
 documents with an earlier list's.
@@ -62,8 +61,8 @@ class CleanAbout:
 
     def to_bytes(self) -> bytes:
         """Return canonical JSON."""
-        data = asdict(self) | {"format": FORMAT}
-        return json.dumps(data, sort_keys=True, separators=(",", ":")).encode()
+        fields = asdict(self) | {"format": FORMAT}
+        return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
@@ -117,10 +116,11 @@ class EarlierList:
                 "it was made",
                 file=path,
             )
-        for name, value in signing.comparable.items():
-            if about.signing[name] != value:
+        # Keys of other options never match, so that no duplicate would be found.
+        for option, value in signing.comparable.items():
+            if about.signing[option] != value:
                 raise ConfigError(
-                    f"clean.against: {path} was made with {name} {about.signing[name]!r}, and this run has "
+                    f"clean.against: {path} was made with {option} {about.signing[option]!r}, and this run has "
                     f"{value!r}; only signatures of the same kind can be compared. Give both runs the same "
                     "clean.exact and clean.minhash",
                     file=path,
@@ -154,8 +154,9 @@ def read_about(path: str) -> CleanAbout | None:
 
 
 def require_ours(path: str) -> None:
-    """Raise ConfigError if `path` is a file that no run of `clean` wrote. A list
-    made by hand is never replaced.
+    """Raise ConfigError if `path` is a file that no run of `clean` wrote.
+
+    A list made by hand is never replaced.
     """
     if Path(path).exists() and read_about(path) is None:
         raise ConfigError(
@@ -172,6 +173,7 @@ class ListWriter:
     def __init__(self, path: str) -> None:
         self._path = Path(path)
         self._path.parent.mkdir(parents=True, exist_ok=True)
+        # In the same folder, so that the file can be moved whole.
         self._temp = self._path.with_name(f".{self._path.name}.{os.getpid()}.tmp")
         self._rows = EvenRowGroups(self._temp, SCHEMA, ["source", "path", "reason"])
 
@@ -182,6 +184,7 @@ class ListWriter:
     def finish(self, about: CleanAbout) -> None:
         """Move the file to its path, whole."""
         self._rows.finish({_ABOUT: about.to_bytes().decode()})
+        # The bytes are on the disk before the name points to them.
         with self._temp.open("rb") as file:
             os.fsync(file.fileno())
         self._temp.replace(self._path)

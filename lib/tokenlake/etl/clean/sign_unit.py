@@ -38,11 +38,13 @@ def run_sign_job(
     signing = job.signing
     signer = kept.get(signing)
     if signer is None:
+        # The n-grams are read once in each process; their hash is their name.
         ngrams = None
         if signing.contamination is not None:
-            folder, _, name = evaluation_key(signing.evaluation).rpartition("/")
-            data = read_files(store, folder, {name: signing.evaluation})[name]
-            ngrams = EvaluationNgrams.from_bytes(data)
+            key = evaluation_key(signing.evaluation)
+            folder, _, file_name = key.rpartition("/")
+            contents = read_files(store, folder, {file_name: signing.evaluation})
+            ngrams = EvaluationNgrams.from_bytes(contents[file_name])
         signer = Signer(signing, ngrams)
         kept[signing] = signer
     return sign_unit(job, store, signer, progress).to_json()
@@ -60,8 +62,9 @@ Python strings.
 def sign_unit(
     job: SignJob, store: Store, signer: Signer, progress: Progress
 ) -> Account:
-    """Make the signatures of one unit, whose records are read, prepared and accounted
-    as for a build, and publish them.
+    """Make the signatures of one unit, and publish them.
+
+    Its records are read, prepared and accounted as for a build.
 
     Args:
         job: Unit to sign.
@@ -79,16 +82,19 @@ def sign_unit(
     tally = UnitTally(packed=False)
     writer = SignatureWriter(store, signer.schema)
     try:
-        for parts in recipe.groups(job.ranges):
-            begin("reading", parts[0].file)
-            for prepared in recipe.read_all(parts):
+        for file_ranges in recipe.groups(job.ranges):
+            begin("reading", file_ranges[0].file)
+            for prepared in recipe.read_all(file_ranges):
                 tally.read(prepared)
-                tally.by["quarantined"].update(record.reason for record in prepared.bad)
+                # 1. Bad records, which the list of a build leaves out as well.
+                bad_reasons = [record.reason for record in prepared.bad]
+                tally.by["quarantined"].update(bad_reasons)
+                # 2. Signatures of all rows.
                 for documents, row_starts in _batches_of_rows(prepared.documents):
                     texts = _texts_of_rows(documents, row_starts)
-                    files = documents.file[row_starts]
+                    file_ids = documents.file[row_starts]
                     positions = documents.position[row_starts]
-                    writer.write(signer.sign(texts, files, positions))
+                    writer.write(signer.sign(texts, file_ids, positions))
                     row_count = len(row_starts)
                     tally.numbers.update(
                         kept=row_count,
@@ -106,8 +112,9 @@ def sign_unit(
 
 
 def _texts_of_rows(documents: TextDocuments, row_starts: Int64) -> list[str]:
-    """Return one text for each row. A row that became several documents is left out
-    whole, or not at all.
+    """Return one text for each row.
+
+    A row that became several documents is left out whole, or not at all.
 
     Args:
         documents: Documents of whole rows.
@@ -117,23 +124,27 @@ def _texts_of_rows(documents: TextDocuments, row_starts: Int64) -> list[str]:
     if len(row_starts) == len(texts):
         return texts
     row_texts: list[str] = []
-    for start, stop in pairwise([*row_starts.tolist(), len(texts)]):
-        row_texts.append("\n".join(texts[start:stop]))
+    for first_document, end_document in pairwise([*row_starts.tolist(), len(texts)]):
+        row_texts.append("\n".join(texts[first_document:end_document]))
     return row_texts
 
 
 def _batches_of_rows(documents: TextDocuments) -> Iterator[tuple[TextDocuments, Int64]]:
-    """Yield batches of whole rows: their documents, and the index of each row's
-    first document (int64[n]).
+    """Yield batches of whole rows.
+
+    Yields:
+        Documents of the rows, and the index of each row's first document, int64[n].
     """
+    # A document that is extra belongs to the row of the one before it.
     if documents.extra is None:
         row_starts = np.arange(len(documents))
     else:
         row_starts = np.flatnonzero(~documents.extra)
-    for index in range(0, len(row_starts), _BATCH_DOCUMENTS):
-        batch_starts = row_starts[index : index + _BATCH_DOCUMENTS]
-        first = int(batch_starts[0])
-        stop = len(documents)
-        if index + _BATCH_DOCUMENTS < len(row_starts):
-            stop = int(row_starts[index + _BATCH_DOCUMENTS])
-        yield documents.slice(first, stop), batch_starts - first
+    for batch_start in range(0, len(row_starts), _BATCH_DOCUMENTS):
+        batch_starts = row_starts[batch_start : batch_start + _BATCH_DOCUMENTS]
+        first_document = int(batch_starts[0])
+        end_document = len(documents)
+        if batch_start + _BATCH_DOCUMENTS < len(row_starts):
+            end_document = int(row_starts[batch_start + _BATCH_DOCUMENTS])
+        batch = documents.slice(first_document, end_document)
+        yield batch, batch_starts - first_document

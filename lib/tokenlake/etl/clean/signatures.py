@@ -1,5 +1,4 @@
-"""Signatures: the record that cleaning keeps of every document of a unit, in one
-Parquet file.
+"""Signatures: the record that cleaning keeps of every document, a Parquet file a unit.
 
 A signature, in a file under ``.clean/`` of the store, has about 150 bytes, for a
 document of any length: the hash that equal documents share, the keys of the bands that
@@ -41,7 +40,9 @@ _ABOUT: Final = "tokenlake.signatures"
 # Its type stubs lack file objects of our own and columns with a dictionary.
 _PARQUET: Final[Any] = pq
 _PRIME: Final = (1 << 61) - 1
+"""Modulus of the permutations, as in :mod:`tokenlake.etl.clean.kernels`."""
 _ROW_GROUP_ROWS: Final = 1 << 16
+"""Number of rows after which a row group is written: some MiB of signatures."""
 
 
 def signature_key(fingerprint: str) -> str:
@@ -87,9 +88,9 @@ def permutations(signing: Signing) -> tuple[UInt64, UInt64]:
     gives both tools the same functions.
     """
     generator = np.random.RandomState(signing.seed)
-    count = signing.bands * signing.rows
-    factors = generator.randint(1, _PRIME, count, np.uint64)
-    terms = generator.randint(0, _PRIME, count, np.uint64)
+    permutation_count = signing.bands * signing.rows
+    factors = generator.randint(1, _PRIME, permutation_count, np.uint64)
+    terms = generator.randint(0, _PRIME, permutation_count, np.uint64)
     return factors, terms
 
 
@@ -121,12 +122,15 @@ class Signer:
             file: Id of the input file of each document, int64[n].
             position: Position of each document in its file, int64[n].
         """
+        # 1. Words, where n-grams are needed, and the reasons of each text alone.
         signing = self._signing
-        words = WordBuffer.of(texts) if signing.bands or self._evaluation else None
+        words: WordBuffer | None = None
+        if signing.bands or self._evaluation:
+            words = WordBuffer.of(texts)
         reasons = self._reasons(texts, words)
 
-        # MinHash: the keys of the bands, and the number of n-grams of each document.
-        bands = np.empty((len(texts), signing.bands), np.uint64)
+        # 2. MinHash: the keys of the bands, and the number of n-grams of each document.
+        band_keys = np.empty((len(texts), signing.bands), np.uint64)
         ngrams = np.zeros(len(texts), np.int64)
         if words is not None and signing.bands:
             compiled_loops().sign_all(
@@ -136,10 +140,11 @@ class Signer:
                 self._factors,
                 self._terms,
                 signing.rows,
-                bands,
+                band_keys,
                 ngrams,
             )
 
+        # 3. The columns, in the order of the schema.
         exact = exact_hashes(texts, signing.exact)
         arrays: list[Any] = [
             pa.array(file),
@@ -147,33 +152,34 @@ class Signer:
             pa.array(reasons, pa.string()),
             pa.array(ngrams),
         ]
-        arrays += [
-            pa.array(np.ascontiguousarray(column)) for column in (*exact.T, *bands.T)
-        ]
+        for column in (*exact.T, *band_keys.T):
+            arrays.append(pa.array(np.ascontiguousarray(column)))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _reasons(
         self, texts: Sequence[str], words: WordBuffer | None
     ) -> list[str | None]:
-        """Return the reason to leave out each document by itself; None for no
-        reason. Filters go first.
+        """Return the reason to leave out each document by itself; None for no reason.
+
+        Filters come before evaluation sets.
         """
         reasons: list[str | None] = [None] * len(texts)
         if self._signing.filters:
-            reasons = [self._judge(text) for text in texts]
+            reasons = [self._judge(text) for text in texts]  # one text at a time
         if words is not None and self._evaluation is not None:
             _, least, share = self._signing.contamination or (0, 1, 0.0)
             set_names = self._evaluation.find(words, least, share)
-            for index, set_name in enumerate(set_names):
-                if set_name and not reasons[index]:
-                    reasons[index] = f"contamination.{set_name}"
+            for text_index, set_name in enumerate(set_names):
+                if set_name and not reasons[text_index]:
+                    reasons[text_index] = f"contamination.{set_name}"
         return reasons
 
 
 @final
 class EvenRowGroups:
-    """Writes a Parquet file in row groups of about equal size, whatever the batches
-    are.
+    """Writes a Parquet file in row groups of about equal size.
+
+    The sizes of the batches that come do not matter.
 
     Args:
         sink: Path of the file, or a file object.
@@ -212,6 +218,7 @@ class EvenRowGroups:
             self._writer.close()
 
     def _flush(self) -> None:
+        # An empty row group would be written otherwise.
         if self._row_count:
             table: Any = pa.Table.from_batches(self._batches, self._schema)
             self._writer.write_table(
@@ -320,8 +327,9 @@ class SignatureFile:
 def opened_signatures(
     store: Store, fingerprints: Sequence[str]
 ) -> Iterator[SignatureFile]:
-    """Yield files one after the other; each is closed when the next one is asked
-    for.
+    """Yield files one after the other.
+
+    Each is closed when the next one is asked for.
     """
     for fingerprint in fingerprints:
         with SignatureFile(store, fingerprint) as file:

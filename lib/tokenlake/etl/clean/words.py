@@ -1,5 +1,4 @@
-"""Documents as words, in a form in which texts that people would call the same are
-equal.
+"""Documents as words, in which texts that people would call the same are equal.
 
 Lower case, without accents (NFD without nonspacing marks), every number as ``0``. All
 characters except letters, marks and digits separate words; an ideograph is a word by
@@ -23,10 +22,19 @@ from tokenlake.config.resolved import Normal
 
 _NUMBERS: Final = re.compile(r"\d+(?:[.,\u060C\u066B]\d+)?")
 _ASCII_NUMBERS: Final = re.compile(rb"[0-9]+(?:[.,][0-9]+)?")
-_ASCII_LETTERS: Final = bytes(
-    ord(chr(byte).lower()) if byte < 128 and chr(byte).isalnum() else 32
-    for byte in range(256)
-)
+
+
+def _ascii_letter(byte: int) -> int:
+    """Return the lower case of an ASCII letter or digit; a space for any other byte."""
+    character = chr(byte)
+    if byte < 128 and character.isalnum():
+        return ord(character.lower())
+    return ord(" ")
+
+
+_ASCII_LETTERS: Final = bytes(map(_ascii_letter, range(256)))
+"""Translation of each byte of ASCII text."""
+# Kana, Han, and compatibility ideographs: each is a word by itself.
 _IDEOGRAPHS: Final = (
     (0x3040, 0x30FF),
     (0x3400, 0x4DBF),
@@ -43,14 +51,19 @@ class _Letters(dict[int, str | int | None]):
     def __missing__(self, code: int) -> str | int | None:
         category = unicodedata.category(chr(code))
         translation: str | int | None = code
-        if category == "Mn":
+        if category == "Mn":  # an accent
             translation = None
-        elif any(first <= code <= last for first, last in _IDEOGRAPHS):
+        elif _is_ideograph(code):
             translation = f" {chr(code)} "
-        elif category[0] not in "LMN":
+        elif category[0] not in "LMN":  # neither letter, mark nor number
             translation = " "
         self[code] = translation
         return translation
+
+
+def _is_ideograph(code: int) -> bool:
+    """Return whether a code point is one of a script without blanks between words."""
+    return any(first <= code <= last for first, last in _IDEOGRAPHS)
 
 
 _LETTERS: Final = _Letters()
@@ -58,12 +71,13 @@ _LETTERS: Final = _Letters()
 
 def words_of(text: str) -> bytes:
     """Return a document's words as UTF-8, one space between each two."""
+    # ASCII has no accents: a table of bytes does the work of the tables of Unicode.
     if text.isascii():
-        plain = _ASCII_NUMBERS.sub(b"0", text.encode()).translate(_ASCII_LETTERS)
-        return b" ".join(plain.split())
-    numbered = _NUMBERS.sub("0", text.lower())
-    parted = unicodedata.normalize("NFD", numbered).translate(_LETTERS)
-    return " ".join(parted.split()).encode("utf-8", "surrogatepass")
+        lowered_words = _ASCII_NUMBERS.sub(b"0", text.encode())
+        return b" ".join(lowered_words.translate(_ASCII_LETTERS).split())
+    numbered_text = _NUMBERS.sub("0", text.lower())
+    separated_words = unicodedata.normalize("NFD", numbered_text).translate(_LETTERS)
+    return " ".join(separated_words.split()).encode("utf-8", "surrogatepass")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,24 +96,30 @@ class WordBuffer:
     @classmethod
     def of(cls, texts: Iterable[str]) -> WordBuffer:
         """Return the words of some texts."""
-        parts = [words_of(text) for text in texts]
-        ends = np.zeros(len(parts) + 1, np.int64)
-        np.cumsum([len(part) for part in parts], out=ends[1:])
-        return cls(np.frombuffer(b"".join(parts), np.uint8), ends)
+        # Per document: a loop of appends would cost more than the list.
+        words_of_texts = [words_of(text) for text in texts]
+        ends = np.zeros(len(words_of_texts) + 1, np.int64)
+        np.cumsum([len(words) for words in words_of_texts], out=ends[1:])
+        return cls(np.frombuffer(b"".join(words_of_texts), np.uint8), ends)
 
 
 def exact_hashes(texts: Sequence[str], normal: Normal) -> UInt64:
-    """Return a hash that equal documents share: the two halves of XXH3-128, uint64[n,
-    2].
+    """Return a hash that equal documents share, in two halves.
 
     Args:
         texts: Texts of the documents.
         normal: ``text`` to hash the text itself, ``folded`` to hash its case-folded
             words with single spaces.
+            words with single spaces.
+
+    Returns:
+        Halves of XXH3-128, the high one first, uint64[n, 2].
     """
     hashes = np.empty((len(texts), 2), np.uint64)
     for row, text in enumerate(texts):
-        hashed_text = text if normal == "text" else " ".join(text.casefold().split())
+        hashed_text = text
+        if normal == "folded":
+            hashed_text = " ".join(text.casefold().split())
         digest = xxhash.xxh3_128_intdigest(hashed_text.encode())
         hashes[row] = digest >> 64, digest & 0xFFFFFFFFFFFFFFFF
     return hashes

@@ -51,13 +51,12 @@ def best_fit_segments(
         Rows in the order of their first tokens in the input. A document that fits a row
         is never cut. A longer one is whole rows and a rest, which is mostly one piece.
     """
-    # Rows are few enough if they are as few as possible, or if hardly a slot is
-    # padding.
-    tokens = int(lengths.sum())
-    fewest_rows = -(-tokens // capacity)
-    nearly_full_rows = (
-        tokens * _SLOTS_PER_PADDING // (capacity * (_SLOTS_PER_PADDING - 1))
-    )
+    # The goal: rows are few enough if they are as few as possible, or if hardly a slot
+    # is padding.
+    token_count = int(lengths.sum())
+    fewest_rows = -(-token_count // capacity)
+    nearly_full_slots = capacity * (_SLOTS_PER_PADDING - 1)
+    nearly_full_rows = token_count * _SLOTS_PER_PADDING // nearly_full_slots
     whole_rows = int((lengths // capacity).sum())
     goal = max(fewest_rows, nearly_full_rows) - whole_rows
 
@@ -66,7 +65,8 @@ def best_fit_segments(
     if is_longest_short:  # exact fit reaches the goal at once
         methods = (assign_exact_fit, assign_best_fit_decreasing)
 
-    best: Rests | None = None
+    # The first method that reaches the goal, or else the one with the fewest rows.
+    best_rests: Rests | None = None
     for method in methods:
         rests = Rests.of(
             lengths,
@@ -75,19 +75,20 @@ def best_fit_segments(
         )
         if rests.bins > goal:
             rests = spilled(rests, capacity, rests.bins - goal, max_segments)
-        if best is None or rests.bins < best.bins:
-            best = rests
-        if best.bins <= goal:
+        if best_rests is None or rests.bins < best_rests.bins:
+            best_rests = rests
+        if best_rests.bins <= goal:
             break
-    assert best is not None
-    return from_rests(lengths, capacity, best)
+    assert best_rests is not None
+    return from_rests(lengths, capacity, best_rests)
 
 
 def spilled(
     rests: Rests, capacity: int, max_emptied: int, max_segments: int | None = None
 ) -> Rests:
-    """Return rests of which some rows are emptied into the gaps of others, or the same
-    rests if none can be.
+    """Return rests of which some rows are emptied into the gaps of others.
+
+    The rests are returned as they are if no row can be emptied.
 
     Args:
         rests: Rests in shared rows.
@@ -112,10 +113,9 @@ def spilled(
         gaps[emptied] = 0
         if gaps.sum() >= used[emptied].sum():
             moved = _moved(rests, np.isin(rests.bin, emptied), gaps)
-            if (
-                max_segments is not None
-                and int(np.bincount(moved.bin).max()) > max_segments
-            ):
+            # A row that takes pieces of several rests may get too many of them.
+            most_pieces = int(np.bincount(moved.bin).max())
+            if max_segments is not None and most_pieces > max_segments:
                 return rests
             return moved
         emptied = emptied[:-1]
@@ -140,18 +140,16 @@ def _moved(rests: Rests, is_moving: Bools, gaps: Int64) -> Rests:
     cuts = np.union1d(rest_begins, gap_begins)
     rest_of_piece = np.searchsorted(rest_begins, cuts, side="right") - 1
     gap_of_piece = np.searchsorted(gap_begins, cuts, side="right") - 1
-    start_of_piece = (
-        rests.start[is_moving][rest_of_piece] + cuts - rest_begins[rest_of_piece]
-    )
+    cut_in_rest = cuts - rest_begins[rest_of_piece]
+    start_of_piece = rests.start[is_moving][rest_of_piece] + cut_in_rest
     # 3. The rests that stay, followed by the pieces.
-    document = np.concatenate(
-        [rests.document[~is_moving], rests.document[is_moving][rest_of_piece]]
-    )
+    moving_documents = rests.document[is_moving][rest_of_piece]
+    document = np.concatenate([rests.document[~is_moving], moving_documents])
     start = np.concatenate([rests.start[~is_moving], start_of_piece])
-    sizes = np.concatenate(
-        [rests.length[~is_moving], np.diff(cuts, append=length.sum())]
-    )
-    rows = np.concatenate([rests.bin[~is_moving], largest_first[gap_of_piece]])
+    piece_sizes = np.diff(cuts, append=length.sum())
+    sizes = np.concatenate([rests.length[~is_moving], piece_sizes])
+    row_of_piece = largest_first[gap_of_piece]
+    rows = np.concatenate([rests.bin[~is_moving], row_of_piece])
     # 4. Sorted by document, in rows that are numbered without gaps.
     by_document = np.lexsort((start, document))
     row_numbers = np.unique(rows[by_document], return_inverse=True)[1]

@@ -1,5 +1,4 @@
-"""Best-fit decreasing: items, largest first, each go to the bin with the least room
-that is enough.
+"""Best-fit decreasing: items, largest first, go to the fullest bins with room for them.
 
 An item for which no bin has room opens a new bin.
 
@@ -37,8 +36,7 @@ bins, items that each takes.
 def assign_best_fit_decreasing(
     sizes: Int64, capacity: int, max_items: int | None = None
 ) -> Int64:
-    """Return the bin of each item, numbered from 0 in the order in which bins are
-    opened, int64[n].
+    """Return the bin of each item, int64[n]; bins are numbered as they are opened.
 
     Items of one size are placed in order. Of bins with the same room, the one that has
     had it longest comes first.
@@ -51,6 +49,7 @@ def assign_best_fit_decreasing(
     bins = np.empty(len(sizes), np.int64)
     if not len(sizes):
         return bins
+    # Items are counted by size, the largest first: equal ones are placed together.
     counts = np.bincount(sizes)
     falling_sizes = np.flatnonzero(counts)[::-1]
     falling_counts = counts[falling_sizes].tolist()
@@ -60,6 +59,7 @@ def assign_best_fit_decreasing(
         moves = _bounded_moves(
             falling_sizes.tolist(), falling_counts, capacity, max_items
         )
+    # The moves place items of falling sizes, and a stable sort finds them in the input.
     by_falling_size = np.argsort(small(capacity - sizes), kind="stable")
     table = np.fromiter(chain.from_iterable(moves), np.int64).reshape(-1, 4)
     bins[by_falling_size] = _bins_of(table)
@@ -116,8 +116,9 @@ def _moves(sizes: list[int], counts: list[int], capacity: int) -> Iterator[Move]
 def _bounded_moves(
     sizes: list[int], counts: list[int], capacity: int, max_items: int
 ) -> Iterator[Move]:
-    """Yield the moves of items, for bins that hold at most `max_items` items; see
-    :func:`_moves`.
+    """Yield the moves of items, for bins of at most `max_items` items.
+
+    The steps are those of :func:`_moves`.
 
     Queues are named by ``room * max_items + items``. Of bins with one room, those with
     the most items come first.
@@ -179,13 +180,12 @@ def _bins_of(moves: Int64) -> Int64:
     #    leave.
     joined_queue, arrivals = _by_queue(target, target != _FULL, bins, first_visit)
     left_queue, departures = _by_queue(source, source != _NEW_BIN, bins, first_visit)
-    # 2. The visit before each visit of the same bin; a bin's first visit is its own. The k-th bin that leaves a queue
-    #    is the k-th that joined it.
+    # 2. The visit before each visit of the same bin; a bin's first visit is its own.
+    #    The k-th bin that leaves a queue is the k-th that joined it.
     rank_in_queue = np.arange(len(left_queue)) - np.searchsorted(left_queue, left_queue)
     visit_before = np.arange(first_visit[-1])
-    visit_before[departures] = arrivals[
-        np.searchsorted(joined_queue, left_queue) + rank_in_queue
-    ]
+    arrival_indices = np.searchsorted(joined_queue, left_queue) + rank_in_queue
+    visit_before[departures] = arrivals[arrival_indices]
     # 3. The first visit of each bin: follow the visits back, in steps of doubling
     #    length.
     while True:
@@ -201,8 +201,9 @@ def _bins_of(moves: Int64) -> Int64:
 def _by_queue(
     queue: Int64, mask: Bools, bins: Int64, first_visit: Int64
 ) -> tuple[Int64, Int64]:
-    """Return the queue and the number of each visit of some moves, sorted by queue and
-    then by move.
+    """Return the queue and the number of each visit of some moves.
+
+    Visits are sorted by queue and then by move.
 
     Args:
         queue: Queue of each move, int64[m].
@@ -210,6 +211,7 @@ def _by_queue(
         bins: Bins of each move, int64[m].
         first_visit: Number of the first visit of each move, int64[m + 1].
     """
-    moves = np.flatnonzero(mask)
-    moves = moves[np.argsort(queue[moves], kind="stable")]
-    return np.repeat(queue[moves], bins[moves]), places(first_visit[moves], bins[moves])
+    chosen_moves = np.flatnonzero(mask)
+    by_queue = chosen_moves[np.argsort(queue[chosen_moves], kind="stable")]
+    queue_of_visit = np.repeat(queue[by_queue], bins[by_queue])
+    return queue_of_visit, places(first_visit[by_queue], bins[by_queue])

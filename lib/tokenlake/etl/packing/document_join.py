@@ -22,7 +22,7 @@ def join_documents(ids: Int32, offsets: Int64, prefix: Int32, suffix: Int32) -> 
 
     Args:
         ids: Tokens of the documents, int32[total].
-        offsets: Where each document begins in `ids`, and where the last one ends,
+        offsets: Beginnings of the documents in `ids`, and the end of the last one,
             int64[n + 1], n at least 1.
         prefix: Ids to put before each document.
         suffix: Ids to put after each document.

@@ -1,5 +1,4 @@
-"""Exact fit: bins that are filled to the last token, by pairs of items that complete
-them.
+"""Exact fit: bins that are filled to the last token, by pairs that complete them.
 
 1. A bin takes items of the commonest size until two more items will do. Taking the
    commonest first keeps all sizes in stock until the end, so that a completing pair
@@ -36,8 +35,7 @@ from tokenlake.etl.packing.segments import small
 def assign_exact_fit(
     sizes: Int64, capacity: int, max_items: int | None = None
 ) -> Int64:
-    """Return the bin of each item, numbered from 0 in the order in which bins are
-    filled, int64[n].
+    """Return the bin of each item, int64[n]; bins are numbered as they are filled.
 
     Items of one size are placed in order.
 
@@ -63,7 +61,8 @@ def assign_exact_fit(
     by_size = np.argsort(size_of_run, kind="stable")
     bins_of_runs = places(first_bin[by_size], bin_count[by_size])
     repeats = np.repeat(items_per_bin[by_size], bin_count[by_size])
-    bins[np.argsort(small(sizes), kind="stable")] = np.repeat(bins_of_runs, repeats)
+    item_bins = np.repeat(bins_of_runs, repeats)
+    bins[np.argsort(small(sizes), kind="stable")] = item_bins
     return bins
 
 
@@ -91,8 +90,9 @@ class _Stock:
         heapify(self._commonest)
 
     def patterns(self, max_items: int) -> Iterator[tuple[int, dict[int, int]]]:
-        """Yield, until nothing is left, a number of bins that are filled alike, and
-        their items by size.
+        """Yield a number of bins that are filled alike, and their items by size.
+
+        It ends when nothing is left in stock.
         """
         counts = self._counts
         while self._in_stock:
@@ -126,9 +126,8 @@ class _Stock:
                 # 1. Items of the commonest size, until a pair may complete the bin.
                 size = self._commonest_size(pattern) or size
                 wanted_items = -((pair_room - room) // size)
-                items = min(
-                    wanted_items, counts[size] - pattern.get(size, 0), items_left
-                )
+                stock_left = counts[size] - pattern.get(size, 0)
+                items = min(wanted_items, stock_left, items_left)
             elif 2 * size >= room and size != room and items_left > 1:
                 # 2. A pair that fills the bin. Without one the largest item that fits
                 #    is taken.
@@ -140,6 +139,7 @@ class _Stock:
                     pattern[smaller] = pattern.get(smaller, 0) + 1
                     break
             pattern[size] = pattern.get(size, 0) + items
+            # The bin has all items of this size: it is out of stock for this bin.
             if pattern[size] == counts[size]:
                 in_stock ^= 1 << size
                 mirror ^= 1 << (capacity - size)
@@ -150,8 +150,7 @@ class _Stock:
     def _larger_of_pair(
         self, pair_sizes: int, room: int, pattern: dict[int, int]
     ) -> int:
-        """Return the larger size of the most unequal pair that fills a room; 0 if there
-        is no pair.
+        """Return the larger size of the most unequal pair that fills a room, or 0.
 
         Args:
             pair_sizes: Sizes whose partner is in stock, as bits.

@@ -1,5 +1,4 @@
-"""First-fit packing: each document, in order, goes to the first row that has room for
-it.
+"""First-fit packing: each document goes, in order, to the first row with room for it.
 
 A document longer than a row is whole rows and a rest, and the rests are placed.
 
@@ -43,8 +42,7 @@ def first_fit_segments(
 def assign_first_fit(
     sizes: Int64, capacity: int, max_items: int | None = None
 ) -> Int64:
-    """Return the bin of each item, numbered from 0 in the order in which bins are
-    opened, int64[n].
+    """Return the bin of each item, int64[n]; bins are numbered as they are opened.
 
     Args:
         sizes: Size of each item, from 1 to `capacity`, int64[n].
@@ -56,6 +54,7 @@ def assign_first_fit(
     most_bins = int(sizes.sum()) * 2 // capacity + 2
     if max_items:
         most_bins += len(sizes) // max_items
+    # A power of two, so that the tree is complete and its nodes need no pointers.
     leaves = 1 << (min(most_bins, max(1, len(sizes))) - 1).bit_length()
     # Node 1 is the root; the children of node n are 2n and 2n + 1; leaf b is bin b.
     room = [capacity] * (2 * leaves)

@@ -35,15 +35,16 @@ def greedy_segments(
     Returns:
         Pieces of the rows. Without `max_segments` all rows but the last are full.
     """
+    # Pieces that are counted are needed only where a row has too many: all rows are full
+    # otherwise.
     ends = np.cumsum(lengths, dtype=np.int64)
     if not len(ends):
         return _cut(lengths, ends, np.empty(0, np.int64))
     plan = _cut(lengths, ends, np.arange(0, ends[-1], capacity, dtype=np.int64))
     if max_segments is None or int(np.diff(plan.row_offsets).max()) <= max_segments:
         return plan
-    return _cut(
-        lengths, ends, _bounded_row_starts(ends.tolist(), capacity, max_segments)
-    )
+    row_starts = _bounded_row_starts(ends.tolist(), capacity, max_segments)
+    return _cut(lengths, ends, row_starts)
 
 
 def _cut(lengths: Int64, ends: Int64, row_starts: Int64) -> Segments:
@@ -54,6 +55,7 @@ def _cut(lengths: Int64, ends: Int64, row_starts: Int64) -> Segments:
         ends: Cumulative sums of the lengths, int64[n].
         row_starts: Tokens before each row, int64[R].
     """
+    # A piece begins where a document or a row begins.
     document_starts = ends - lengths
     cuts = np.union1d(document_starts, row_starts)
     document = np.searchsorted(document_starts, cuts, side="right") - 1
@@ -63,8 +65,9 @@ def _cut(lengths: Int64, ends: Int64, row_starts: Int64) -> Segments:
 
 
 def _bounded_row_starts(ends: list[int], capacity: int, max_segments: int) -> Int64:
-    """Return the tokens before each row, int64[R], where a row ends when it is full or
-    has `max_segments` pieces.
+    """Return the tokens before each row, int64[R], where rows have bounded pieces.
+
+    A row ends when it is full or has `max_segments` pieces.
 
     Args:
         ends: Cumulative sums of the documents' lengths; at least one.

@@ -1,6 +1,6 @@
-"""Greedy packing of a stream: documents laid end to end in bounded memory, a row group
-at a time.
+"""Greedy packing of a stream, in bounded memory: a row group at a time.
 
+Documents are laid end to end.
 No window is needed: the places of the pieces are known as documents come.
 """
 
@@ -19,8 +19,9 @@ from tokenlake.etl.packing.stretch import Stretch
 
 @final
 class GreedyRows:
-    """Lays the documents of one stream end to end. Holds less than a row group of
-    tokens.
+    """Lays the documents of one stream end to end.
+
+    It holds less than a row group of tokens.
 
     Args:
         capacity: Tokens per row.
@@ -49,23 +50,25 @@ class GreedyRows:
             tokens_left = len(stretch.ids) % self._group_tokens
             full_groups, stretch = stretch.cut(len(stretch.ids) - tokens_left)
             yield self._rows_of(full_groups)
+        # A view would keep the whole stretch in memory.
         self._held = replace(stretch, ids=stretch.ids.copy())
 
     def finish(self) -> Iterator[Packed]:
         """Yield the remaining rows, the last one padded. Nothing is held afterwards."""
-        held = self._held
+        remaining = self._held
         self._held = Stretch.nothing()
-        if len(held.ids):
-            yield self._rows_of(held, padding=-len(held.ids) % self._capacity)
+        if len(remaining.ids):
+            padding = -len(remaining.ids) % self._capacity
+            yield self._rows_of(remaining, padding=padding)
 
     def _rows_of(self, stretch: Stretch, padding: int = 0) -> Packed:
         """Return a stretch as rows, the last one padded with `padding` ids."""
-        ids = stretch.ids
+        row_ids = stretch.ids
         if padding:
-            ids = np.concatenate([ids, np.full(padding, self._pad_id, np.int32)])
-        packed = Packed.of(
-            ids, greedy_segments(stretch.length, self._capacity), stretch, padding
-        )
+            padding_ids = np.full(padding, self._pad_id, np.int32)
+            row_ids = np.concatenate([row_ids, padding_ids])
+        plan = greedy_segments(stretch.length, self._capacity)
+        packed = Packed.of(row_ids, plan, stretch, padding)
         # Whether the last document continues is not always known.
         packed.ends[-1:] = False
         return packed

@@ -28,9 +28,9 @@ def marked(ids: Int32, learned: Bools | bool = True) -> Int32:
         learned: Mask of the ids that count toward the loss, bool[n], or one value for
             all of them.
     """
-    bits = np.asarray(learned).astype(np.int32)
-    bits <<= _LOSS_BIT
-    return ids | bits
+    loss_bits = np.asarray(learned).astype(np.int32)
+    loss_bits <<= _LOSS_BIT
+    return ids | loss_bits
 
 
 def plain(ids: Int32) -> Int32:

@@ -1,12 +1,10 @@
-"""Packed rows: tokens in rows of one length, and the documents that each piece comes
-from.
-"""
+"""Packed rows: tokens in rows of one length, and the documents of their pieces."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self, final
+from typing import Any, Final, Self, final
 
 import numpy as np
 
@@ -14,6 +12,16 @@ from tokenlake.base.arrays import Bools, Int32, Int64, cells, offsets_of
 from tokenlake.errors import AccountError
 from tokenlake.etl.packing.segments import Segments
 from tokenlake.etl.packing.stretch import Stretch
+
+_JOINED_COLUMNS: Final = (
+    "input_ids",
+    "segment_lengths",
+    "file",
+    "position",
+    "start",
+    "ends",
+)
+"""Columns of rows that follow each other when rows are joined."""
 
 
 @final
@@ -94,29 +102,26 @@ class Packed:
 
     @property
     def segment_ids(self) -> Int32:
-        """Numbers 1, 2, 3 ... for the pieces of each row, and 0 for padding,
-        int32[rows * width].
-        """
+        """Numbers 1, 2, 3 ... for each row's pieces, 0 for padding, int32[rows * width]."""
+        # The number of a piece in its row, repeated for each of its tokens.
         pieces_per_row = np.diff(self.row_offsets)
         first_piece = np.repeat(self.row_offsets[:-1], pieces_per_row)
         number = np.arange(len(self.segment_lengths)) - first_piece + 1
-        ids = np.repeat(number.astype(np.int32), self.segment_lengths)
+        token_numbers = np.repeat(number.astype(np.int32), self.segment_lengths)
         if not self.pad:
-            return ids
+            return token_numbers
         padded = np.zeros((self.rows, self.width), np.int32)
-        padded[cells(self.row_lengths, self.width, left=False)] = ids
+        padded[cells(self.row_lengths, self.width, left=False)] = token_numbers
         return padded.ravel()
 
     def groups(self, rows: int) -> Iterator[Self]:
-        """Yield the rows in groups of `rows` rows, fewer in the last group, as
-        views.
-        """
+        """Yield the rows in groups of `rows` rows, fewer in the last, as views."""
         width = self.width
-        for first in range(0, self.rows, rows):
-            last = min(first + rows, self.rows)
-            row_offsets = self.row_offsets[first : last + 1]
+        for first_row in range(0, self.rows, rows):
+            end_row = min(first_row + rows, self.rows)
+            row_offsets = self.row_offsets[first_row : end_row + 1]
             pieces = slice(int(row_offsets[0]), int(row_offsets[-1]))
-            input_ids = self.input_ids[first * width : last * width]
+            input_ids = self.input_ids[first_row * width : end_row * width]
             segment_lengths = self.segment_lengths[pieces]
             yield type(self)(
                 input_ids=input_ids,
@@ -132,8 +137,9 @@ class Packed:
     def check_boundaries(
         self, prefix: tuple[int, ...], suffix: tuple[int, ...]
     ) -> None:
-        """Check on the packed ids themselves that documents begin with BOS and end with
-        EOS.
+        """Check on the packed ids that documents begin with BOS and end with EOS.
+
+        The ids themselves are looked at, and not how they were packed.
 
         Args:
             prefix: Ids that every document begins with.
@@ -150,10 +156,11 @@ class Packed:
             self._require(self.input_ids[last_tokens], suffix[-1], "ends")
 
     def _require(self, ids: Int32, expected: int, verb: str) -> None:
-        wrong = np.flatnonzero(ids != expected)
-        if len(wrong):
+        wrong_indices = np.flatnonzero(ids != expected)
+        if len(wrong_indices):
+            wrong_id = int(ids[wrong_indices[0]])
             raise AccountError(
-                f"a document {verb} with id {int(ids[wrong[0]])}, expected {expected}, in rows packed from file id "
+                f"a document {verb} with id {wrong_id}, expected {expected}, in rows packed from file id "
                 f"{int(self.file[0])}. This is a bug; nothing was committed"
             )
 
@@ -162,14 +169,20 @@ class Packed:
         """Return the rows of all parts, of which there is at least one."""
         if len(parts) == 1:
             return parts[0]
-        pieces_per_row = np.concatenate([np.diff(part.row_offsets) for part in parts])
+        # One pass over the parts for all columns.
+        columns: dict[str, list[Any]] = {name: [] for name in _JOINED_COLUMNS}
+        pieces_per_row: list[Int64] = []
+        padding = 0
+        for part in parts:
+            pieces_per_row.append(np.diff(part.row_offsets))
+            padding += part.pad
+            for name, arrays in columns.items():
+                arrays.append(getattr(part, name))
+        joined_columns: dict[str, Any] = {}
+        for name, arrays in columns.items():
+            joined_columns[name] = np.concatenate(arrays)
         return cls(
-            input_ids=np.concatenate([part.input_ids for part in parts]),
-            segment_lengths=np.concatenate([part.segment_lengths for part in parts]),
-            row_offsets=offsets_of(pieces_per_row),
-            file=np.concatenate([part.file for part in parts]),
-            position=np.concatenate([part.position for part in parts]),
-            start=np.concatenate([part.start for part in parts]),
-            ends=np.concatenate([part.ends for part in parts]),
-            pad=sum(part.pad for part in parts),
+            row_offsets=offsets_of(np.concatenate(pieces_per_row)),
+            pad=padding,
+            **joined_columns,
         )

@@ -1,5 +1,6 @@
-"""Packers: documents are added, and rows come out a row group at a time, in bounded
-memory, by any strategy.
+"""Packers: documents are added, and rows come out a row group at a time.
+
+Memory is bounded, with any strategy.
 
 Greedy rows are laid down as documents come (:mod:`~tokenlake.etl.packing.greedy_rows`).
 All other strategies plan a window of documents at a time
@@ -70,7 +71,7 @@ class Packer:
         Args:
             ids: Tokens of the documents, contiguous, without prefix and suffix,
                 int32[total].
-            offsets: Where each document begins in `ids`, and where the last one ends,
+            offsets: Beginnings of the documents in `ids`, and the end of the last one,
                 int64[n + 1].
             file: Id of the file that each document comes from, int64[n].
             position: Position of each document in its file, int64[n].
@@ -79,6 +80,7 @@ class Packer:
                 where the part before it ends. The first value must be False: all parts
                 of a document come in one call. None: all documents are whole.
         """
+        # 1. The place of each document's first token among the tokens of all.
         lengths = np.diff(offsets) + len(self._prefix) + len(self._suffix)
         ends = np.cumsum(lengths)
         starts = np.zeros(len(lengths), np.int64)
@@ -88,35 +90,40 @@ class Packer:
             first_parts = np.flatnonzero(~again)
             document = np.cumsum(~again) - 1
             starts = begins - begins[first_parts[document]]
+        # 2. Stretches of as many documents as the copy may have tokens, and at least
+        #    one.
         first = 0
         while first < len(lengths):
-            # As many documents as the copy may have tokens, and at least one.
-            limit = int(ends[first] - lengths[first]) + self._copied_tokens
-            last = max(first + 1, int(np.searchsorted(ends, limit, side="right")))
+            token_limit = int(ends[first] - lengths[first]) + self._copied_tokens
+            fitting = int(np.searchsorted(ends, token_limit, side="right"))
+            end = max(first + 1, fitting)
             if int(lengths[first]) > self._copied_tokens:
+                # A document that is too long for one copy comes in pieces.
                 pieces = self._pieces(ids[offsets[first] : offsets[first + 1]])
                 yield from self.add_long(
                     pieces, int(file[first]), int(position[first]), int(starts[first])
                 )
             else:
+                joined_ids = join_documents(
+                    ids, offsets[first : end + 1], self._prefix, self._suffix
+                )
                 stretch = Stretch(
-                    join_documents(
-                        ids, offsets[first : last + 1], self._prefix, self._suffix
-                    ),
-                    length=lengths[first:last],
-                    start=starts[first:last],
-                    file=file[first:last],
-                    position=position[first:last],
-                    ends=np.ones(last - first, np.bool_),
+                    joined_ids,
+                    length=lengths[first:end],
+                    start=starts[first:end],
+                    file=file[first:end],
+                    position=position[first:end],
+                    ends=np.ones(end - first, np.bool_),
                 )
                 yield from self._rows.take(stretch)
-            first = last
+            first = end
 
     def add_long(
         self, windows: Iterable[Int32], file: int, position: int, start: int = 0
     ) -> Iterator[Packed]:
-        """Append one document that comes in pieces, so that it need not be in memory as
-        a whole.
+        """Append one document that comes in pieces.
+
+        It need not be in memory as a whole.
 
         Args:
             windows: Tokens of the document, a piece at a time.
@@ -126,11 +133,10 @@ class Packer:
                 part of a document.
         """
         pieces = chain([self._prefix], windows, [self._suffix])
-        for ids, is_last in _blocks(pieces, self._capacity):
-            yield from self._rows.take(
-                Stretch.one(ids, start, file, position, ends=is_last)
-            )
-            start += len(ids)
+        for block, is_last in _blocks(pieces, self._capacity):
+            stretch = Stretch.one(block, start, file, position, ends=is_last)
+            yield from self._rows.take(stretch)
+            start += len(block)
 
     def finish(self) -> Iterator[Packed]:
         """Yield the remaining rows, padded. The packer is empty afterwards."""
@@ -184,19 +190,23 @@ def open_packer(
 
 
 def _blocks(pieces: Iterable[Int32], step: int) -> Iterator[tuple[Int32, bool]]:
-    """Yield the same ids in blocks, and True with the last block. All others are
-    multiples of `step` long.
+    """Yield the same ids in blocks, and True with the last block.
+
+    All blocks but the last are multiples of `step` long, so that a document continues at
+    a whole number of rows from its beginning.
     """
-    parts: list[Int32] = []
-    size = 0
-    for ids in pieces:
-        parts.append(ids)
-        size += len(ids)
-        if size > step:
-            stream = np.concatenate(parts)
-            full = (size - 1) // step * step  # the last block is never empty
-            yield stream[:full], False
-            parts = [stream[full:].copy()]
-            size -= full
-    if size:
-        yield np.concatenate(parts), True
+    waiting: list[Int32] = []
+    waiting_ids = 0
+    for piece in pieces:
+        waiting.append(piece)
+        waiting_ids += len(piece)
+        if waiting_ids > step:
+            stream = np.concatenate(waiting)
+            full_size = (
+                (waiting_ids - 1) // step * step
+            )  # the last block is never empty
+            yield stream[:full_size], False
+            waiting = [stream[full_size:].copy()]
+            waiting_ids -= full_size
+    if waiting_ids:
+        yield np.concatenate(waiting), True

@@ -1,5 +1,4 @@
-"""Pool packing: a few rows are open, and each document goes to the one that it fills
-best.
+"""Pool packing: of a few open rows, each document goes to the one that it fills best.
 
 A document that fits none of them fills the fullest to its end, and continues in the row
 that is opened in its place. Rows therefore have no padding, except those that are open
@@ -44,6 +43,7 @@ def pool_segments(
     pieces: list[tuple[int, int, int, int]] = []  # row, document, start, length
     for document, length in enumerate(lengths.tolist()):
         packer = _best_packer(room, length, capacity)
+        # A piece fills the row, or is the rest of the document.
         start = 0
         while start < length:
             piece_length = min(length - start, room[packer])
@@ -60,23 +60,24 @@ def pool_segments(
 
 
 def _best_packer(room: list[int], length: int, capacity: int) -> int:
-    """Return the open row with the least room that is enough, or else the one with the
-    least room.
+    """Return the open row that fits best: with the least room that is enough.
+
+    Without one that is enough, it is the row with the least room of all.
 
     Of rows with equal room, the first one is returned.
     """
-    best = -1
+    best_packer = -1
     best_room = capacity + 1
-    fullest = 0
+    fullest_packer = 0
     for packer, packer_room in enumerate(room):
         if length <= packer_room < best_room:
-            best = packer
+            best_packer = packer
             best_room = packer_room
-        if packer_room < room[fullest]:
-            fullest = packer
-    if best < 0:
-        return fullest
-    return best
+        if packer_room < room[fullest_packer]:
+            fullest_packer = packer
+    if best_packer < 0:
+        return fullest_packer
+    return best_packer
 
 
 def _sorted_rows(pieces: list[tuple[int, int, int, int]]) -> Segments:
@@ -94,6 +95,5 @@ def _sorted_rows(pieces: list[tuple[int, int, int, int]]) -> Segments:
     # 2. Sort pieces by row; the stable sort keeps the order of the documents.
     rank = rank_of_row[row]
     order = np.argsort(rank, kind="stable")
-    return Segments(
-        document[order], start[order], length[order], offsets_of(np.bincount(rank))
-    )
+    row_offsets = offsets_of(np.bincount(rank))
+    return Segments(document[order], start[order], length[order], row_offsets)

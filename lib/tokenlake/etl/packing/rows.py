@@ -1,5 +1,6 @@
-"""Packing of rows that are Python objects: dicts of one document each go in, dicts of
-one full row each come out.
+"""Packing of rows that are Python objects, of one document each, to full rows.
+
+Dicts go in, and dicts come out.
 
 Plans and packers are those of a build. :class:`PackedRows` has all strategies;
 :func:`pack_pre_tokenized` and :func:`pack_constant_length` are greedy packing with the
@@ -93,18 +94,19 @@ class PackedRows:
 
     def __post_init__(self) -> None:
         require_one_of("strategy", self.strategy, tuple(STRATEGIES))
-        for name in (
+        # Options that count something. The number of pieces may be unbounded.
+        for option in (
             "seq_length",
             "num_packers",
             "shuffle_buffer_factor",
             "window_tokens",
             "max_segments",
         ):
-            value = getattr(self, name)
+            value = getattr(self, option)
             if value is not None and value < 1:
                 raise ConfigError(
-                    f"{name}: got {value}, expected at least 1",
-                    field_path=name,
+                    f"{option}: got {value}, expected at least 1",
+                    field_path=option,
                     got=value,
                 )
 
@@ -139,31 +141,28 @@ class PackedRows:
         packed = self._packed(rows)
         if not self.shuffle_packed:
             return packed
-        return _shuffled(
-            packed, self.shuffle_buffer_factor * self.num_packers, self.seed
-        )
+        window_rows = self.shuffle_buffer_factor * self.num_packers
+        return _shuffled(packed, window_rows, self.seed)
 
     def documents(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[_Document]:
-        """Yield the documents of rows, checked, with EOS. Those without ids are left
-        out.
-        """
+        """Yield the documents of rows, checked, with EOS; those without ids are left out."""
         expected: frozenset[str] | None = None
         for number, row in enumerate(rows):
             columns = _columns(row)
             if expected is not None and columns != expected:
                 raise self._other_columns(number, columns, expected)
             expected = columns
-            ids = _ids(row, self.field, number)
-            if not len(ids):
+            token_ids = _ids(row, self.field, number)
+            if not len(token_ids):
                 continue
-            file = 0
+            # A document without a place is numbered, as if all came from one file.
+            file_id = 0
             position = number
             if "file" in columns:
-                file = int(row["file"])
+                file_id = int(row["file"])
                 position = int(row["position"])
-            yield _Document(
-                self._finished_ids(row, ids, number), file, position, columns
-            )
+            finished_ids = self._finished_ids(row, token_ids, number)
+            yield _Document(finished_ids, file_id, position, columns)
 
     def objects(self, packed: Packed, columns: frozenset[str]) -> Iterator[Row]:
         """Yield packed rows as objects.
@@ -172,17 +171,18 @@ class PackedRows:
             packed: Rows.
             columns: Names of the documents' columns beside their ids.
         """
-        ids = packed.input_ids
+        # Rows are copied: a view would keep the whole row group in memory.
+        input_ids = packed.input_ids
         loss_mask = None
         if "loss_mask" in columns:
-            loss_mask = learned(ids)
-            ids = plain(ids)
+            loss_mask = learned(input_ids)
+            input_ids = plain(input_ids)
         segment_ids = packed.segment_ids
         attention_mask = (segment_ids > 0).astype(np.int32)
         for number in range(packed.rows):
             tokens = slice(number * packed.width, (number + 1) * packed.width)
             row: Row = {
-                "input_ids": ids[tokens].copy(),
+                "input_ids": input_ids[tokens].copy(),
                 "attention_mask": attention_mask[tokens].copy(),
             }
             if self.include_segment_ids:
@@ -190,9 +190,9 @@ class PackedRows:
             if loss_mask is not None:
                 row["loss_mask"] = loss_mask[tokens].copy()
             if "file" in columns:
-                pieces = slice(
-                    int(packed.row_offsets[number]), int(packed.row_offsets[number + 1])
-                )
+                first_piece = int(packed.row_offsets[number])
+                end_piece = int(packed.row_offsets[number + 1])
+                pieces = slice(first_piece, end_piece)
                 row["segment_lengths"] = packed.segment_lengths[pieces].copy()
                 row["documents"] = _origins(packed, pieces)
             yield row
@@ -204,21 +204,22 @@ class PackedRows:
 
     def _finished_ids(self, row: Mapping[str, Any], ids: Int32, number: int) -> Int32:
         """Return the ids of a document with its loss mask, and with EOS after them."""
-        end = np.int32(self.eos_token_id)
-        lacks_eos = ids[-1] != end
+        eos_id = np.int32(self.eos_token_id)
+        lacks_eos = ids[-1] != eos_id
         if "loss_mask" in row:
-            mask = np.asarray(row["loss_mask"]).astype(np.bool_)
-            if mask.shape != ids.shape:
+            loss_mask = np.asarray(row["loss_mask"]).astype(np.bool_)
+            if loss_mask.shape != ids.shape:
                 raise BadRecordError(
-                    f"document {number}: loss_mask has the shape {mask.shape}, expected one value for each of "
+                    f"document {number}: loss_mask has the shape {loss_mask.shape}, expected one value for each of "
                     f"the {len(ids)} ids",
                     row=number,
                 )
-            ids = marked(ids, mask)
-            end |= np.int32(LOSS)
+            # The EOS that is put after a document is learned.
+            ids = marked(ids, loss_mask)
+            eos_id |= np.int32(LOSS)
         if not lacks_eos:
             return ids
-        return np.append(ids, end)
+        return np.append(ids, eos_id)
 
     def _other_columns(
         self, number: int, columns: frozenset[str], expected: frozenset[str]
@@ -232,7 +233,9 @@ class PackedRows:
 
 @final
 class OpenRows:
-    """Rows that are filled as documents come. Full rows come out, the others stay open.
+    """Rows that are filled as documents come.
+
+    Full rows come out, the others stay open.
 
     Args:
         packing: Options; rows are not shuffled.
@@ -255,22 +258,31 @@ class OpenRows:
         self._packer = open_packer(pack, pad_id=pad_id, group_tokens=group_tokens)
 
     def add(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
-        """Append documents and yield the rows that are full; errors as of
-        :meth:`PackedRows.pack`.
+        """Append documents and yield the rows that are full.
+
+        Errors are those of :meth:`PackedRows.pack`.
         """
         for block in _blocks(self._packing.documents(rows)):
             self._columns = block[0].columns
-            ids = np.concatenate([document.ids for document in block])
-            offsets = offsets_of([len(document.ids) for document in block])
-            file = np.array([document.file for document in block], np.int64)
-            position = np.array([document.position for document in block], np.int64)
-            for packed in self._packer.add(ids, offsets, file, position):
+            lengths: list[int] = []
+            files: list[int] = []
+            positions: list[int] = []
+            for document in block:
+                lengths.append(len(document.ids))
+                files.append(document.file)
+                positions.append(document.position)
+            block_ids = np.concatenate([document.ids for document in block])
+            rows_of_block = self._packer.add(
+                block_ids,
+                offsets_of(lengths),
+                np.array(files, np.int64),
+                np.array(positions, np.int64),
+            )
+            for packed in rows_of_block:
                 yield from self._packing.objects(packed, self._columns)
 
     def finish(self) -> Iterator[Row]:
-        """Yield the remaining rows, padded. The rows are empty afterwards, and may
-        be used again.
-        """
+        """Yield the remaining rows, padded; they are empty then, and may be used again."""
         for packed in self._packer.finish():
             yield from self._packing.objects(packed, self._columns)
 
@@ -278,13 +290,11 @@ class OpenRows:
 def _origins(packed: Packed, pieces: slice) -> list[dict[str, int]]:
     """Return the file, position and start of some pieces."""
     origins: list[dict[str, int]] = []
-    for file, position, start in zip(
-        packed.file[pieces].tolist(),
-        packed.position[pieces].tolist(),
-        packed.start[pieces].tolist(),
-        strict=True,
-    ):
-        origins.append({"file": file, "position": position, "start": start})
+    files = packed.file[pieces].tolist()
+    positions = packed.position[pieces].tolist()
+    starts = packed.start[pieces].tolist()
+    for file_id, position, start in zip(files, positions, starts, strict=True):
+        origins.append({"file": file_id, "position": position, "start": start})
     return origins
 
 
@@ -306,53 +316,50 @@ def _listed(names: frozenset[str]) -> str:
 def _ids(row: Mapping[str, Any], field: str, number: int) -> Int32:
     """Return the ids of a document, checked."""
     try:
-        ids = np.asarray(row[field])
+        token_ids = np.asarray(row[field])
     except KeyError:
         columns = ", ".join(map(repr, sorted(row))) or "nothing"
         raise BadRecordError(
             f"document {number}: has no {field!r}, only {columns}; tokenize documents before packing them",
             row=number,
         ) from None
-    if not ids.size:
+    # An empty list has the type float64, which says nothing.
+    if not token_ids.size:
         return np.empty(0, np.int32)
-    if (
-        ids.ndim != 1
-        or ids.dtype.kind not in "iu"
-        or ids.min() < 0
-        or ids.max() >= LOSS
-    ):
+    is_integers = token_ids.ndim == 1 and token_ids.dtype.kind in "iu"
+    if not is_integers or token_ids.min() < 0 or token_ids.max() >= LOSS:
         raise BadRecordError(
-            f"document {number}: {field!r} has the shape {ids.shape} and type {ids.dtype}, expected one "
+            f"document {number}: {field!r} has the shape {token_ids.shape} and type {token_ids.dtype}, expected one "
             f"dimension of integers from 0 to {LOSS - 1}",
             row=number,
         )
-    return ids.astype(np.int32)
+    return token_ids.astype(np.int32)
 
 
 def _blocks(documents: Iterable[_Document]) -> Iterator[list[_Document]]:
-    """Yield documents in blocks of at least one document, which end after a number
-    of tokens.
-    """
+    """Yield documents in blocks of at least one, which end after a number of tokens."""
     block: list[_Document] = []
-    tokens = 0
+    token_count = 0
     for document in documents:
         block.append(document)
-        tokens += len(document.ids)
-        if tokens >= _BLOCK_TOKENS:
+        token_count += len(document.ids)
+        if token_count >= _BLOCK_TOKENS:
             yield block
             block = []
-            tokens = 0
+            token_count = 0
     if block:
         yield block
 
 
 def _shuffled(rows: Iterable[Row], window_rows: int, seed: int) -> Iterator[Row]:
     """Yield rows, each window of `window_rows` rows in a shuffled order."""
-    source = iter(rows)
-    for number in count():
-        window = list(islice(source, window_rows))
-        for index in shuffled(len(window), key_of(seed, number)).tolist():
-            yield window[index]
+    remaining_rows = iter(rows)
+    # Each window has an order of its own; only the last one may be short.
+    for window_number in count():
+        window = list(islice(remaining_rows, window_rows))
+        window_order = shuffled(len(window), key_of(seed, window_number))
+        for row_index in window_order.tolist():
+            yield window[row_index]
         if len(window) < window_rows:
             return
 
@@ -440,14 +447,15 @@ def pack_constant_length(
 
 
 def _as_row(document: Mapping[str, Any] | Sequence[int]) -> Mapping[str, Any]:
-    """Return a document of an older caller as a row with ``input_ids``, and
-    ``loss_mask`` if it has one.
+    """Return a document of an older caller as a row with ``input_ids``.
+
+    Its ``loss_mask`` stays, if it has one.
     """
     if not isinstance(document, Mapping):
         return {"input_ids": document}
-    for name in ("input_ids", "tokens"):
-        if name in document:
-            row = {"input_ids": document[name]}
+    for ids_name in ("input_ids", "tokens"):
+        if ids_name in document:
+            row = {"input_ids": document[ids_name]}
             if "loss_mask" in document:
                 row["loss_mask"] = document["loss_mask"]
             return row

@@ -1,12 +1,11 @@
-"""Plans of packing: the places of documents' pieces in rows, from the lengths of the
-documents alone.
+"""Plans of packing: the places of documents' pieces in rows, from lengths alone.
 
 A document longer than a row fills ``length // capacity`` whole rows and leaves a rest
 of ``length % capacity`` tokens. Strategies that never cut a document that fits a row
 place the rests (:class:`Rests`) and add the whole rows at the end (:func:`from_rests`).
 
-Example: documents of 13 and 3 tokens in rows of 8. Document 0 fills one row and leaves a rest of 5, document 1 is a
-rest of 3, and both rests fit one row::
+Example: documents of 13 and 3 tokens in rows of 8. Document 0 fills one row and leaves a
+rest of 5, document 1 is a rest of 3, and both rests fit one row::
 
     row 0: document 0 [0, 8)
     row 1: document 0 [8, 13), document 1 [0, 3)
@@ -62,8 +61,7 @@ class Segments:
 @final
 @dataclass(frozen=True, slots=True)
 class Rests:
-    """Pieces of documents that share rows with others, sorted by document and then by
-    start.
+    """Pieces of documents that share rows with others, by document and then by start.
 
     Attributes:
         document: Index of the document, int64[m].
@@ -116,21 +114,19 @@ def from_rests(lengths: Int64, capacity: int, rests: Rests) -> Segments:
     whole_rows = lengths // capacity
     whole_document = np.repeat(np.arange(len(lengths)), whole_rows)
     rows_before = np.cumsum(whole_rows) - whole_rows
-    row_in_document = np.arange(len(whole_document)) - np.repeat(
-        rows_before, whole_rows
-    )
+    rows_before_own = np.repeat(rows_before, whole_rows)
+    row_in_document = np.arange(len(whole_document)) - rows_before_own
     # 2. Shared rows: rests sorted by row. The stable sort keeps the order of the
     #    documents.
     by_row = np.argsort(small(rests.bin), kind="stable")
     # 3. All pieces, the whole rows first.
     document = np.concatenate([whole_document, rests.document[by_row]])
     start = np.concatenate([row_in_document * capacity, rests.start[by_row]])
-    length = np.concatenate(
-        [np.full(len(whole_document), capacity), rests.length[by_row]]
-    )
-    pieces_per_row = np.concatenate(
-        [np.ones(len(whole_document), np.int64), np.bincount(rests.bin)]
-    )
+    whole_count = len(whole_document)
+    whole_lengths = np.full(whole_count, capacity)
+    length = np.concatenate([whole_lengths, rests.length[by_row]])
+    one_piece = np.ones(whole_count, np.int64)
+    pieces_per_row = np.concatenate([one_piece, np.bincount(rests.bin)])
     rows = Segments(document, start, length, offsets_of(pieces_per_row))
     # 4. Sort rows by their first token. Whole rows are in order already, which a stable
     #    sort makes use of.
@@ -141,8 +137,9 @@ def from_rests(lengths: Int64, capacity: int, rests: Rests) -> Segments:
 
 
 def small(values: Int64) -> npt.NDArray[Any]:
-    """Return values >= 0 as uint16 if all of them fit: numpy sorts those by
-    counting, ten times as fast.
+    """Return values >= 0 as uint16 if all of them fit.
+
+    numpy sorts those by counting, ten times as fast.
     """
     if len(values) and int(values.max()) >= 1 << 16:
         return values

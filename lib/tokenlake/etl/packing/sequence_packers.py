@@ -1,6 +1,4 @@
-"""Packers to which a caller adds one document at a time, and which return full rows
-as they are completed.
-"""
+"""Packers to which a caller adds one document at a time, and which return full rows."""
 
 from __future__ import annotations
 
@@ -69,17 +67,18 @@ class _Sequences:
         self._document_count += 1
         if source_id is not None:
             self._sources[number] = (source_id, self.length_with_eos(tokens))
-        return self._sequences(
-            self._rows.add([{"input_ids": tokens, "file": 0, "position": number}])
-        )
+        # The number of the document is its position, by which its rows name it.
+        document = {"input_ids": tokens, "file": 0, "position": number}
+        return self._sequences(self._rows.add([document]))
 
     def finish(self) -> Iterator[PackedSequence]:
         """Yield the remaining rows, padded."""
         return self._sequences(self._rows.finish())
 
     def length_with_eos(self, tokens: Sequence[int]) -> int:
-        """Return the number of a document's tokens, with the EOS that is put after
-        it. An empty one gets none.
+        """Return the number of a document's tokens, with the EOS that is put after it.
+
+        An empty document gets none.
         """
         length = len(tokens)
         if length and tokens[-1] != self.packing.eos_token_id:
@@ -88,10 +87,12 @@ class _Sequences:
 
     def _sequences(self, rows: Iterable[Row]) -> Iterator[PackedSequence]:
         for row in rows:
+            # 1. The source of each piece.
             lengths: list[int] = row["segment_lengths"].tolist()
             source_ids: list[str | None] = []
             for piece, length in zip(row["documents"], lengths, strict=True):
                 source_ids.append(self._source_of(piece["position"], length))
+            # 2. Padding is behind the tokens; an id of padding may be in the text, too.
             is_token = np.arange(len(row["input_ids"])) < sum(lengths)
             has_sources = any(source_id is not None for source_id in source_ids)
             yield PackedSequence(
@@ -103,8 +104,9 @@ class _Sequences:
             )
 
     def _source_of(self, document: int, length: int) -> str | None:
-        """Return the name of the source of a document's next `length` tokens, and
-        forget it with its last token.
+        """Return the name of the source of a document's next `length` tokens.
+
+        It is forgotten with the last token, so that memory stays bounded.
         """
         if document not in self._sources:
             return None
@@ -154,8 +156,7 @@ class GreedyPacker:
     def add(
         self, tokens: Sequence[int], source_id: str | None = None
     ) -> PackedSequence | None:
-        """Append a document; return the row that it fills, or None if there is room
-        left.
+        """Append a document; return the row that it fills, or None if room is left.
 
         Args:
             tokens: Ids of the document.
@@ -190,8 +191,7 @@ class GreedyPacker:
 
 @final
 class PoolPacker:
-    """Packs each document into the one of some open rows that it fills best; no token
-    is lost.
+    """Packs each document into the open row that it fills best; no token is lost.
 
     Documents are placed a window at a time: rows come when a window is full, and with
     :meth:`flush_all`.
@@ -256,8 +256,9 @@ class PoolPacker:
 
 @final
 class FirstFitPacker:
-    """Packs each document into the first row with room for it. Only documents longer
-    than a row are cut.
+    """Packs each document into the first row with room for it.
+
+    Only documents longer than a row are cut.
 
     Example:
         >>> from tokenlake import FirstFitPacker
@@ -304,8 +305,9 @@ class FirstFitPacker:
     def add(
         self, tokens: Sequence[int], source_id: str | None = None
     ) -> list[PackedSequence]:
-        """Append a document; return the rows of all held documents when there are
-        `buffer_size` of them.
+        """Append a document; return rows when `buffer_size` documents are held.
+
+        These are the rows of all held documents.
 
         Args:
             tokens: Ids of the document.

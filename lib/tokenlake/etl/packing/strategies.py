@@ -1,5 +1,4 @@
-"""The packing strategies by name: from the lengths of documents to their places in
-rows.
+"""The packing strategies by name: from documents' lengths to their places in rows.
 
 A strategy looks at no token and loses none: every token of every document is in exactly
 one segment of one row.

@@ -14,8 +14,10 @@ from tokenlake.base.arrays import Bools, Int32, Int64
 @final
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Documents laid end to end. The first may have begun in an earlier stretch, and
-    the last may continue in the next.
+    """Documents laid end to end.
+
+    The first may have begun in an earlier stretch, and the last may continue in the
+    next.
 
     Attributes:
         ids: Tokens of all documents, int32[total].
@@ -80,6 +82,8 @@ class Stretch:
         if document == len(ends):
             return self, Stretch.nothing()
         document_end = int(ends[document])
+        # Steps are whole rows, so that the document continues at the beginning of a
+        # row.
         document_begin = document_end - int(self.length[document])
         steps = -(-(tokens - document_begin) // step)
         return self.cut(min(document_begin + steps * step, document_end))
@@ -115,25 +119,38 @@ class Stretch:
 
     @classmethod
     def joined(cls, parts: Sequence[Self], ids: Int32 | None = None) -> Self:
-        """Return all parts as one stretch. A document that does not end is joined with
-        the one after it.
+        """Return all parts as one stretch.
+
+        A document that does not end is joined with the one after it.
 
         Args:
             parts: Stretches, at least one.
             ids: Ids of all parts, if they lie together already.
         """
-        length = np.concatenate([part.length for part in parts])
-        ends = np.concatenate([part.ends for part in parts])
-        # A document begins after each one that ends.
-        first = np.flatnonzero(np.append(True, ends[:-1]))
-        last = np.append(first[1:], len(ends)) - 1
+        # 1. Columns of all parts.
+        lengths: list[Int64] = []
+        starts: list[Int64] = []
+        files: list[Int64] = []
+        positions: list[Int64] = []
+        part_ends: list[Bools] = []
+        for part in parts:
+            lengths.append(part.length)
+            starts.append(part.start)
+            files.append(part.file)
+            positions.append(part.position)
+            part_ends.append(part.ends)
         if ids is None:
             ids = np.concatenate([part.ids for part in parts])
+        # 2. A document begins after each one that ends. Of its pieces the first one has
+        #    its start, and the last one its end.
+        ends = np.concatenate(part_ends)
+        first_pieces = np.flatnonzero(np.append(True, ends[:-1]))
+        last_pieces = np.append(first_pieces[1:], len(ends)) - 1
         return cls(
             ids,
-            length=np.add.reduceat(length, first),
-            start=np.concatenate([part.start for part in parts])[first],
-            file=np.concatenate([part.file for part in parts])[first],
-            position=np.concatenate([part.position for part in parts])[first],
-            ends=ends[last],
+            length=np.add.reduceat(np.concatenate(lengths), first_pieces),
+            start=np.concatenate(starts)[first_pieces],
+            file=np.concatenate(files)[first_pieces],
+            position=np.concatenate(positions)[first_pieces],
+            ends=ends[last_pieces],
         )

@@ -31,9 +31,7 @@ from tokenlake.etl.packing.stretch import Stretch
 from tokenlake.runtime.mixing.random import key_of, shuffled
 
 Planner: TypeAlias = Callable[[Int64], Segments]
-"""Function from the lengths of documents (int64[n], each at least 1) to their
-places.
-"""
+"""Function from the lengths of documents (int64[n], each at least 1) to their places."""
 
 _NO_IDS: Final = np.empty(0, np.int32)
 _ID_BYTES: Final = 4
@@ -55,17 +53,18 @@ class TokenWindow:
 
     def append(self, part: Stretch) -> None:
         """Append a stretch; its ids are copied."""
-        end = self.tokens + len(part.ids)
-        if end > len(self._ids):
+        new_tokens = self.tokens + len(part.ids)
+        if new_tokens > len(self._ids):
             # The memory doubles: small windows stay small, and ids are copied twice at
             # most.
-            larger = np.empty(max(end, min(2 * end, self._max_tokens)), np.int32)
+            doubled_size = min(2 * new_tokens, self._max_tokens)
+            larger = np.empty(max(new_tokens, doubled_size), np.int32)
             larger[: self.tokens] = self._ids[: self.tokens]
             self._ids = larger
-        self._ids[self.tokens : end] = part.ids
+        self._ids[self.tokens : new_tokens] = part.ids
         # A view of the ids would keep all of them in memory.
         self._parts.append(replace(part, ids=_NO_IDS))
-        self.tokens = end
+        self.tokens = new_tokens
 
     def clear(self) -> None:
         """Forget all tokens."""
@@ -73,16 +72,15 @@ class TokenWindow:
         self.tokens = 0
 
     def joined(self) -> Stretch:
-        """Return all parts as one stretch, which is valid until the next change of
-        the window.
-        """
+        """Return all parts as one stretch, valid until the next change of the window."""
         return Stretch.joined(self._parts, self._ids[: self.tokens])
 
 
 @final
 class WindowRows:
-    """Packs one stream of documents in windows. Holds the tokens of one window, and
-    less than a row group of rows.
+    """Packs one stream of documents in windows.
+
+    It holds the tokens of one window, and less than a row group of rows.
 
     Args:
         plan: Strategy.
@@ -165,26 +163,25 @@ class WindowRows:
         self._window.append(carried)
 
     def _row_groups(self, window: Stretch, plan: Segments) -> Iterator[Packed]:
-        """Copy the pieces of a plan into rows, and yield the row groups that are
-        full.
-        """
-        # 1. The pieces of the window as byte strings, in the order of their tokens. Arrow gathers strings with one
-        #    memcpy each; to gather token by token costs five times as much.
+        """Copy the pieces of a plan into rows, and yield the row groups that are full."""
+        # 1. The pieces of the window as byte strings, in the order of their tokens.
+        #    Arrow gathers strings with one memcpy each; to gather token by token costs
+        #    five times as much.
         document_begins = np.cumsum(window.length) - window.length
         begins = document_begins[plan.document] + plan.start
         order = np.argsort(begins)
         edges = np.append(begins[order], len(window.ids)) * _ID_BYTES
-        strings: Any = binary_over(
-            edges, pa.py_buffer(np.ascontiguousarray(window.ids).data)
-        )
+        window_ids = pa.py_buffer(np.ascontiguousarray(window.ids).data)
+        strings: Any = binary_over(edges, window_ids)
         # 2. The string of each piece of the plan: the inverse of the order.
         string_of_piece = np.empty(len(order), np.int64)
         string_of_piece[order] = np.arange(len(order))
-        first = 0
-        while first < plan.rows:
+        first_row = 0
+        while first_row < plan.rows:
             # 3. As many rows as the open row group has room for.
-            last = min(plan.rows, first + self._group_rows - self._waiting_rows)
-            row_offsets = plan.row_offsets[first : last + 1]
+            free_rows = self._group_rows - self._waiting_rows
+            end_row = min(plan.rows, first_row + free_rows)
+            row_offsets = plan.row_offsets[first_row : end_row + 1]
             pieces = slice(int(row_offsets[0]), int(row_offsets[-1]))
             rows = Segments(
                 plan.document[pieces],
@@ -193,13 +190,14 @@ class WindowRows:
                 row_offsets - row_offsets[0],
             )
             row_tokens = np.diff(offsets_of(rows.length)[rows.row_offsets])
-            tokens = int(row_tokens.sum())
+            token_count = int(row_tokens.sum())
             gathered = strings.take(pa.array(string_of_piece[pieces]))
-            ids = np.frombuffer(gathered.buffers()[2], np.int32)[:tokens]
-            ids = _padded(ids, row_tokens, self._capacity, self._pad_id)
-            self._waiting.append(Packed.of(ids, rows, window, len(ids) - tokens))
-            self._waiting_rows += last - first
-            first = last
+            row_ids = np.frombuffer(gathered.buffers()[2], np.int32)[:token_count]
+            row_ids = _padded(row_ids, row_tokens, self._capacity, self._pad_id)
+            padding = len(row_ids) - token_count
+            self._waiting.append(Packed.of(row_ids, rows, window, padding))
+            self._waiting_rows += end_row - first_row
+            first_row = end_row
             # 4. A full row group is handed on.
             if self._waiting_rows == self._group_rows:
                 yield self._take_waiting()

@@ -88,6 +88,8 @@ def allocate(
         ConfigError: The strategy or a column is unknown, a ratio is missing or
             negative, a length is negative, or the strategy does not take an argument.
     """
+    # 1. An argument that the strategy does not use is an error: it would be ignored in
+    #    silence otherwise.
     require_one_of("strategy", strategy, BUDGET_STRATEGIES)
     _require_lengths(lengths)
     _require_argument("ratios", ratios, strategy == "ratio", strategy, lengths)
@@ -97,43 +99,48 @@ def allocate(
     total = max(0, min(total, sum(lengths.values())))
     if strategy == "priority":
         return _share_by_priority(lengths, total, priority or ())
-    # Tokens that a column gets in any case; only those of an adaptive budget are not 0.
+    # 2. Tokens that a column gets in any case; only those of an adaptive budget are not
+    #    0.
     guaranteed = dict.fromkeys(lengths, 0)
     if strategy == "adaptive" and lengths:
         equal_share = total // len(lengths)
-        guaranteed = {
-            name: min(length, equal_share) for name, length in lengths.items()
-        }
-    needs = {name: length - guaranteed[name] for name, length in lengths.items()}
-    # The rest is shared by weight.
+        for column, length in lengths.items():
+            guaranteed[column] = min(length, equal_share)
+    needs = {column: length - guaranteed[column] for column, length in lengths.items()}
+    # 3. The rest is shared by weight. Proportional and adaptive budgets weigh a column
+    #    by its need.
     weights: Mapping[str, float] = needs
     if strategy == "equal":
         weights = dict.fromkeys(lengths, 1)
     elif ratios:
         weights = ratios
-    exact_weights = {name: Fraction(weights[name]) for name in lengths}
+    # Fractions are exact: rounding does not depend on the order of additions.
+    exact_weights = {column: Fraction(weights[column]) for column in lengths}
     shares = _share_by_weight(needs, exact_weights, total - sum(guaranteed.values()))
-    return {name: guaranteed[name] + shares[name] for name in lengths}
+    return {column: guaranteed[column] + shares[column] for column in lengths}
 
 
 def _share_by_priority(
     lengths: Mapping[str, int], total: int, priority: Sequence[str]
 ) -> dict[str, int]:
-    """Give each column all it needs, in the order of `priority` and then of
-    `lengths`, while tokens are left.
+    """Give each column all it needs, while tokens are left.
+
+    Columns of `priority` come first, then the others in the order of `lengths`.
     """
     shares = dict.fromkeys(lengths, 0)
-    for name in dict.fromkeys([*priority, *lengths]):
-        shares[name] = min(lengths[name], total)
-        total -= shares[name]
+    # A dict drops the second mention of a column and keeps the order of the first.
+    for column in dict.fromkeys([*priority, *lengths]):
+        shares[column] = min(lengths[column], total)
+        total -= shares[column]
     return shares
 
 
 def _share_by_weight(
     needs: Mapping[str, int], weights: Mapping[str, Fraction], total: int
 ) -> dict[str, int]:
-    """Share `total` (at most the sum of `needs`) by weight; a column gets at most its
-    need.
+    """Share `total` by weight; a column gets at most its need.
+
+    `total` is at most the sum of `needs`, so that every token finds a column.
 
     1. Give every pending column its share of the total by weight.
     2. If shares cover the needs of some columns, give these their needs, and share the
@@ -144,28 +151,33 @@ def _share_by_weight(
     pending = {name: need for name, need in needs.items() if need}
     while pending and total:
         shares = _exact_shares(pending, weights, total)
-        covered = [name for name, share in shares.items() if share >= pending[name]]
+        covered = [
+            column for column, share in shares.items() if share >= pending[column]
+        ]
         if not covered:
             # No share is more than its column needs, and rounding up a fraction cannot
             # make it more.
             budgets.update(_rounded(shares, total))
             return budgets
-        for name in covered:
-            budgets[name] = pending.pop(name)
-            total -= budgets[name]
+        # Every round removes at least one column, so that the loop ends.
+        for column in covered:
+            budgets[column] = pending.pop(column)
+            total -= budgets[column]
     return budgets
 
 
 def _exact_shares(
-    names: Collection[str], weights: Mapping[str, Fraction], total: int
+    columns: Collection[str], weights: Mapping[str, Fraction], total: int
 ) -> dict[str, Fraction]:
-    """Return the share of each column by weight; equal shares where only columns of
-    weight 0 are left.
+    """Return the share of each column by weight.
+
+    Shares are equal where only columns of weight 0 are left: the tokens that the others
+    do not need go to them.
     """
-    total_weight = sum(weights[name] for name in names)
+    total_weight = sum(weights[column] for column in columns)
     if not total_weight:
-        return dict.fromkeys(names, Fraction(total, len(names)))
-    return {name: total * weights[name] / total_weight for name in names}
+        return dict.fromkeys(columns, Fraction(total, len(columns)))
+    return {column: total * weights[column] / total_weight for column in columns}
 
 
 def _rounded(shares: Mapping[str, Fraction], total: int) -> dict[str, int]:
@@ -173,11 +185,12 @@ def _rounded(shares: Mapping[str, Fraction], total: int) -> dict[str, int]:
 
     The largest remainders are rounded up, the earlier column first among equals.
     """
-    rounded = {name: math.floor(share) for name, share in shares.items()}
-    by_remainder = sorted(shares, key=lambda name: rounded[name] - shares[name])
-    missing = total - sum(rounded.values())
-    for name in by_remainder[:missing]:
-        rounded[name] += 1
+    rounded = {column: math.floor(share) for column, share in shares.items()}
+    # The sort is stable: among equal remainders the earlier column stays first.
+    by_remainder = sorted(shares, key=lambda column: rounded[column] - shares[column])
+    missing_tokens = total - sum(rounded.values())
+    for column in by_remainder[:missing_tokens]:
+        rounded[column] += 1
     return rounded
 
 
@@ -186,30 +199,29 @@ def _rounded(shares: Mapping[str, Fraction], total: int) -> dict[str, int]:
 
 
 def _require_lengths(lengths: Mapping[str, int]) -> None:
-    if any(length < 0 for length in lengths.values()):
-        raise ConfigError(
-            f"lengths: got {dict(lengths)}, expected at least 0 tokens in every column"
-        )
+    for length in lengths.values():
+        if length < 0:
+            raise ConfigError(
+                f"lengths: got {dict(lengths)}, expected at least 0 tokens in every column"
+            )
 
 
 def _require_argument(
     argument: str,
-    names: Collection[str] | None,
+    columns: Collection[str] | None,
     is_needed: bool,
     strategy: BudgetStrategy,
     lengths: Mapping[str, int],
 ) -> None:
-    """Require that an argument is given where its strategy needs it, and nowhere
-    else, and names columns only.
-    """
-    if is_needed and names is None:
+    """Require an argument if its strategy needs it, and only then; it names columns."""
+    if is_needed and columns is None:
         raise ConfigError(f"budget strategy {strategy!r} needs {argument}")
-    if names is not None and not is_needed:
+    if columns is not None and not is_needed:
         raise ConfigError(f"budget strategy {strategy!r} takes no {argument}")
-    for name in names or ():
-        if name not in lengths:
+    for column in columns or ():
+        if column not in lengths:
             raise ConfigError(
-                f"{argument}: no column {name!r}; there are {_listed(lengths)}"
+                f"{argument}: no column {column!r}; there are {_listed(lengths)}"
             )
 
 
@@ -220,7 +232,9 @@ def _require_ratios(
         return
     values = ratios.values()
     are_numbers = all(math.isfinite(ratio) and ratio >= 0 for ratio in values)
-    if not are_numbers or not any(values) or len(ratios) < len(lengths):
+    # Ratios of which all are 0 would share out nothing.
+    is_complete = any(values) and len(ratios) >= len(lengths)
+    if not are_numbers or not is_complete:
         raise ConfigError(
             f"ratios: got {dict(ratios)}, expected a number, at least 0, for every column ({_listed(lengths)}), and "
             "at least one above 0"
@@ -234,5 +248,5 @@ def _require_priority(priority: Sequence[str] | None) -> None:
         )
 
 
-def _listed(names: Collection[str]) -> str:
-    return ", ".join(map(repr, names)) or "none"
+def _listed(columns: Collection[str]) -> str:
+    return ", ".join(map(repr, columns)) or "none"

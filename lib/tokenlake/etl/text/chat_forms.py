@@ -1,5 +1,4 @@
-"""Forms in which a conversation can be given to a template, where templates differ in
-the form they take.
+"""Forms of a conversation, for templates that differ in the form that they take.
 
 | a turn has | forms, in this order |
 |---|---|
@@ -30,34 +29,40 @@ Change = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def cleaned(message: Message) -> dict[str, Any]:
-    """Return a message's fields that are not null; its reasoning is in both fields
-    that most templates know.
+    """Return a message's fields that are not null.
+
+    Its reasoning is in both fields that most templates know.
     """
     fields = {name: value for name, value in message.items() if value is not None}
-    thought = next((fields[name] for name in THOUGHTS if name in fields), None)
-    if thought is None:
-        return fields
-    return {"thinking": thought, **fields, "reasoning_content": thought}
+    for thought_field in THOUGHTS:
+        if thought_field in fields:
+            thought = fields[thought_field]
+            return {"thinking": thought, **fields, "reasoning_content": thought}
+    return fields
 
 
 def is_special(message: Message) -> bool:
-    """Return whether a message has calls, reasoning or parts, which a template may
-    leave out.
+    """Return whether a template may leave out a part of a message.
+
+    Calls, reasoning and parts are such: many templates do not know them.
     """
     if isinstance(message.get("content"), list):
         return True
-    return any(name in message for name in ("tool_calls", "function_call", *THOUGHTS))
+    return any(field in message for field in ("tool_calls", "function_call", *THOUGHTS))
 
 
 def forms(messages: Sequence[Message]) -> Iterator[list[dict[str, Any]]]:
-    """Yield the forms of a conversation, in the order in which they are tried; most
-    have one.
+    """Yield the forms of a conversation, in the order in which they are tried.
+
+    Most conversations have one, or two where a content is a text.
     """
     cleaned_messages = [cleaned(message) for message in messages]
     if any(map(is_special, cleaned_messages)):
         yield from _special_forms(cleaned_messages)
     else:
         yield cleaned_messages
+    # Templates of models that see images take nothing but lists of parts. This form is
+    # the last one: a template that takes texts never gets it.
     if any(isinstance(message.get("content"), str) for message in cleaned_messages):
         yield [_as_parts(message) for message in cleaned_messages]
 
@@ -66,15 +71,18 @@ def _special_forms(
     messages: Sequence[dict[str, Any]],
 ) -> Iterator[list[dict[str, Any]]]:
     """Yield the different forms of a conversation with calls, reasoning or parts."""
-    tried: list[list[dict[str, Any]]] = []
+    # Changes that do not concern a message leave it as it is, so that most of the 81
+    # combinations are equal. A form is tried once.
+    tried_forms: list[list[dict[str, Any]]] = []
     # The last changes vary first.
     for changes in product(
         _CALL_CHANGES, _PART_CHANGES, _ARGUMENT_CHANGES, _CONTENT_CHANGES
     ):
         form = [_changed(message, changes) for message in messages]
-        if form not in tried and not any(map(_is_unread, form)):
-            tried.append(form)
-            yield form
+        if form in tried_forms or any(map(_is_unread, form)):
+            continue
+        tried_forms.append(form)
+        yield form
 
 
 def _changed(message: dict[str, Any], changes: Sequence[Change]) -> dict[str, Any]:
@@ -98,22 +106,24 @@ def _is_unread(message: dict[str, Any]) -> bool:
 
 
 def _without_function_call(message: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in message.items() if name != "function_call"}
+    fields = dict(message)
+    fields.pop("function_call", None)
+    return fields
 
 
 def _as_tool_calls(message: dict[str, Any]) -> dict[str, Any]:
     """Write ``function_call`` as ``tool_calls``."""
     call = message.get("function_call")
+    # OpenAI's older form holds the call as an object, ShareGPT's as JSON text.
     if isinstance(call, dict):
-        return {
-            **_without_function_call(message),
-            "tool_calls": [{"type": "function", "function": call}],
-        }
-    if isinstance(call, str):
+        calls = [{"type": "function", "function": call}]
+    elif isinstance(call, str):
         calls = calls_of_text(call)
-        if calls is not None:
-            return {**_without_function_call(message), "tool_calls": calls}
-    return message
+    else:
+        calls = None
+    if calls is None:
+        return message
+    return {**_without_function_call(message), "tool_calls": calls}
 
 
 def _as_text(message: dict[str, Any]) -> dict[str, Any]:
@@ -125,22 +135,26 @@ def _as_text(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def calls_of_text(text: str) -> list[dict[str, Any]] | None:
-    """Return the calls in a JSON text, an object with a name or a list of them; None
-    where it is something else.
+    """Return the calls in a JSON text; None where it is something else.
+
+    The text is an object with a name, or a list of such objects.
     """
     try:
-        value: Any = json.loads(text)
-    except (ValueError, RecursionError):
+        parsed: Any = json.loads(text)
+    except (ValueError, RecursionError):  # RecursionError: nested too deeply
         return None
-    listed = cast("list[Any]", value if isinstance(value, list) else [value])
+    items = cast("list[Any]", parsed)
+    if not isinstance(parsed, list):
+        items = [parsed]
     calls: list[dict[str, Any]] = []
-    for call in listed:
-        if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+    for item in items:
+        if not isinstance(item, dict) or not isinstance(item.get("name"), str):
             return None
-        fields = cast("dict[str, Any]", call)
-        function = {
-            name: fields[name] for name in ("name", "arguments") if name in fields
-        }
+        fields = cast("dict[str, Any]", item)
+        # A call without arguments stays without them.
+        function = {"name": fields["name"]}
+        if "arguments" in fields:
+            function["arguments"] = fields["arguments"]
         calls.append({"type": "function", "function": function})
     return calls or None
 
@@ -162,6 +176,8 @@ def _with_joined_parts(message: dict[str, Any]) -> dict[str, Any]:
     content = message.get("content")
     if not isinstance(content, list):
         return message
+    # Parts that are no text cannot reach here from a dataset: the reader of
+    # conversations refuses them.
     texts: list[str] = []
     for part in cast("list[Any]", content):
         text = part.get("text") if isinstance(part, dict) else None
@@ -188,10 +204,9 @@ def _with_arguments(
     if not calls_of(message):
         return message
     fields = dict(message)
-    if isinstance(fields.get("tool_calls"), list):
-        fields["tool_calls"] = [
-            _call_with(call, change) for call in fields["tool_calls"]
-        ]
+    tool_calls = fields.get("tool_calls")
+    if isinstance(tool_calls, list):
+        fields["tool_calls"] = [_call_with(call, change) for call in tool_calls]
     if isinstance(fields.get("function_call"), dict):
         fields["function_call"] = _call_with(fields["function_call"], change)
     return fields
@@ -199,6 +214,7 @@ def _with_arguments(
 
 def _call_with(call: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
     """Return a call, or the function inside it, with changed arguments."""
+    # A call of `tool_calls` wraps its function; one of `function_call` is the function.
     inner = call.get("function")
     if isinstance(inner, dict):
         return {**call, "function": _call_with(cast("dict[str, Any]", inner), change)}
@@ -213,8 +229,11 @@ def _with_objects(message: dict[str, Any]) -> dict[str, Any]:
 def _object_of_json(arguments: Any) -> Any:
     if not isinstance(arguments, str):
         return arguments
-    value = json_object(arguments or "{}")
-    return arguments if value is None else value
+    # An empty text means a call without arguments.
+    parsed = json_object(arguments or "{}")
+    if parsed is None:
+        return arguments
+    return parsed
 
 
 def _with_json(message: dict[str, Any]) -> dict[str, Any]:
@@ -237,23 +256,29 @@ def _json_of_object(arguments: Any) -> Any:
 
 def _has_no_content(message: dict[str, Any]) -> bool:
     """Return whether a turn has calls, or reasoning alone, and no content."""
+    if not is_special(message):
+        return False
     content = message.get("content")
-    is_blank = (
-        content is None
-        or content == []
-        or (isinstance(content, str) and not content.strip())
-    )
-    return is_blank and is_special(message)
+    if isinstance(content, str):
+        return not content.strip()
+    return content is None or content == []
 
 
 def _with_empty_content(message: dict[str, Any]) -> dict[str, Any]:
     """Give a turn without content an empty text."""
-    return {**message, "content": ""} if _has_no_content(message) else message
+    if not _has_no_content(message):
+        return message
+    return {**message, "content": ""}
 
 
 def _with_null_content(message: dict[str, Any]) -> dict[str, Any]:
     """Give a turn without content a null."""
-    return {**message, "content": None} if _has_no_content(message) else message
+    if not _has_no_content(message):
+        return message
+    return {**message, "content": None}
+
+
+# Every tuple begins with no change, so that the first form is the conversation itself.
 
 
 _CALL_CHANGES = (_same, _as_tool_calls, _as_text)

@@ -57,21 +57,20 @@ class Item:
     lead: str = ""
 
     def is_in(self, rendered: str) -> bool:
-        """Return whether the rendering of the marked turn holds the item as data,
-        not as a quoted literal.
+        """Return whether a rendering holds the item as data, not as a quoted literal.
+
+        Args:
+            rendered: Rendering of the marked turn.
         """
         if self.mark not in rendered:
             return False
         if self.kind == "call":
             # JSON text that was quoted once more.
-            is_literal = f'\\"{self.mark}' in rendered
-        else:
-            # A list of parts that became text as a whole.
-            is_literal = (
-                f"'text': '{self.mark}" in rendered
-                or f'"text": "{self.mark}' in rendered
-            )
-        return not is_literal
+            return f'\\"{self.mark}' not in rendered
+        # A list of parts that became text as a whole, in Python's notation or JSON's.
+        is_python_literal = f"'text': '{self.mark}" in rendered
+        is_json_literal = f'"text": "{self.mark}' in rendered
+        return not is_python_literal and not is_json_literal
 
 
 @final
@@ -91,9 +90,14 @@ class MarkedTurn:
         """Return whether a rendering of the marked turn holds all of its items."""
         return all(item.is_in(rendered) for item in self.items)
 
+    def items_in(self, rendered: str) -> list[Item]:
+        """Return the items whose marks a rendering holds, in any form."""
+        return [item for item in self.items if item.mark in rendered]
+
 
 def unused_salt(values: Sequence[Any]) -> str:
     """Return a beginning for marks: a word that no text of the values holds."""
+    # A salt that is longer than every text is in none of them, so that the loop ends.
     texts = list(texts_in(values))
     salt = _SALT
     while any(salt in text for text in texts):
@@ -130,44 +134,49 @@ class _Marker:
         """Return the marked turn."""
         fields = dict(self._message)
         self._mark_thoughts(fields)
+        # A content is a text, or a list of parts; null has no words to mark.
         content = fields.get("content")
         if isinstance(content, str):
             fields["content"] = self._content(content)
         elif isinstance(content, list):
-            fields["content"] = [
-                self._part(part) for part in cast("list[Any]", content)
-            ]
-        calls = fields.get("tool_calls")
-        if isinstance(calls, list):
-            fields["tool_calls"] = [
-                self._call(call) for call in cast("list[Any]", calls)
-            ]
+            parts = cast("list[Any]", content)
+            fields["content"] = [self._part(part) for part in parts]
+        # Calls are in a list, or one call is in the older field.
+        tool_calls = fields.get("tool_calls")
+        if isinstance(tool_calls, list):
+            calls = cast("list[Any]", tool_calls)
+            fields["tool_calls"] = [self._call(call) for call in calls]
         if isinstance(fields.get("function_call"), dict):
             fields["function_call"] = self._call(fields["function_call"])
         return MarkedTurn(fields, tuple(self._items))
 
     def _mark_thoughts(self, fields: dict[str, Any]) -> None:
         """Mark the reasoning, which may be in several fields."""
-        names = [name for name in THOUGHTS if isinstance(fields.get(name), str)]
-        if not names:
+        thought_fields = [
+            field for field in THOUGHTS if isinstance(fields.get(field), str)
+        ]
+        if not thought_fields:
             return
-        marked = self._words(str(fields[names[0]]), "reasoning", "its reasoning")
-        for name in names:
-            fields[name] = marked
+        # All fields hold the same reasoning, so that they get the same mark.
+        thought = str(fields[thought_fields[0]])
+        marked = self._words(thought, "reasoning", "its reasoning")
+        for field in thought_fields:
+            fields[field] = marked
 
     def _part(self, part: Any) -> Any:
         """Mark a text part of a content."""
-        if isinstance(part, dict) and isinstance(part.get("text"), str):
-            return {
-                **cast("dict[str, Any]", part),
-                "text": self._content(str(part["text"])),
-            }
-        return part
+        if not isinstance(part, dict) or not isinstance(part.get("text"), str):
+            return part
+        marked_part = dict(cast("dict[str, Any]", part))
+        marked_part["text"] = self._content(marked_part["text"])
+        return marked_part
 
     def _content(self, text: str) -> str:
         """Mark a content; an assistant's may hold its reasoning between tags."""
-        tags = THOUGHT_TAGS if self._message.get("role") == ASSISTANT else ()
-        for opening, closing in tags:
+        if self._message.get("role") != ASSISTANT:
+            return self._words(text, "content", "its content")
+        for opening, closing in THOUGHT_TAGS:
+            # Without the tag there is no reasoning; with several, its end is unclear.
             if text.count(closing) != 1:
                 continue
             # Text before the opening tag, reasoning, and the answer behind the closing
@@ -184,8 +193,13 @@ class _Marker:
         return self._words(text, "content", "its content")
 
     def _words(self, text: str, kind: _Kind, title: str, lead: str = "") -> str:
-        """Put a mark in the place of a text, between the blanks around it, and
-        behind `lead`.
+        """Put a mark in the place of a text, between the blanks around it.
+
+        Args:
+            text: Text.
+            kind: Kind of the piece.
+            title: Name of the piece in errors.
+            lead: Text of the content before this text.
         """
         words = text.strip()
         if not words or kind not in self._kinds:
@@ -205,14 +219,16 @@ class _Marker:
         if not isinstance(call, dict) or "call" not in self._kinds:
             return call
         fields = cast("dict[str, Any]", call)
+        # A call of `tool_calls` wraps its function; one of `function_call` is the
+        # function.
         inner = fields.get("function")
-        function = cast("dict[str, Any]", inner if isinstance(inner, dict) else fields)
-        name = str(function.get("name") or "")
-        mark = self._add("call", f"its call of {name!r}", name)
-        marked_function = {
-            **function,
-            "arguments": _marked_arguments(function.get("arguments"), mark),
-        }
+        function = fields
+        if isinstance(inner, dict):
+            function = cast("dict[str, Any]", inner)
+        function_name = str(function.get("name") or "")
+        mark = self._add("call", f"its call of {function_name!r}", function_name)
+        arguments = _marked_arguments(function.get("arguments"), mark)
+        marked_function = {**function, "arguments": arguments}
         if isinstance(inner, dict):
             return {**fields, "function": marked_function}
         return marked_function
@@ -221,32 +237,38 @@ class _Marker:
 def _marked_arguments(arguments: Any, mark: str) -> Any:
     """Return arguments of the same form and names, whose values are the mark."""
     if isinstance(arguments, str):
-        values = json_object(arguments)
-        return mark if values is None else json.dumps(_marked_arguments(values, mark))
-    if not isinstance(arguments, dict):
+        # JSON text stays JSON text: a template may parse it or print it.
+        parsed = json_object(arguments)
+        if parsed is None:
+            return mark
+        return json.dumps(_marked_arguments(parsed, mark))
+    # Without a name the mark itself is one, so that a rendering of the arguments shows
+    # it in any case.
+    if not isinstance(arguments, dict) or not arguments:
         return {mark: mark}
-    values = cast("dict[str, Any]", arguments)
-    return dict.fromkeys(values, mark) if values else {mark: mark}
+    return dict.fromkeys(cast("dict[str, Any]", arguments), mark)
 
 
 def json_object(text: str) -> dict[str, Any] | None:
     """Return the object in a JSON text; None where it is something else."""
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+        parsed = json.loads(text)
+    except (ValueError, RecursionError):  # RecursionError: nested too deeply
         return None
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else None
+    if not isinstance(parsed, dict):
+        return None
+    return cast("dict[str, Any]", parsed)
 
 
 def calls_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the calls of a turn."""
+    """Return the calls of a turn, in the newer field and in the older one."""
     calls: list[dict[str, Any]] = []
-    listed: Any = message.get("tool_calls")
-    if isinstance(listed, list):
-        calls += cast("list[dict[str, Any]]", listed)
-    single: Any = message.get("function_call")
-    if isinstance(single, dict):
-        calls.append(cast("dict[str, Any]", single))
+    tool_calls: Any = message.get("tool_calls")
+    if isinstance(tool_calls, list):
+        calls += cast("list[dict[str, Any]]", tool_calls)
+    function_call: Any = message.get("function_call")
+    if isinstance(function_call, dict):
+        calls.append(cast("dict[str, Any]", function_call))
     return calls
 
 

@@ -48,6 +48,8 @@ class Program:
         learned: str | None = None,
     ) -> None:
         self.text: Final = text
+        # Processor time is counted from the start of the process: the limit is set anew
+        # before each rendering.
         self._variables = with_clock(variables)
         self._limits = limits
         self._sandbox = Sandbox()
@@ -75,6 +77,7 @@ class Program:
                 limit (``template_limit``).
             ConfigError: The template needs today's date, and none was given.
         """
+        # Variables of the conversation come last: they override those of the template.
         all_variables = {
             "messages": list(messages),
             "tools": tools,
@@ -105,6 +108,7 @@ class Program:
 
     def _run(self, variables: dict[str, Any]) -> RenderedChat:
         """Run the template and join its output."""
+        # The parts are joined once: a template may output a word at a time.
         parts: list[str] = []
         output = Output()
         self._sandbox.output = output
@@ -119,6 +123,7 @@ class Program:
                     f" took more than {self._limits.text:,} characters",
                     reason=LIMIT,
                 )
+        # A block that a loop leaves early never notes its end; its span would be wrong.
         if output.starts:
             raise template_error(
                 BadRecordError,
@@ -128,9 +133,8 @@ class Program:
         return RenderedChat("".join(parts), tuple(output.marked))
 
     def _line_of(self, error: Exception) -> int:
-        """Return the line of the template in which an error was raised; 1 where it
-        is not known.
-        """
+        """Return the line of the template that raised an error; 1 where it is unknown."""
+        # The last frame of the template is the innermost one, in a macro or a loop.
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno or 1 for frame in frames if frame.filename == NAME]
         if not lines:
@@ -138,20 +142,25 @@ class Program:
         return self.compiled.template.get_corresponding_lineno(lines[-1])
 
     def _set_limits(self) -> None:
-        """Have the kernel end this process if the next rendering takes too long, and
-        refuse it more memory.
+        """Limit the processor time and the memory of the next rendering.
+
+        The kernel ends this process if the rendering takes too long, and refuses it
+        more memory.
         """
+        # The limit counts whole seconds of the process: the running one is not used up.
         seconds = int(time.process_time()) + 1 + self._limits.seconds
         _set_limit(resource.RLIMIT_CPU, seconds)
         _set_limit(resource.RLIMIT_AS, self._limits.memory)
 
 
-def _set_limit(kind: int, most: int) -> None:
+def _set_limit(resource_kind: int, maximum: int) -> None:
     """Set the soft limit of a resource of this process, within its hard limit."""
-    _, hard = resource.getrlimit(kind)
-    soft = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    _, hard_limit = resource.getrlimit(resource_kind)
+    soft_limit = maximum
+    if hard_limit != resource.RLIM_INFINITY:
+        soft_limit = min(maximum, hard_limit)
     with contextlib.suppress(OSError, ValueError):  # not every system limits memory
-        resource.setrlimit(kind, (soft, hard))
+        resource.setrlimit(resource_kind, (soft_limit, hard_limit))
 
 
 def _problem_of(error: Exception) -> str:

@@ -1,6 +1,4 @@
-"""Names that this process and the one that renders templates share: requests,
-answers, limits and errors.
-"""
+"""Names shared with the process that renders templates: requests, answers, errors."""
 
 from __future__ import annotations
 
@@ -16,6 +14,7 @@ Slot = tuple[int, int]
 CharSpan = tuple[int, int]
 """Characters of a text: index of the first, and index behind the last."""
 
+# Bits, so that a content stripped on both sides has the sum.
 LEFT: Final = 1
 RIGHT: Final = 2
 """Sides on which a content is stripped; their sum means both."""
@@ -27,6 +26,7 @@ UNFOUND: Final = "turns_not_found"
 FORGED: Final = "special_token_in_text"
 """Reason of rows that spell a special token."""
 
+# Checked before the template is parsed.
 MAX_TEMPLATE: Final = 1 << 20
 """Maximum number of characters of a template; the longest known have 30,000."""
 NO_DATA: Final = "\ue000no data"

@@ -65,6 +65,8 @@ class ChatRenderer:
 
     def _top_level_fields(self) -> tuple[str, ...] | None:
         """Return the fields that are read; None for all."""
+        # A field inside another, or one of several that may hold the messages, is known
+        # only when the row is read.
         messages_field = self._chat.messages_field
         if messages_field is None or "." in messages_field:
             return None
@@ -90,12 +92,14 @@ class ChatRenderer:
         return self._conversations.render(conversations, tools, read)
 
     def _conversations_of(self, rows: Rows) -> tuple[Sequence[str], Sequence[Any]]:
-        """Return the field of each row's conversation, and its value: the first
-        field that is not null.
+        """Return the field of each row's conversation, and its value.
+
+        It is the first field that is not null.
         """
         fields = MESSAGES_FIELDS
         if self._chat.messages_field is not None:
             fields = (self._chat.messages_field,)
+        # Rows without any of the fields keep the name of the first, for the error.
         first_field = fields[0]
         names = [first_field] * len(rows)
         conversations = list(rows.values(first_field))
@@ -107,9 +111,7 @@ class ChatRenderer:
         return names, conversations
 
     def _read(self, field: str, conversation: Any, tools: Any) -> Chat:
-        """Return the messages and the tools of a row; BadRecordError where they
-        cannot be used.
-        """
+        """Return a row's messages and tools; BadRecordError where they cannot be used."""
         with in_field(field):
             messages = self._reader.read(conversation)
         with in_field(str(self._chat.tools_field)):

@@ -1,5 +1,4 @@
-"""A chat template as a program, in Jinja's immutable sandbox with nothing in it but
-data.
+"""A chat template as a program, in Jinja's immutable sandbox that holds data only.
 
 A template has no clock and no chance. It may test whether a value is missing (``is
 defined``, ``if``, ``for``, ``default``), but neither a missing value nor a function, a
@@ -72,6 +71,8 @@ NAME: Final = "<chat template>"
 # template can use them.
 _BEGIN: Final = "generation begins"
 _END: Final = "generation ends"
+# Nodes that read other files, nodes whose text is captured before it is output (its
+# place in the output is unknown then), and nodes that switch the escaping of output.
 _OTHER_FILES: Final = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)
 _CAPTURING: Final = (
     nodes.Macro,
@@ -83,6 +84,7 @@ _CAPTURING: Final = (
 _ESCAPING: Final = (nodes.EvalContextModifier, nodes.ScopedEvalContextModifier)
 _REMOVED_FILTERS: Final = ("random", "pprint", "urlize", "xmlattr")
 """Filters that depend on chance or on Python, or make markup for pages."""
+# Types of values that may become text. A view of a dict prints its items.
 _DATA_TYPES: Final = (
     str,
     int,
@@ -96,8 +98,10 @@ _DATA_TYPES: Final = (
     ItemsView,
     jinja2.Undefined,
 )
+# Names that Jinja sets itself, which are no variables of the template.
 _JINJAS_NAMES: Final = {"loop", "caller", "varargs", "kwargs", "self", "super"}
 _FUNCTIONS: Final = (BuiltinMethodType, FunctionType, MethodType)
+# Objects of Jinja that a template may hold, and whose text would be a Python address.
 _JINJAS_OWN: Final = (
     BlockReference,
     Cycler,
@@ -131,17 +135,19 @@ def _parsed(sandbox: Sandbox, text: str, learned: str | None = None) -> nodes.Te
             ConfigError,
             f" has {len(text):,} characters, at most {MAX_TEMPLATE:,} are allowed",
         )
+    # The learned variable is marked in the tree: the text of the template stays as it
+    # is.
     with _compiling():
         tree = sandbox.parse(text)
     if learned is not None and not _has_marks(tree):
         tree = _OutputMarker(learned).visit(tree)
         tree.set_environment(sandbox)
-    # Templates that need other files, or whose marks lie in text that is captured
-    # first, cannot be used.
-    for node in tree.find_all(_OTHER_FILES):
+    # Templates cannot be used if they need other files, or if their marks lie in text
+    # that is captured first.
+    for included in tree.find_all(_OTHER_FILES):
         raise template_error(
             ConfigError,
-            f", line {node.lineno}: it includes another file, which a chat template cannot do",
+            f", line {included.lineno}: it includes another file, which a chat template cannot do",
         )
     for outer in _captures(tree):
         for mark in _marks(outer):
@@ -211,6 +217,8 @@ class _GenerationBlock(Extension):
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         """Return the body of the block in a scope, between two notes."""
+        # Jinja stands at the tag. A scope keeps variables of the block inside it, as
+        # transformers does.
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return _marked(nodes.Scope(body).set_lineno(line))
@@ -225,9 +233,9 @@ def _marked(node: nodes.Node) -> list[nodes.Node]:
 
 def _note(name: str, line: int) -> nodes.Node:
     """Return a statement that calls one of our two filters."""
-    return nodes.ExprStmt(
-        nodes.Filter(nodes.Const(0), name, [], [], None, None)
-    ).set_lineno(line)
+    # The filters ignore their value, here 0, and only note the length of the output.
+    call = nodes.Filter(nodes.Const(0), name, [], [], None, None)
+    return nodes.ExprStmt(call).set_lineno(line)
 
 
 @final
@@ -248,6 +256,7 @@ class _OutputMarker(NodeTransformer):
         parts: list[nodes.Node] = []
         for expression in node.nodes:
             part = nodes.Output([expression]).set_lineno(node.lineno)
+            # A constant beside the variable stays outside of the marks.
             if self._is_part_of(expression):
                 parts += _marked(part)
             else:
@@ -273,6 +282,7 @@ def _end(context: Any, _: int) -> None:
     """Note the end of a block; a block inside another is a part of that."""
     output: Output = context.environment.output
     start = output.starts.pop()
+    # An empty block is no span.
     if not output.starts and start < output.length:
         output.marked.append((start, output.length))
 
@@ -300,6 +310,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
     """The environment of one template."""
 
     def __init__(self) -> None:
+        # Blocks are trimmed as transformers does it. Without the optimizer nothing is
+        # computed before the first rendering.
         super().__init__(
             trim_blocks=True,
             lstrip_blocks=True,
@@ -310,21 +322,24 @@ class Sandbox(ImmutableSandboxedEnvironment):
         )
         self.output = Output()
         """Output of the current rendering."""
+        # 1. Filters: those that could make a text of chance or of an address go, and no
+        #    generator is ever printed.
         for name in _REMOVED_FILTERS:
             del self.filters[name]
-        self.filters = {
-            name: _without_generators(function)
-            for name, function in self.filters.items()
-        }
+        for name, filter_function in self.filters.items():
+            self.filters[name] = _without_generators(filter_function)
         self.filters |= {"tojson": _tojson, "trim": _trim, _BEGIN: _begin, _END: _end}
         self.tests["string"] = _is_string
+        # 2. Functions: random words go, those of transformers come, and all are called
+        #    but never printed.
         del self.globals["lipsum"]  # random words
         self.globals |= {
             "namespace": _Namespace,
             "raise_exception": _refuse,
             "strftime_now": _no_clock,
         }
-        self.globals |= {name: _Function(value) for name, value in self.globals.items()}
+        for name, function in self.globals.items():
+            self.globals[name] = _Function(function)
 
     def compiled(self, text: str, learned: str | None) -> Compiled:
         """Compile a template.
@@ -339,16 +354,21 @@ class Sandbox(ImmutableSandboxedEnvironment):
                 place in the text.
         """
         tree = _parsed(self, text, learned)
+        # 1. Names that are read, and names that the template sets itself.
         loaded_names: set[str] = set()
         own_names = set(_JINJAS_NAMES)
-        for name in tree.find_all(nodes.Name):
-            names = loaded_names if name.ctx == "load" else own_names
-            names.add(name.name)
+        for node in tree.find_all(nodes.Name):
+            if node.ctx == "load":
+                loaded_names.add(node.name)
+            else:
+                own_names.add(node.name)
+        # 2. A template that captures or escapes text may look into its own output.
         captures = bool([*_captures(tree), *tree.find_all(_ESCAPING)])
+        # 3. The compiled template, under a name by which errors find its lines.
         with _compiling():
             code = self.compile(tree, None, NAME)
         template = jinja2.Template.from_code(self, code, self.make_globals(None))
-        # The operator `~` calls it.
+        # The operator `~` calls this function.
         template.root_render_func.__globals__["str_join"] = _concat
         return Compiled(
             template=template,
@@ -362,8 +382,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return _closed(super().getattr(obj, attribute))
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        """Return ``obj[argument]``; the fields of a message, a dict, come before its
-        methods.
+        """Return ``obj[argument]``.
+
+        The fields of a message, a dict, come before its methods.
         """
         if type(obj) is dict and type(argument) is str and argument in obj:
             return obj[argument]
@@ -375,9 +396,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
 
 def _no_text(self: Any) -> NoReturn:
-    """Raise BadRecordError; this stands in the place of ``__str__`` and ``__repr__``
-    of values that are no data.
-    """
+    """Raise BadRecordError, as ``__str__`` and ``__repr__`` of values that are no data."""
     kind = getattr(self, "kind", type(self).__name__)
     raise template_error(
         BadRecordError,
@@ -388,8 +407,9 @@ def _no_text(self: Any) -> NoReturn:
 
 
 class NoData:
-    """A value that may be tested but is no text; it also stands for a value of a row
-    that is no JSON.
+    """A value that may be tested but is no text.
+
+    It also stands for a value of a row that is no JSON.
 
     Args:
         kind: Name of the value's type.
@@ -432,12 +452,14 @@ class _Items(NoData):
 
 
 def forbid_text_of_jinjas_own() -> None:
-    """Make objects of Jinja raise an error instead of becoming text, in this
-    process, which only renders templates.
+    """Make objects of Jinja raise an error instead of becoming text.
+
+    This changes Jinja's classes in the whole process, which only renders templates.
     """
-    kinds: tuple[Any, ...] = _JINJAS_OWN
-    for kind in kinds:
-        kind.__str__ = kind.__repr__ = _no_text
+    jinja_classes: tuple[Any, ...] = _JINJAS_OWN
+    for jinja_class in jinja_classes:
+        jinja_class.__str__ = _no_text
+        jinja_class.__repr__ = _no_text
 
 
 @final
@@ -476,9 +498,12 @@ def _check_name(name: Any) -> None:
         )
 
 
+# Functions of a row's values are methods of its strings, lists and dicts.
 def _closed(value: Any) -> Any:
     """Return a value; a function in a form that can be called but not printed."""
-    return _Function(value) if isinstance(value, _FUNCTIONS) else value
+    if isinstance(value, _FUNCTIONS):
+        return _Function(value)
+    return value
 
 
 def _without_generators(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -487,15 +512,19 @@ def _without_generators(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)  # keeps Jinja's mark of filters that get its context
     def filter_function(*args: Any, **kwargs: Any) -> Any:
         result = function(*args, **kwargs)
-        return _Items(result) if isinstance(result, Iterator) else result
+        if isinstance(result, Iterator):
+            return _Items(result)
+        return result
 
     return filter_function
 
 
 @jinja2.pass_context  # which also keeps Jinja from computing anything while it compiles
 def _finalized(_: Context, value: Any) -> Any:
-    """Return the text of a value that is output; BadRecordError for null and for
-    values that are no data.
+    """Return the text of a value that is output.
+
+    Raises:
+        BadRecordError: It is null, or no data.
     """
     if value is None:
         raise template_error(
@@ -549,8 +578,9 @@ def _no_clock(_format: Any = "") -> NoReturn:
 
 
 def with_clock(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return variables with ``strftime_now``, where it is one, as a function that gives
-    this date.
+    """Return variables with ``strftime_now`` as a function that gives this date.
+
+    Variables without it are returned as they are.
 
     Raises:
         ConfigError: It is no date.
@@ -572,8 +602,9 @@ def with_clock(variables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class LookedInto(BaseException):
-    """A template looked into a content. It is no Exception, because Jinja's own
-    functions would catch that.
+    """A template looked into a content.
+
+    It is no Exception, because Jinja's own functions would catch that.
     """
 
 
@@ -586,8 +617,9 @@ _refused: Any = _raise_looked_into
 
 @final
 class Symbol:
-    """A text of words and of contents that are not known yet, each assumed to hold more
-    than blanks.
+    """A text of words and contents.
+
+    Contents are not known yet. Each is assumed to hold more than blanks.
 
     It is no `str`, whose characters C code reads directly. All operations of a text but
     joining and stripping are refused.
@@ -613,22 +645,30 @@ class Symbol:
 
     def lstrip(self) -> Symbol:
         """Strip blanks on the left."""
-        first, *rest = self._parts
+        first, *other_parts = self._parts
+        # A content notes that it is stripped: how many blanks it has is not known.
         if not isinstance(first, str):
             message, sides = first
-            return Symbol((message, sides | LEFT), *rest)
+            return Symbol((message, sides | LEFT), *other_parts)
         words = first.lstrip()
-        return Symbol(words, *rest) if words else Symbol(*rest).lstrip()
+        if words:
+            return Symbol(words, *other_parts)
+        # Words that are all blank go, and stripping reaches the next part.
+        return Symbol(*other_parts).lstrip()
 
     def rstrip(self) -> Symbol:
         """Strip blanks on the right."""
-        *rest, last = self._parts
+        *other_parts, last = self._parts
         if not isinstance(last, str):
             message, sides = last
-            return Symbol(*rest, (message, sides | RIGHT))
+            return Symbol(*other_parts, (message, sides | RIGHT))
         words = last.rstrip()
-        return Symbol(*rest, words) if words else Symbol(*rest).rstrip()
+        if words:
+            return Symbol(*other_parts, words)
+        return Symbol(*other_parts).rstrip()
 
+    # Each of these would read a content that is not known: its letters, its length, its
+    # order.
     __getattr__ = _refused
     __str__ = __repr__ = __format__ = __bool__ = __int__ = __float__ = __index__ = (
         __hash__
@@ -642,15 +682,19 @@ def _parts(value: object) -> Sequence[str | Slot]:
     if isinstance(value, Symbol):
         return value._parts  # pyright: ignore[reportPrivateUsage]
     if isinstance(value, str):
+        # An empty text is no part: the ends of a symbol always hold something.
         return (value,) if value else ()
     raise TypeError(f"a text and a {type(value).__name__} cannot be joined")
 
 
 def _marked_text(symbol: Symbol) -> str:
-    """Return the text of a symbol in the output, with marks in the place of
-    contents.
-    """
-    texts = [part if isinstance(part, str) else mark(*part) for part in _parts(symbol)]
+    """Return the text of a symbol in the output, with marks for its contents."""
+    texts: list[str] = []
+    for part in _parts(symbol):
+        if isinstance(part, str):
+            texts.append(part)
+        else:
+            texts.append(mark(*part))
     return "".join(texts)
 
 
@@ -666,17 +710,22 @@ def mark(index: int, sides: int) -> str:
 
 def _concat(values: Iterable[Any]) -> Any:
     """Join the operands of ``~``."""
-    items = list(values)
-    if not any(isinstance(item, Symbol) for item in items):
-        return "".join(map(str, items))
+    operands = list(values)
+    if not any(isinstance(operand, Symbol) for operand in operands):
+        return "".join(map(str, operands))
     parts: list[str | Slot] = []
-    for item in items:
-        parts += _parts(item if isinstance(item, Symbol) else str(item))
+    for operand in operands:
+        if isinstance(operand, Symbol):
+            parts += _parts(operand)
+        else:
+            parts += _parts(str(operand))
     return Symbol(*parts)
 
 
 def _trim(value: Any, chars: str | None = None) -> Any:
     """Return a value without the blanks around it: the filter `trim`."""
+    # A symbol cannot be stripped of certain letters: Jinja's filter looks into it, and
+    # raises.
     if type(value) is Symbol and chars is None:
         return value.strip()
     text: Any = value

@@ -1,5 +1,4 @@
-"""The process that renders templates, and finds the spans of a conversation that count
-toward the loss.
+"""The process that renders templates, and finds the spans that count toward the loss.
 
 A line of JSON requests comes in, and a line of JSON goes out for every one of them. A
 template is opened once, under a name; requests with this name render conversations, or
@@ -74,8 +73,9 @@ _OTHER_FORM_REASONS: Final = (ERROR, REFUSED, NOT_RENDERED)
 
 @final
 class _SearchEndedError(Exception):
-    """The search for the turns of a conversation takes too long; the search does not
-    catch this error.
+    """The search for the turns of a conversation takes too long.
+
+    The search does not catch this error.
     """
 
 
@@ -90,6 +90,7 @@ class ServedTemplate:
 
     def __init__(self, settings: dict[str, Any]) -> None:
         variables = settings["variables"]
+        # The template is compiled once. An error of it is the answer to the opening.
         self.program = Program(
             settings["text"],
             variables,
@@ -121,6 +122,7 @@ class ServedTemplate:
             BadRecordError: The conversation cannot be rendered, or the spans that count
                 toward the loss not be found.
         """
+        # A limit for all renderings of one request, beside that of each one.
         self._search_end = time.process_time() + _SEARCH_SECONDS
         try:
             return self._answer(operation, arguments)
@@ -137,8 +139,9 @@ class ServedTemplate:
             ) from error
 
     def _answer(self, operation: str, arguments: Sequence[Any]) -> dict[str, Any]:
-        """Return the answer to a request; :class:`ChatTemplate` has a method for
-        each operation.
+        """Return the answer to a request, by its operation.
+
+        :class:`ChatTemplate` has a method for each operation.
         """
         if operation == "skeleton":
             (roles,) = arguments
@@ -156,23 +159,25 @@ class ServedTemplate:
             messages, tools, variables = arguments
             rendered = self._whole(messages, tools, variables)
         else:
+            # Plain rendering: the caller does not ask whether anything is left out.
             messages, tools, variables = arguments
             cleaned_messages = [cleaned(message) for message in messages]
             rendered = self.program.render(cleaned_messages, tools, **variables)
         return dataclasses.asdict(rendered)
 
     def _skeleton(self, roles: Sequence[str]) -> dict[str, Any]:
-        """Return the skeleton of conversations of some roles; {} where there is
-        none.
-        """
+        """Return the skeleton of conversations of some roles; {} where it has none."""
         if not self._has_skeletons:
             return {}
         roles_skeleton = skeleton(roles, self.program.render, self._with_loss)
-        return {} if roles_skeleton is None else dataclasses.asdict(roles_skeleton)
+        if roles_skeleton is None:
+            return {}
+        return dataclasses.asdict(roles_skeleton)
 
     @cached_property
     def _finder(self) -> TurnFinder:
         """The finder of turns in renderings of this template."""
+        # Empty texts of special tokens would end a turn anywhere.
         return TurnFinder(
             render=self._text,
             endings=tuple(filter(None, self._tokens)),
@@ -184,13 +189,15 @@ class ServedTemplate:
         )
 
     def _empty_blocks(self) -> tuple[str, ...]:
-        """Return the empty blocks of reasoning that prompts supply when a model is
-        not to think.
+        """Return the empty blocks of reasoning that prompts supply.
+
+        A prompt has one where a model is not to think.
         """
         if self._learns_empty_reasoning:
             return ()
         prompt = generation_prompt(self._text)
         if not prompt:
+            # Without a prompt nothing supplies a block.
             return ()
         blocks: list[str] = []
         for switch in THINKING_SWITCHES:
@@ -227,9 +234,9 @@ class ServedTemplate:
         tools: list[Any] | None,
         variables: dict[str, Any],
     ) -> RenderedChat:
-        """Render a conversation of which nothing may be left out, without the spans
-        that count toward the loss.
-        """
+        """Render a conversation of which nothing may be left out, without its loss."""
+        # The finder of this template assumes the prompt of its settings; a call may
+        # differ.
         is_prompted = bool(variables.get("add_generation_prompt"))
         finder = dataclasses.replace(self._finder, is_prompted=is_prompted)
 
@@ -260,16 +267,20 @@ class ServedTemplate:
         """Render a conversation in one form; BadRecordError as for
         :meth:`_with_loss`.
         """
+        # 1. Text that the template leaves out is an error even where no loss is
+        # requested.
         rendered = self._render(messages, tools)
         if self._loss is None:
             self._require_rendered(
                 rendered.text, messages, tools, _special_turns(messages)
             )
             return rendered
+        # 2. A special token that the texts of the conversation make together is forged.
         if self._is_guarded:
             self._forgery_scan.check(
                 rendered.text, [messages, tools], lambda row: self._render(*row)
             )
+        # 3. The spans that count toward the loss.
         if self._loss == "all":
             return self._learning_all(rendered.text, messages, tools)
         return self._learning_assistant(rendered, messages, tools)
@@ -296,6 +307,7 @@ class ServedTemplate:
             self._finder.require_rendered(rendered, shape_messages, tools, turns)
             return ()
 
+        # Plain turns cannot lose anything that the search for spans would not notice.
         if turns:
             self._shapes.spans(f"rendered {turns}", text, messages, tools, check)
 
@@ -308,9 +320,7 @@ class ServedTemplate:
         messages: Sequence[Message],
         tools: list[Any] | None,
     ) -> RenderedChat:
-        """Return a rendering with the spans of the assistant's turns that are
-        learned.
-        """
+        """Return a rendering with the spans of the assistant's turns that are learned."""
         text = rendered.text
         spoken_turns = list(assistant_turns(messages))
         learned_turns = [
@@ -318,6 +328,7 @@ class ServedTemplate:
         ]
         special_turns = _special_turns(messages)
         if self.program.compiled.marked:
+            # Marks say where the spans are, but not that every turn is rendered.
             self._require_rendered(text, messages, tools, special_turns)
             loss = self._marked_spans(rendered, messages, tools, learned_turns)
         else:
@@ -337,9 +348,7 @@ class ServedTemplate:
         tools: list[Any] | None,
         turns: Sequence[int],
     ) -> tuple[CharSpan, ...]:
-        """Return the spans of some of the assistant's turns, in a template without
-        marks.
-        """
+        """Return the spans of some of the assistant's turns, by a search."""
 
         def find(
             rendered: str, shape_messages: Sequence[Message]
@@ -355,8 +364,9 @@ class ServedTemplate:
         tools: list[Any] | None,
         learned_turns: Sequence[int],
     ) -> tuple[CharSpan, ...]:
-        """Return the spans that the template marks, without those of turns and
-        reasoning that are not learned.
+        """Return the spans that the template marks and that are learned.
+
+        Turns and reasoning that are not learned are taken out of them.
         """
         text = rendered.text
         spans = list(rendered.loss)
@@ -364,11 +374,13 @@ class ServedTemplate:
             is_masked = index not in learned_turns
             if not is_masked and not self._masks_reasoning:
                 continue
+            # A turn without words in the text has nothing to take out.
             words = self._finder.words(text, messages, tools, index)
             if words is None:
                 continue
             # A marked span that overlaps the words of the turn belongs to it.
-            remaining: list[CharSpan] = []
+            # An unlearned turn takes out its whole span, a learned one its reasoning.
+            remaining_spans: list[CharSpan] = []
             for span in spans:
                 is_of_turn = span[0] < words[1] and words[0] < span[1]
                 hole: CharSpan | None = None
@@ -376,8 +388,8 @@ class ServedTemplate:
                     hole = span
                 elif is_of_turn:
                     hole = self._finder.reasoning(text, messages, tools, index, span)
-                remaining += without(span, hole)
-            spans = remaining
+                remaining_spans += without(span, hole)
+            spans = remaining_spans
         return tuple(spans)
 
     # ---- loss on all turns
@@ -386,23 +398,21 @@ class ServedTemplate:
     def _learning_all(
         self, text: str, messages: Sequence[Message], tools: list[Any] | None
     ) -> RenderedChat:
-        """Return a text with loss on all of it but turns and reasoning that are not
-        learned.
-        """
+        """Return a text with loss on all of it but unlearned turns and reasoning."""
         if not text:
             raise BadRecordError(
                 "the chat template renders no text", reason="nothing_to_learn"
             )
         self._require_rendered(text, messages, tools, _special_turns(messages))
+        # Each turn may take a hole out of the whole text.
         spans: list[CharSpan] = [(0, len(text))]
         for index, message in enumerate(messages):
-            hole = self._hole(
-                text, messages, tools, index, is_masked=is_learned(message) is False
-            )
-            remaining: list[CharSpan] = []
+            is_masked = is_learned(message) is False
+            hole = self._hole(text, messages, tools, index, is_masked=is_masked)
+            remaining_spans: list[CharSpan] = []
             for span in spans:
-                remaining += without(span, hole)
-            spans = remaining
+                remaining_spans += without(span, hole)
+            spans = remaining_spans
         if not spans:
             raise BadRecordError(
                 "no turn counts toward the loss", reason="nothing_to_learn"
@@ -418,20 +428,22 @@ class ServedTemplate:
         *,
         is_masked: bool,
     ) -> CharSpan | None:
-        """Return the part of a turn that is not learned where all others are: the
-        turn, its reasoning, or None.
+        """Return the part of a turn that is not learned where all others are.
+
+        It is the turn, its reasoning, or None.
         """
         if messages[index].get("role") != ASSISTANT:
-            return (
-                self._finder.words(text, messages, tools, index) if is_masked else None
-            )
+            if is_masked:
+                return self._finder.words(text, messages, tools, index)
+            return None
         if not is_masked and not self._masks_reasoning:
             return None
+        # The span of the whole turn, in which its reasoning is searched.
         finder = dataclasses.replace(self._finder, masks_reasoning=False)
-        (turn,) = finder.spans(text, messages, tools, [index])
+        (turn_span,) = finder.spans(text, messages, tools, [index])
         if is_masked:
-            return turn
-        return self._finder.reasoning(text, messages, tools, index, turn)
+            return turn_span
+        return self._finder.reasoning(text, messages, tools, index, turn_span)
 
 
 def _require_some_loss(
@@ -440,8 +452,11 @@ def _require_some_loss(
     spoken_turns: Sequence[int],
     learned_turns: Sequence[int],
 ) -> None:
-    """Require that a part of a text counts toward the loss, and not all of it;
-    BadRecordError otherwise.
+    """Require that a part of a text counts toward the loss, and not all of it.
+
+    Raises:
+        BadRecordError: Nothing counts (``nothing_to_learn``), or all of it
+            (``everything_to_learn``).
     """
     if not spoken_turns:
         raise BadRecordError(
@@ -458,6 +473,8 @@ def _require_some_loss(
             "the chat template marks no text as the assistant's",
             reason="nothing_to_learn",
         )
+    # A mask over everything is most often a template whose marks surround the
+    # conversation.
     if sum(stop - start for start, stop in loss) == len(text):
         raise BadRecordError(
             "the whole text is the assistant's, so the loss mask would cover everything; set chat.loss: all if that "
@@ -473,12 +490,14 @@ def _in_first_form(messages: Sequence[Message], render: RenderForm) -> RenderedC
         BadRecordError: The template takes none; the error names a part that is left
             out, where that is the problem.
     """
+    # A part that is left out says more about the conversation than a later failure.
     first_error: BadRecordError | None = None
     first_loss: BadRecordError | None = None
     for form in forms(messages):
         try:
             return render(form)
         except BadRecordError as error:
+            # A limit or a forged token does not depend on the form.
             reason = error.details.get("reason")
             if reason not in _OTHER_FORM_REASONS:
                 raise
@@ -502,6 +521,7 @@ def _special_turns(messages: Sequence[Message]) -> list[int]:
 def main() -> None:
     """Answer requests until the input ends."""
     forbid_text_of_jinjas_own()
+    # A process that the kernel ends writes no core file of up to its memory limit.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # Answers have the standard output for themselves; a template's output goes to the
     # errors.
@@ -510,10 +530,13 @@ def main() -> None:
     templates: dict[str, ServedTemplate] = {}
     try:
         for line in sys.stdin.buffer:
+            # Every answer is sent at once, so that the caller knows which request ended
+            # the process.
             for name, operation, *arguments in json.loads(line, object_hook=_value_of):
                 answer = _answer(templates, name, operation, arguments)
                 answers.write(json.dumps(answer).encode() + b"\n")
                 answers.flush()
+    # Nothing can be trusted after a refused allocation; the exit code says so.
     except MemoryError:
         os._exit(OUT_OF_MEMORY)
 
@@ -529,6 +552,7 @@ def _answer(
         if operation != "open":
             return templates[name].answer(operation, *arguments)
         templates[name] = ServedTemplate(arguments[0])
+        # The names and the marks tell the caller which rows and spans to expect.
         compiled = templates[name].program.compiled
     except TokenlakeError as error:
         return {"error": to_json(error)}
@@ -536,9 +560,7 @@ def _answer(
 
 
 def _value_of(fields: dict[str, Any]) -> Any:
-    """Return an object of a request, or the value that stands for one that is no
-    JSON.
-    """
+    """Return an object of a request, or the value that stands for one without JSON."""
     if NO_DATA in fields:
         return NoData(cast("str", fields[NO_DATA]))
     return fields

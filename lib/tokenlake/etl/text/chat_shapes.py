@@ -1,5 +1,4 @@
-"""Conversations of the same shape, whose turns lie at the same places between their
-words.
+"""Conversations of one shape, whose turns lie at the same places between their words.
 
 A shape is a conversation with marks in the place of all words. Spans that are found
 once for a shape hold for every conversation whose rendering is that of the shape with
@@ -16,7 +15,6 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import accumulate, chain
 from typing import Any, Final, final
 
@@ -27,8 +25,10 @@ from tokenlake.etl.text.chat_protocol import NO_DATA, CharSpan, Message
 Find = Callable[[str, Sequence[Message]], tuple[CharSpan, ...]]
 """Finds spans in a rendering of a conversation: (rendering, messages)."""
 
+# A salt that differs from that of other marks: a shape may be marked once more.
 _SALT: Final = "QzVs"
 _MARK: Final = re.compile(f"({_SALT}[0-9]+y[0-9]+x)")
+# Conversations of a data set have few shapes; each holds a rendering in memory.
 _MOST_SHAPES: Final = 1024
 
 
@@ -55,22 +55,32 @@ class _TurnShape:
             text: Rendering of the conversation.
             words: {mark: words in its place}.
         """
+        # 1. The rendering with the words put in must be the text: a template may have
+        #    changed a word, or rendered one depending on another.
         pieces = list(self.parts)
         for index in range(1, len(pieces), 2):
             pieces[index] = words.get(pieces[index], "")
         if "".join(pieces) != text:
             return None
+        # 2. Every edge of a span keeps its distance from the beginning of its piece.
         piece_starts = list(accumulate(map(len, pieces), initial=0))
-        moved = partial(self._moved, piece_starts=piece_starts)
-        return tuple((moved(start), moved(stop)) for start, stop in self.spans)
+        moved_spans: list[CharSpan] = []
+        for start, stop in self.spans:
+            moved_start = self._moved(start, piece_starts)
+            moved_stop = self._moved(stop, piece_starts)
+            moved_spans.append((moved_start, moved_stop))
+        return tuple(moved_spans)
 
     def part_at(self, place: int) -> int:
         """Return the index of the part that holds a character of the shape."""
         return bisect_right(self.starts, place) - 1
 
     def _moved(self, place: int, piece_starts: list[int]) -> int:
-        """Return the place in a text, whose pieces begin at `piece_starts`, of a
-        place in the shape.
+        """Return the place in a text of a place in the shape.
+
+        Args:
+            place: Index of a character of the shape.
+            piece_starts: Index of the first character of each piece of the text.
         """
         part = self.part_at(place)
         return piece_starts[part] + place - self.starts[part]
@@ -115,6 +125,7 @@ class Shapes:
         Raises:
             BadRecordError: `find` raises it for this conversation.
         """
+        # Words of the conversation that look like marks would be taken for such.
         if _SALT in text or not all(map(_has_words_alone, messages)):
             return find(text, messages)
         # 1. The shape of the conversation, and its words.
@@ -139,47 +150,52 @@ class Shapes:
         tools: list[Any] | None,
         find: Find,
     ) -> _TurnShape | None:
-        """Return the shape of marked messages; None where it has no spans that could
-        be moved.
-        """
+        """Return the shape of marked messages; None where its spans cannot be moved."""
         text = json.dumps([purpose, messages, tools], default=_kind_of)
         key = hashlib.blake2b(text.encode(), digest_size=16).digest()
+        # The hash stands for a key that may be a long conversation. A dict keeps its
+        # order, so that the oldest shape goes first.
         if key not in self._shapes:
             if len(self._shapes) >= _MOST_SHAPES:
-                oldest = next(iter(self._shapes))
-                del self._shapes[oldest]
+                oldest_key = next(iter(self._shapes))
+                del self._shapes[oldest_key]
             self._shapes[key] = self._new_shape(messages, tools, find)
         return self._shapes[key]
 
     def _new_shape(
         self, messages: Sequence[Message], tools: list[Any] | None, find: Find
     ) -> _TurnShape | None:
-        """Return the shape of marked messages; None where the template fails, or a
-        span ends inside a mark.
+        """Return the shape of marked messages.
+
+        None where the template fails, or a span ends inside a mark.
         """
         try:
             rendered = self._render(messages, tools)
             spans = find(rendered, messages)
         except BadRecordError:
             return None
+        # Split with a group: the marks are the parts with odd indices.
         parts = tuple(_MARK.split(rendered))
         ends = tuple(accumulate(map(len, parts)))
         shape = _TurnShape(parts, (0, *ends[:-1]), spans)
+        # An edge inside a mark would lie somewhere inside the words in its place.
         if any(map(shape.is_inside_mark, chain.from_iterable(spans))):
             return None
         return shape
 
 
 def _kind_of(value: Any) -> str:
-    """Return the text in a key of a value that is no JSON, of which a template sees
-    nothing but its kind.
+    """Return the text in a key of a value that is no JSON.
+
+    A template sees nothing of such a value but its kind.
     """
     return f"{NO_DATA} {value.kind}"
 
 
 def _has_words_alone(message: Message) -> bool:
-    """Return whether a message has neither calls nor parts, whose forms may depend
-    on their words.
+    """Return whether a message has neither calls nor parts.
+
+    The forms of those may depend on their words.
     """
     has_calls = "tool_calls" in message or "function_call" in message
     return not has_calls and not isinstance(message.get("content"), list)

@@ -1,5 +1,6 @@
-"""Skeletons: the words of a template around the contents of conversations of the same
-roles.
+"""Skeletons: the words of a template around the contents of conversations.
+
+All conversations of the same roles share one.
 
 1. Render the roles with symbols as contents; a template that looks into one has no
    skeleton.
@@ -35,8 +36,9 @@ RenderMessages = Callable[[Sequence[Message]], RenderedChat]
 def skeleton(
     roles: Sequence[str], render_plain: RenderMessages, render_with_loss: RenderMessages
 ) -> Skeleton | None:
-    """Return the skeleton of conversations of some roles; None where each must be
-    rendered by itself.
+    """Return the skeleton of conversations of some roles.
+
+    None where each conversation must be rendered by itself.
 
     Args:
         roles: Roles of the messages.
@@ -53,6 +55,8 @@ def skeleton(
         marked = render_with_loss(marks)
     except (LookedInto, TokenlakeError):
         return None
+    # A template that strips a symbol, but not its mark, renders contents in another
+    # way.
     if _MARK.sub(_unstripped_mark, text) != marked.text:
         return None
     return _cut(text, marked.loss)
@@ -70,20 +74,27 @@ def _cut(text: str, loss: Sequence[CharSpan]) -> Skeleton | None:
     edges = sorted({edge for span in loss for edge in span})
     parts: list[str | Slot] = []
     flags: list[bool] = []
-    begin = 0
+    part_begin = 0
     for part in filter(None, _SPLIT.split(text)):
-        end = begin + len(part)
-        cuts = [begin, *(edge for edge in edges if begin < edge < end), end]
+        # 1. Cut the part at the edges inside it.
+        part_end = part_begin + len(part)
+        inner_edges = [edge for edge in edges if part_begin < edge < part_end]
+        cuts = [part_begin, *inner_edges, part_end]
         slot_mark = _MARK.fullmatch(part)
         # Contents differ from row to row: an edge inside one has no fixed place.
-        if slot_mark and len(cuts) > 2:
+        if slot_mark and inner_edges:
             return None
-        for first, last in pairwise(cuts):
+        for piece_begin, piece_end in pairwise(cuts):
             if slot_mark:
                 parts.append((int(slot_mark[2]), int(slot_mark[1])))
             else:
-                parts.append(part[first - begin : last - begin])
-            # A piece between two edges counts as a whole or not at all.
-            flags.append(any(start <= first and last <= stop for start, stop in loss))
-        begin = end
+                parts.append(part[piece_begin - part_begin : piece_end - part_begin])
+            # 2. A piece between two edges counts as a whole or not at all.
+            flags.append(_is_covered(piece_begin, piece_end, loss))
+        part_begin = part_end
     return Skeleton(tuple(parts), tuple(flags))
+
+
+def _is_covered(begin: int, end: int, spans: Sequence[CharSpan]) -> bool:
+    """Return whether one of the spans holds the characters ``[begin, end)``."""
+    return any(start <= begin and end <= stop for start, stop in spans)

@@ -1,5 +1,6 @@
-"""A chat template. It is a program, which runs in a process of its own
-(:mod:`tokenlake.etl.text.render_process`).
+"""A chat template: a program that runs in a process of its own.
+
+The process is :mod:`tokenlake.etl.text.render_process`.
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ class ChatTemplate:
         opening = request("open", settings)
         name = hashlib.sha256(opening).hexdigest()[:16]
         self._template = OpenTemplate(name, opening, self.limits)
+        # The process compiles the template now, so that an error is raised here.
         (answer,) = PROCESS.ask(self._template, [opening])
         if "error" in answer:
             error = from_json(answer["error"])
@@ -99,8 +101,7 @@ class ChatTemplate:
         tools: Sequence[Any] | None = None,
         **variables: Any,
     ) -> RenderedChat:
-        """Render one conversation, without finding the spans that count toward the
-        loss.
+        """Render one conversation, without its spans that count toward the loss.
 
         Args:
             messages: Dicts of plain data (JSON) with ``role`` and ``content``.
@@ -137,8 +138,9 @@ class ChatTemplate:
     def render_all(
         self, conversations: Iterable[tuple[Sequence[Message], Sequence[Any] | None]]
     ) -> list[RenderedChat | TokenlakeError]:
-        """Render conversations with the spans that count toward the loss; an error for
-        each that cannot be used.
+        """Render conversations with the spans that count toward the loss.
+
+        An error stands in the place of each that cannot be used.
 
         Args:
             conversations: Messages and tools of each.
@@ -146,17 +148,17 @@ class ChatTemplate:
         Raises:
             ConfigError: As for :meth:`render`.
         """
-        requests = [
-            request("render_with_loss", messages, tools)
-            for messages, tools in conversations
-        ]
+        requests: list[bytes] = []
+        for messages, tools in conversations:
+            requests.append(request("render_with_loss", messages, tools))
         return self._results(requests)
 
     def render_rows(
         self, rows: Iterable[Mapping[str, Any]], *, guarded: bool
     ) -> list[RenderedChat | TokenlakeError]:
-        """Render rows, whose fields are variables, with marked spans; an error for each
-        that cannot be used.
+        """Render rows, whose fields are variables, with marked spans.
+
+        An error stands in the place of each that cannot be used.
 
         Args:
             rows: Rows.
@@ -169,15 +171,16 @@ class ChatTemplate:
         return self._results([request("render_row", row, guarded) for row in rows])
 
     def skeleton(self, roles: Sequence[str]) -> Skeleton | None:
-        """Return the skeleton of conversations of some roles; None where each must
-        be rendered by itself.
+        """Return the skeleton of conversations of some roles.
+
+        None where each conversation must be rendered by itself.
         """
         (answer,) = PROCESS.ask(self._template, [request("skeleton", roles)])
+        # A template without a skeleton answers an empty object.
         if "parts" not in answer:
             return None
-        return Skeleton(
-            tuple(map(_skeleton_part, answer["parts"])), tuple(answer["loss"])
-        )
+        parts = tuple(map(_skeleton_part, answer["parts"]))
+        return Skeleton(parts, tuple(answer["loss"]))
 
     def _result(self, line: bytes) -> RenderedChat:
         """Return the result of one request; raises its error."""
@@ -194,16 +197,15 @@ class ChatTemplate:
         for answer in PROCESS.ask(self._template, requests):
             if "error" in answer:
                 results.append(from_json(answer["error"]))
-            else:
-                spans = tuple((start, stop) for start, stop in answer["loss"])
-                results.append(RenderedChat(answer["text"], spans))
+                continue
+            # JSON has lists in the place of tuples.
+            spans = tuple((start, stop) for start, stop in answer["loss"])
+            results.append(RenderedChat(answer["text"], spans))
         return results
 
 
 def _skeleton_part(part: Any) -> str | Slot:
-    """Return a part of a skeleton as JSON has it: a text, or a slot, which is a list
-    there.
-    """
+    """Return a part of a skeleton: a text, or a slot, which is a list in JSON."""
     if isinstance(part, str):
         return part
     message, sides = part

@@ -83,10 +83,11 @@ class ChatTemplateTransform(Transform):
     ) -> None:
         check_mode(special_tokens_in_text)
         files = files_of(tokenizer)
+        # An object of transformers may have several templates by name.
         own_templates = getattr(tokenizer, "chat_template", None)
-        # An object of transformers with several templates.
         if isinstance(own_templates, dict):
             template = template or cast("dict[str, str]", own_templates).get(DEFAULT)
+        # Arguments of the caller come before the tokenizer's tokens.
         variables = {**named_tokens(files), **(template_kwargs or {})}
         self._template = ChatTemplate(
             chosen_template(template, files), variables=variables
@@ -95,6 +96,8 @@ class ChatTemplateTransform(Transform):
         self._reader = ConversationReader(
             role_mapping, value_format=convert_from_value_format
         )
+        # The given field comes first. A dict drops it where it is one of the usual
+        # ones.
         self._fields = tuple(dict.fromkeys((messages_field, *MESSAGES_FIELDS)))
         self._output_field = output_field
         self._drops_messages = drop_messages
@@ -113,6 +116,7 @@ class ChatTemplateTransform(Transform):
             BadRecordError: The row has no conversation, or none that can be rendered;
                 `details` hold the reason.
         """
+        # 1. The field of the conversation, and room for the text.
         field = self._field(example)
         if field is None:
             raise BadRecordError(
@@ -125,13 +129,15 @@ class ChatTemplateTransform(Transform):
                 f"the row has a field {self._output_field!r} already; give another output_field, or drop it before",
                 reason="field_exists",
             )
-        # The tools of all rows come before those of this one.
+        # 2. The values, of which the tools of all rows come before those of this one.
         messages = example[field]
-        tools = example.get(TOOLS_FIELD) if self._tools is None else list(self._tools)
+        tools = example.get(TOOLS_FIELD)
+        if self._tools is not None:
+            tools = list(self._tools)
         if self._drops_nulls:
             messages = without_nulls(messages)
             tools = without_nulls(tools)
-        # Read the conversation, look for special tokens, and render it.
+        # 3. Read the conversation, look for special tokens, and render it.
         with in_field(field):
             turns = self._reader.read(messages)
             schemas = tools_of(tools)
@@ -144,23 +150,31 @@ class ChatTemplateTransform(Transform):
         return new_row
 
     def _without_conversation(self, row: Row, field: str) -> Row:
-        """Return a copy of the row, without its conversation and its own tools where
-        these are dropped.
+        """Return a copy of the row, without the fields that are dropped.
+
+        The row's own tools go with its conversation. Tools of all rows replace them, so
+        that the field is data then, which stays.
         """
-        if not self._drops_messages:
-            return dict(row)
-        dropped = (field, TOOLS_FIELD) if self._tools is None else (field,)
-        return {name: value for name, value in row.items() if name not in dropped}
+        new_row = dict(row)
+        if self._drops_messages:
+            del new_row[field]
+            if self._tools is None:
+                new_row.pop(TOOLS_FIELD, None)
+        return new_row
 
     def _field(self, row: Row) -> str | None:
         """Return the field of the conversation; None where the row has none."""
-        return next((name for name in self._fields if row.get(name) is not None), None)
+        for field in self._fields:
+            if row.get(field) is not None:
+                return field
+        return None
 
 
 @final
 class MaybeApplyChatTemplate(Transform):
-    """Puts rows that have a conversation through the chat template, and leaves the
-    others as they are.
+    """Applies the chat template to rows that have a conversation.
+
+    Other rows stay as they are.
 
     Args:
         tokenizer: Hub id, path, or a tokenizer of transformers.

@@ -30,31 +30,35 @@ FIELDS: Final = frozenset((*_LEARNED_FIELDS, _MASKED_FIELD, _DETAIL_FIELD))
 
 
 def is_learned(turn: Mapping[str, Any]) -> bool | None:
-    """Return whether a turn is to be learned by its own fields; None where it has none
-    of them.
+    """Return whether a turn is to be learned by its own fields.
+
+    None where it has none of these fields.
 
     Raises:
         BadRecordError: A field has another value than yes or no, or two fields
             contradict each other (``bad_weight``).
     """
     verdicts: dict[str, bool] = {}
-    for name in (*_LEARNED_FIELDS, _MASKED_FIELD):
-        value = turn.get(name)
+    for field in (*_LEARNED_FIELDS, _MASKED_FIELD):
+        value = turn.get(field)
         if value is None:
             continue
         if not isinstance(value, bool | int | float) or value not in (0, 1):
             raise BadRecordError(
-                f"its {name} is {value!r}, expected 0 or 1 (or true, false): a loss mask is binary; leave out other "
+                f"its {field} is {value!r}, expected 0 or 1 (or true, false): a loss mask is binary; leave out other "
                 "weights, or round them",
                 reason=BAD_WEIGHT,
             )
         # ``masked`` has the opposite meaning of the others.
-        verdicts[name] = (not value) if name == _MASKED_FIELD else bool(value)
+        verdicts[field] = bool(value)
+        if field == _MASKED_FIELD:
+            verdicts[field] = not value
     if len(set(verdicts.values())) > 1:
-        fields = " and ".join(f"{name}: {turn[name]!r}" for name in verdicts)
+        fields = " and ".join(f"{field}: {turn[field]!r}" for field in verdicts)
         raise BadRecordError(
             f"it has {fields}, which contradict each other; keep one", reason=BAD_WEIGHT
         )
+    # All fields agree, so that any of them decides.
     return next(iter(verdicts.values()), None)
 
 
@@ -66,8 +70,10 @@ def check_weight(turn: Mapping[str, Any]) -> None:
             assistant is to be learned, or parts of a turn have weights of their own
             (``bad_weight``).
     """
+    # Most turns have none of the fields.
     if FIELDS.isdisjoint(turn):
         return
+    # Axolotl's field of that name gives weights to ranges of characters.
     if turn.get(_DETAIL_FIELD):
         raise BadRecordError(
             f"its {_DETAIL_FIELD} gives separate weights to parts of the turn, which is not supported; expected "
@@ -77,11 +83,11 @@ def check_weight(turn: Mapping[str, Any]) -> None:
     # Other roles may be excluded from a loss on whole conversations, but not be learned
     # by themselves.
     if is_learned(turn) and turn.get("role") != ASSISTANT:
-        fields = ", ".join(
-            f"{name}: {turn[name]!r}"
-            for name in sorted(FIELDS)
-            if turn.get(name) is not None
-        )
+        settings: list[str] = []
+        for field in sorted(FIELDS):
+            if turn.get(field) is not None:
+                settings.append(f"{field}: {turn[field]!r}")
+        fields = ", ".join(settings)
         raise BadRecordError(
             f"it is a turn of {turn.get('role')} with {fields}, but only turns of the assistant can be selected; "
             "remove the field, or set chat.loss: all to include whole conversations",

@@ -1,6 +1,4 @@
-"""Transforms that make ``messages`` of a row's conversation, or of its input and
-output.
-"""
+"""Transforms that make ``messages`` of a row's conversation, or of input and output."""
 
 from __future__ import annotations
 
@@ -18,8 +16,7 @@ OUTPUT_FIELD: Final = "messages"
 
 @final
 class ConvertToChatML(Transform):
-    """Makes ``messages``, a list of ``{"role", "content", ...}``, of a row's
-    conversation.
+    """Makes ``messages`` of a row's conversation, a list of ``{"role", "content"}``.
 
     The conversation is the first of the fields messages, conversations and conversation
     that the row has; it is removed. ``human`` becomes ``user``, ``gpt``, ``bot`` and
@@ -97,6 +94,7 @@ class ConvertInputOutputToChatML(Transform):
         Raises:
             BadRecordError: The row has no input or output.
         """
+        # Without an input, the row may hold a conversation of such pairs.
         if example.get(self._input_field) is None:
             field = conversation_field(example)
             if field is not None:
@@ -106,23 +104,28 @@ class ConvertInputOutputToChatML(Transform):
                 reason="no_messages",
                 field_path=self._input_field,
             )
+        # The row is one turn, whose fields get the names that the reader knows.
         turn = {name: example.get(field) for field, name in self._names.items()}
-        new_row = {
-            field: value for field, value in example.items() if field not in self._names
-        }
+        new_row = dict(example)
+        for field in self._names:
+            new_row.pop(field, None)
         new_row[OUTPUT_FIELD] = self._reader.read([turn])
         return new_row
 
 
 def conversation_field(row: Row) -> str | None:
     """Return the field of a row that holds its conversation; None where it has none."""
-    return next((name for name in MESSAGES_FIELDS if row.get(name) is not None), None)
+    for field in MESSAGES_FIELDS:
+        if row.get(field) is not None:
+            return field
+    return None
 
 
 def _with_messages(row: Row, field: str, reader: ConversationReader) -> Row:
     """Return a row with messages in the place of the conversation in a field."""
     with in_field(field):
         messages = reader.read(row[field])
-    new_row = {name: value for name, value in row.items() if name != field}
+    new_row = dict(row)
+    del new_row[field]
     new_row[OUTPUT_FIELD] = messages
     return new_row

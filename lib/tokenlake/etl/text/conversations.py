@@ -1,11 +1,12 @@
 """Conversations become texts by a chat template, plain ones of the same roles together.
 
-Plain conversations have a role and a text in every message, no text blank, and none that spells a special token. Their
-contents, as columns, are put between the words of a skeleton. All others, and those for which a template has no
-skeleton, are left to the template itself, which takes 20 to 40 times as long::
+Plain conversations have a role and a text in every message, no text blank, and none
+that spells a special token. Their contents, as columns, are put between the words of a
+skeleton. All others, and those for which a template has no skeleton, are left to the
+template itself, which takes 20 to 40 times as long::
 
     roles     ("user", "assistant")
-    skeleton  "<|user|>"  content 0  "<|end|><|assistant|>"  content 1, counts toward the loss  "<|end|>"
+    skeleton  "<|user|>"  content 0  "<|end|><|assistant|>"  content 1 (loss)  "<|end|>"
     rows      ["Hi", "Hello"], ["Why?", "So."]
     texts     "<|user|>Hi<|end|><|assistant|>Hello<|end|>", ...
 
@@ -54,10 +55,12 @@ _STRIP: Final[Mapping[int, Any]] = {
     RIGHT: _COMPUTE.utf8_rtrim,
     LEFT | RIGHT: _COMPUTE.utf8_trim,
 }
-# Fewer conversations of the same roles are not worth the calls.
 _LEAST_CONVERSATIONS: Final = 8
-_MOST_SKELETONS: Final = 4096  # conversations of further roles are left to the template
+"""Number of conversations of the same roles that are worth the calls of a skeleton."""
+_MOST_SKELETONS: Final = 4096
+"""Number of skeletons in memory; further roles are left to the template."""
 _MOST_TURNS: Final = 64
+"""Number of turns in a skeleton; longer conversations seldom have the same roles."""
 
 
 @final
@@ -76,8 +79,9 @@ class _RoleGroup:
 
 @final
 class Conversations:
-    """Renders conversations, plain ones of the same roles together and the others one
-    by one.
+    """Renders conversations, plain ones of the same roles together.
+
+    The others are rendered one by one.
 
     Args:
         template: Chat template.
@@ -111,14 +115,16 @@ class Conversations:
             TemplateMismatchError: A skeleton and the template differ, which would be a
                 bug.
         """
+        # 1. Plain conversations, together. One with tools is none: the template may
+        #    print them anywhere.
         parts: list[Rendered] = []
         # A scan of whole columns finds no special tokens in normalized texts.
         if not self._guard.normalizes:
-            without_tools = [
-                None if own_tools else turns
-                for turns, own_tools in zip(messages, tools, strict=True)
-            ]
-            parts = self.together(without_tools)
+            conversations: list[Any] = []
+            for turns, row_tools in zip(messages, tools, strict=True):
+                conversations.append(None if row_tools else turns)
+            parts = self.together(conversations)
+        # 2. All others, one by one.
         is_pending = np.ones(len(messages), np.bool_)
         for part in parts:
             is_pending[part.origin] = False
@@ -126,7 +132,7 @@ class Conversations:
         parts = [part for part in (*parts, pending) if len(part.origin)] or [pending]
         if len(parts) == 1:
             return replace(parts[0], bad=pending.bad)
-        # Back into the order of the rows.
+        # 3. Back into the order of the rows.
         origin = np.concatenate([part.origin for part in parts])
         text: Any = _ARROW.concat_arrays([part.text for part in parts])
         spans = Spans.concat([part.spans for part in parts if part.spans is not None])
@@ -139,50 +145,49 @@ class Conversations:
         )
 
     def together(self, conversations: Sequence[Any]) -> list[Rendered]:
-        """Return the plain conversations, a part for each sequence of roles; the
-        others are left.
+        """Return the plain conversations, a part for each sequence of roles.
+
+        The others are left out.
         """
         parts: list[Rendered] = []
-        for names, group in _groups_by_roles(conversations).items():
-            roles = tuple([self._roles.get(name, "") for name in names])
-            if (
-                len(group.rows) < _LEAST_CONVERSATIONS
-                or len(roles) > _MOST_TURNS
-                or "" in roles
-            ):
+        for role_names, group in _groups_by_roles(conversations).items():
+            # An unknown role is an error of its row, which the reader reports.
+            roles = tuple([self._roles.get(name, "") for name in role_names])
+            if len(group.rows) < _LEAST_CONVERSATIONS:
+                continue
+            if len(roles) > _MOST_TURNS or "" in roles:
                 continue
             skeleton = self._skeleton(roles)
             if skeleton is None:
                 continue
             columns = _columns(group.contents)
-            if columns is not None:
-                parts.append(
-                    self._rendered(roles, skeleton, np.array(group.rows), columns)
-                )
+            if columns is None:
+                continue
+            rows = np.array(group.rows)
+            parts.append(self._rendered(roles, skeleton, rows, columns))
         return parts
 
     def _skeleton(self, roles: Roles) -> Skeleton | None:
-        """Return the skeleton of conversations of some roles; None where the
-        template has none.
-        """
+        """Return the skeleton of conversations of some roles; None where it has none."""
         if roles not in self._skeletons and len(self._skeletons) < _MOST_SKELETONS:
             self._skeletons[roles] = self._template.skeleton(roles)
         return self._skeletons.get(roles)
 
     def _one_by_one(self, rows: Sequence[int], read: Callable[[int], Chat]) -> Rendered:
-        """Render conversations of any form, each by the template; those that cannot
-        be rendered are bad.
+        """Render conversations of any form, each by the template.
+
+        Those that cannot be rendered are bad.
         """
-        # 1. Read them.
+        # 1. Read them. Faults have numbers in `rows`, not indices of rows.
         results, faults = called(read, rows)
-        bad = {rows[number]: fault for number, fault in faults}
-        chats = {
-            row: chat for row, chat in zip(rows, results, strict=True) if row not in bad
-        }
+        bad = {rows[row_number]: fault for row_number, fault in faults}
+        chats = dict(zip(rows, results, strict=True))
+        for row in bad:
+            del chats[row]
         # 2. Find special tokens.
         read_rows = list(chats)
-        for number, fault in self._guard.faults(list(chats.values())).items():
-            bad[read_rows[number]] = fault
+        for row_number, fault in self._guard.faults(list(chats.values())).items():
+            bad[read_rows[row_number]] = fault
         # 3. Render the others.
         good_rows = [row for row in read_rows if row not in bad]
         rendered = self._template.render_all(chats[row] for row in good_rows)
@@ -193,14 +198,17 @@ class Conversations:
             elif isinstance(result, BadRecordError):
                 bad[row] = fault_of(result)
             else:
+                # A template that ends its process, or needs a date, fails for every
+                # row.
                 raise result
         return rendered_chats(texts, bad)
 
     def _rendered(
         self, roles: Roles, skeleton: Skeleton, rows: Int64, columns: list[Column]
     ) -> Rendered:
-        """Render conversations by a skeleton, but for those with a blank content or a
-        special token in one.
+        """Render conversations by a skeleton.
+
+        Those with a blank content, or a special token in one, are left out.
 
         Args:
             roles: Roles of the conversations.
@@ -208,6 +216,8 @@ class Conversations:
             rows: int64[n]: indices of the conversations.
             columns: Contents of each message, n texts each.
         """
+        # A blank content may be rendered in another way, as the skeleton assumes that
+        # it is none.
         is_plain = self._are_plain(columns)
         if not is_plain.all():
             rows = rows[is_plain]
@@ -228,23 +238,28 @@ class Conversations:
         return rendered
 
     def _are_plain(self, columns: Sequence[Column]) -> Bools:
-        """Return which conversations have no blank content and none that spells a
-        special token: bool[n].
+        """Return which conversations have no blank content and no special token.
+
+        Args:
+            columns: Contents of each message, n texts each.
+
+        Returns:
+            bool[n].
         """
         is_plain = np.ones(len(columns[0]), np.bool_)
         for column in columns:
             is_plain &= byte_sizes(_COMPUTE.utf8_ltrim(column, _BLANKS)) > 0
-            special_rows, _ = self._guard.scan.count(column)
+            special_rows, _counts = self._guard.scan.count(column)
             is_plain[special_rows] = False
         return is_plain
 
     def _check(self, rendered: Rendered, roles: Roles, columns: list[Column]) -> None:
-        """Compare one conversation in :data:`CHECKED` with its rendering by the
-        template.
-
+        """Compare one conversation in :data:`CHECKED` with its rendering.
         Raises:
             TemplateMismatchError: They differ.
         """
+        # The count goes on over all blocks: small blocks are checked as often as large
+        # ones.
         first = -self._rendered_together % CHECKED
         self._rendered_together += len(rendered.origin)
         for row in range(first, len(rendered.origin), CHECKED):
@@ -257,10 +272,11 @@ class Conversations:
             if isinstance(expected, TokenlakeError):
                 expected = RenderedChat(f"the error {expected}")
             text = str(rendered.text[row])
-            own_spans = rendered.spans.slice(row, row + 1)
-            spans = list(
-                zip(own_spans.start.tolist(), own_spans.stop.tolist(), strict=True)
-            )
+            rendered_spans = rendered.spans.slice(row, row + 1)
+            starts = rendered_spans.start.tolist()
+            stops = rendered_spans.stop.tolist()
+            spans = list(zip(starts, stops, strict=True))
+            # A skeleton joins the spans that touch.
             expected_spans = byte_spans(expected.text, _joined(expected.loss))
             if (text, spans) != (expected.text, expected_spans):
                 raise TemplateMismatchError(
@@ -273,8 +289,9 @@ class Conversations:
 def rendered_chats(
     texts: Mapping[int, RenderedChat], bad: Mapping[int, Fault]
 ) -> Rendered:
-    """Return the texts and the faults of rows, both by their indices; those of texts
-    ascend.
+    """Return the texts and the faults of rows, both by their indices.
+
+    The indices of texts ascend.
     """
     return Rendered(
         text=text_of_strings([chat.text for chat in texts.values()]),
@@ -285,13 +302,16 @@ def rendered_chats(
 
 
 def _groups_by_roles(conversations: Sequence[Any]) -> dict[Roles, _RoleGroup]:
-    """Return the conversations whose messages have roles and contents alone, by
-    their roles in the data.
+    """Return the conversations whose messages have roles and contents alone.
+
+    They are grouped by their roles in the data.
     """
     groups: dict[Roles, _RoleGroup] = {}
     for row, messages in enumerate(conversations):
         if type(messages) is not list or not messages:
             continue
+        # Lists and tuples are built without a check for each message: most
+        # conversations are plain, and an error shows the others.
         try:
             roles = tuple([message["role"] for message in messages])
             contents = [message["content"] for message in messages]
@@ -311,8 +331,7 @@ def _groups_by_roles(conversations: Sequence[Any]) -> dict[Roles, _RoleGroup]:
 
 
 def _columns(contents: list[list[str]]) -> list[Column] | None:
-    """Return the contents of the first message of each conversation, of the second, and
-    so on.
+    """Return the contents of the first message of each conversation, the second, ...
 
     None where some contents are no texts.
     """
@@ -320,8 +339,10 @@ def _columns(contents: list[list[str]]) -> list[Column] | None:
         columns = [text_of_strings(column) for column in zip(*contents, strict=True)]
     except (pa.ArrowException, TypeError, UnicodeEncodeError):
         return None
-    has_nulls = any(column.null_count for column in columns)
-    return None if has_nulls else columns
+    # Arrow takes None for a null, not for an error.
+    if any(column.null_count for column in columns):
+        return None
+    return columns
 
 
 def _joined(spans: Sequence[Span]) -> list[Span]:

@@ -1,5 +1,4 @@
-"""Counts of the tokens that truncation leaves out of the rows of a source, and the
-warning where they are most.
+"""Counts of the tokens that truncation leaves out of the rows of a source.
 
 A row of tokens is cut to ``max_length`` on purpose. Where more is cut than is kept,
 that is seldom intended: the limit is far too low, or a whole book was read as one row.
@@ -50,8 +49,9 @@ class CutCount:
 
 @final
 class CutCounter:
-    """Counts the tokens that are cut from the rows of one source, and warns once if
-    they are more than are kept.
+    """Counts the tokens that are cut from the rows of one source.
+
+    It warns once if they are more than are kept.
 
     Threads may share a counter. Rows that are read again are counted again. A copy in
     another process counts from 0.
@@ -83,15 +83,15 @@ class CutCounter:
             self._count += count
 
     def judge(self, *, is_end: bool) -> None:
-        """Warn if more was left out than kept; before the end of a shard only after
-        many documents.
+        """Warn if more was left out than kept.
+
+        Before the end of a shard only many documents are judged.
         """
+        # The warning itself is outside of the lock: a filter may raise it as an error.
         with self._lock:
             count = self._count
-            is_due = not self._has_warned and (
-                is_end or count.documents >= _ENOUGH_DOCUMENTS
-            )
-            if not is_due or not count.loses_most:
+            is_enough = is_end or count.documents >= _ENOUGH_DOCUMENTS
+            if self._has_warned or not is_enough or not count.loses_most:
                 return
             self._has_warned = True
         warn_of_cut(self._name, count, self._max_length)
@@ -99,7 +99,9 @@ class CutCounter:
 
 def warn_of_cut(name: str, count: CutCount, max_length: int | None) -> None:
     """Warn that more tokens of a source were left out than were kept."""
-    limit = "max_length" if max_length is None else f"max_length ({max_length:,})"
+    limit = "max_length"
+    if max_length is not None:
+        limit = f"max_length ({max_length:,})"
     warnings.warn(
         f"{name}: {count.dropped:,} of {count.tokens:,} tokens were left out, more than were kept, because "
         f"{count.cut:,} of {count.documents:,} documents are longer than {limit}. Raise max_length, pack the "

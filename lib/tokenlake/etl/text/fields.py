@@ -1,5 +1,6 @@
-"""Steps that choose, rename, add, map, extract and combine the fields of rows. Input
-rows are never changed.
+"""Steps that choose, rename, add, map, extract and combine the fields of rows.
+
+Input rows are never changed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ from tokenlake.etl.text.transform import (
 _ARROW: Final[Any] = pa
 _COMPUTE: Final[Any] = pc
 _TEXT: Final[Any] = pa.large_string()
+# Values without one obvious text: joining them would print Python.
 _CONTAINERS: Final = (list, tuple, dict, set, bytes)
+# A name, indices in brackets behind it, and further names after dots.
 _PATH: Final = re.compile(r"[^.\[\]]+(?:\[-?\d+\])*(?:\.[^.\[\]]+(?:\[-?\d+\])*)*")
 _PATH_KEY: Final = re.compile(r"\[(-?\d+)\]|([^.\[\]]+)")
 
@@ -83,8 +86,9 @@ def function_of(step: str, value: Any, argument: str) -> Callable[[Any], Any]:
 
 @final
 class SelectFields(FieldTransform):
-    """Keeps some fields alone, in the order of their names; a row that lacks one is bad
-    (``missing_field``).
+    """Keeps some fields alone, in the order of their names.
+
+    A row that lacks one is bad (``missing_field``).
 
     Args:
         fields: Names of the fields.
@@ -137,21 +141,22 @@ class DropFields(FieldTransform):
 
     def of_row(self, row: Row) -> Row:
         """Return the row without these fields."""
-        return {
-            field: value for field, value in row.items() if field not in self._makes
-        }
+        new_row = dict(row)
+        for field in self._fields:
+            new_row.pop(field, None)
+        return new_row
 
     def of_columns(self, columns: pa.RecordBatch) -> pa.RecordBatch:
         """Return the columns without these."""
-        return columns.select(
-            [name for name in columns.schema.names if name not in self._makes]
-        )
+        names = [name for name in columns.schema.names if name not in self._makes]
+        return columns.select(names)
 
 
 @final
 class RenameFields(FieldTransform):
-    """Gives fields new names; the others stay, and so does the order. Two may swap
-    names.
+    """Gives fields new names; the others stay, and so does the order.
+
+    Two fields may swap names.
 
     A row that lacks an old name is bad (``missing_field``), and so is one in which
     another field has a new name already (``field_collision``).
@@ -173,34 +178,35 @@ class RenameFields(FieldTransform):
             raise ConfigError(
                 f"RenameFields: got {mapping!r}, must be a mapping {{old: new}} of names"
             )
-        self._names = {
-            one_name("RenameFields", old): one_name("RenameFields", mapping[old])
-            for old in mapping
-        }
+        self._names: dict[str, str] = {}
+        for old_name, new_name in mapping.items():
+            checked_name = one_name("RenameFields", old_name)
+            self._names[checked_name] = one_name("RenameFields", new_name)
+        # Two fields of one name would be one field, and a value would be lost.
         old_names: dict[str, str] = {}
-        for old, new in self._names.items():
-            first_old = old_names.setdefault(new, old)
-            if first_old != old:
+        for old_name, new_name in self._names.items():
+            first_name = old_names.setdefault(new_name, old_name)
+            if first_name != old_name:
                 raise ConfigError(
-                    f"RenameFields: {first_old!r} and {old!r} would both become {new!r}; give them different names"
+                    f"RenameFields: {first_name!r} and {old_name!r} would both become {new_name!r}; give them "
+                    "different names"
                 )
-        super().__init__(
-            (*self._names, *self._names.values()), requires=tuple(self._names)
-        )
+        # New names are read, too: a row that has one already is bad.
+        all_names = (*self._names, *self._names.values())
+        super().__init__(all_names, requires=tuple(self._names))
 
     def fault(self, names: Row | list[str]) -> Fault | None:
-        """Return the fault of a row with the fields `names`; None where it can be
-        used.
-        """
-        missing = super().fault(names)
-        if missing is not None:
-            return missing
-        for old, new in self._names.items():
-            if new in names and new not in self._names:
+        """Return the fault of a row with these fields; None where it can be used."""
+        missing_field = super().fault(names)
+        if missing_field is not None:
+            return missing_field
+        # A new name that is also an old one becomes free: the names are swapped.
+        for old_name, new_name in self._names.items():
+            if new_name in names and new_name not in self._names:
                 return Fault(
                     "field_collision",
-                    f"RenameFields: {old!r} cannot become {new!r}, because the row has a field {new!r} already; rename "
-                    "or drop that one first",
+                    f"RenameFields: {old_name!r} cannot become {new_name!r}, because the row has a field {new_name!r} "
+                    "already; rename or drop that one first",
                 )
         return None
 
@@ -215,12 +221,13 @@ class RenameFields(FieldTransform):
         return renamed
 
     def needs(self, wanted: Fields = None) -> Fields:
-        """Return the old names of the wanted fields, and the new names, which
-        another field may have already.
+        """Return the old names of the wanted fields, and the new names.
+
+        Another field may have a new name already, which makes the row bad.
         """
         if wanted is None:
             return super().needs(None)
-        old_names = {new: old for old, new in self._names.items()}
+        old_names = {new_name: old_name for old_name, new_name in self._names.items()}
         return super().needs(tuple(old_names.get(name, name) for name in wanted))
 
 
@@ -281,17 +288,24 @@ class AddField(_OneField):
     """
 
     def __init__(self, field: str, value: Any | Callable[[Row], Any]) -> None:
+        # A class is callable, and would make an object of it for every row.
         if isinstance(value, type):
             raise ConfigError(
                 f"AddField: got the class {value.__name__}, must be a value or a function of a row"
             )
-        super().__init__(one_name("AddField", field), None if callable(value) else ())
+        # A function may read any field, a value reads none.
+        reads = None if callable(value) else ()
+        super().__init__(one_name("AddField", field), reads)
         self._value = value
-        self._constant = None if callable(value) else column_or_none([value])
+        self._constant: Array | None = None
+        if not callable(value):
+            self._constant = column_or_none([value])
 
     def value(self, row: Row) -> Any:
         """Return the value, or the result of the function of the row."""
-        return self._value(row) if callable(self._value) else self._value
+        if callable(self._value):
+            return self._value(row)
+        return self._value
 
     def column(self, columns: pa.RecordBatch) -> Array | None:
         """Return a column of one value; None for a function."""
@@ -336,20 +350,23 @@ class MapField(_OneField):
         """Map one column; the others stay as they are."""
         if self.fault(columns.schema.names):
             return super().on_columns(columns)
-        results, bad = called(self._function, columns.column(self._field).to_pylist())
+        # 1. The results, and the rows for which the function raised no BadRecordError.
+        values = columns.column(self._field).to_pylist()
+        results, faults = called(self._function, values)
         is_good = np.ones(columns.num_rows, np.bool_)
-        is_good[[index for index, _ in bad]] = False
+        is_good[[index for index, _ in faults]] = False
         good_rows = Rows(columns).select(is_good)
         good_results = list(compress(results, is_good.tolist()))
-        values = column_or_none(good_results)
-        if values is not None:
-            rows = Rows(with_column(good_rows.columns, self._target, values))
-        else:  # values that no column can hold as they are
-            pairs = zip(good_rows.objects, good_results, strict=True)
-            rows = Rows(
-                objects=[{**row, self._target: result} for row, result in pairs]
-            )
-        return StepOutcome(rows, np.flatnonzero(is_good), bad=bad)
+        # 2. A column of them, or else objects: values that no column can hold as they
+        #    are.
+        result_column = column_or_none(good_results)
+        if result_column is not None:
+            rows = Rows(with_column(good_rows.columns, self._target, result_column))
+            return StepOutcome(rows, np.flatnonzero(is_good), bad=faults)
+        new_rows: list[Row] = []
+        for row, result in zip(good_rows.objects, good_results, strict=True):
+            new_rows.append({**row, self._target: result})
+        return StepOutcome(Rows(objects=new_rows), np.flatnonzero(is_good), bad=faults)
 
 
 @final
@@ -381,6 +398,7 @@ class ExtractField(_OneField):
                 f"ExtractField: got the path {source_path!r}, must be names separated by dots, and list indices in "
                 "brackets, such as 'a.b[0].c'"
             )
+        # The keys of the path: names, and numbers of values in lists.
         self._name = source_path
         self._default = default
         keys: list[str | int] = []
@@ -388,14 +406,19 @@ class ExtractField(_OneField):
             keys.append(int(index) if index else name)
         self._path: Path = tuple(keys)
         self._root = str(keys[0])
-        super().__init__(
-            one_name("ExtractField", target_field), (source_path, self._root)
-        )
+        # The row may have a field of the whole name, or the field at the root.
+        reads = (source_path, self._root)
+        super().__init__(one_name("ExtractField", target_field), reads)
 
     def value(self, row: Row) -> Any:
         """Return the value at the path in a row, or the default."""
-        value = row[self._name] if self._name in row else _value_at(row, self._path)
-        return self._default if value is None else value
+        if self._name in row:
+            value = row[self._name]
+        else:
+            value = _value_at(row, self._path)
+        if value is None:
+            return self._default
+        return value
 
     def column(self, columns: pa.RecordBatch) -> Array | None:
         """Return the values at the path; None where they are looked up row by row."""
@@ -414,24 +437,29 @@ class ExtractField(_OneField):
 def _value_at(value: Any, path: Path) -> Any:
     """Return the value at a path inside another; None where it leads nowhere."""
     for key in path:
-        if isinstance(key, int):
-            items = cast("list[Any]", value if isinstance(value, list) else [])
-            value = items[key] if -len(items) <= key < len(items) else None
+        if isinstance(key, int) and isinstance(value, list):
+            items = cast("list[Any]", value)
+            has_item = -len(items) <= key < len(items)
+            value = items[key] if has_item else None
+        elif isinstance(key, str) and isinstance(value, dict):
+            value = cast("Row", value).get(key)
         else:
-            value = cast("Row", value).get(key) if isinstance(value, dict) else None
+            return None
     return value
 
 
 def _values_at(values: Any, path: Path) -> Array | None:
-    """Return the value at a path in every value of a column, null where it leads
-    nowhere.
+    """Return the value at a path in every value of a column.
 
-    None for types whose values are looked up row by row.
+    It is null where the path leads nowhere. None for types whose values are looked up
+    row by row.
     """
     for key in path:
         kind = values.type
         is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
         is_struct = pa.types.is_struct(kind)
+        # A key of the wrong kind, or an unknown name, leads nowhere in any row. So does
+        # any key in plain values. Other types (maps, dictionaries) are left to Python.
         if is_list and isinstance(key, int):
             values = _list_element(values, key)
         elif is_struct and isinstance(key, str) and kind.get_field_index(key) >= 0:
@@ -452,25 +480,29 @@ def _is_text(kind: Any) -> bool:
 
 
 def _list_element(lists: Any, index: int) -> Array:
-    """Return the value at an index of every list, null where a list is null or too
-    short.
+    """Return the value at an index of every list.
+
+    It is null where a list is null or too short.
     """
-    sizes = (
-        _COMPUTE.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
-    )
+    list_sizes = _COMPUTE.list_value_length(lists).fill_null(0)
+    sizes = list_sizes.to_numpy(zero_copy_only=False)
     starts = lists.offsets.to_numpy()[:-1]
+    # A negative index counts from the end of the list.
     if index >= 0:
         has_element = index < sizes
-        places = starts + index
+        positions = starts + index
     else:
         has_element = -index <= sizes
-        places = starts + sizes + index
-    return lists.values.take(_ARROW.array(places, pa.int64(), mask=~has_element))
+        positions = starts + sizes + index
+    # Positions of lists that are too short are masked: they lie in other lists.
+    indices = _ARROW.array(positions, pa.int64(), mask=~has_element)
+    return lists.values.take(indices)
 
 
 def _with_default(values: Any, default: Any) -> Array | None:
-    """Return values with the default in the place of null; None where a column
-    cannot hold both as they are.
+    """Return values with the default in the place of null.
+
+    None where a column cannot hold both as they are.
     """
     if default is None or not values.null_count:
         return values
@@ -479,17 +511,16 @@ def _with_default(values: Any, default: Any) -> Array | None:
         return None
     if pa.types.is_null(values.type):
         return _ARROW.repeat(constant[0], len(values))
-    if values.type != constant.type and not (
-        _is_text(values.type) and _is_text(constant.type)
-    ):
+    # Of different types only texts may be cast: a number would change its type.
+    are_texts = _is_text(values.type) and _is_text(constant.type)
+    if values.type != constant.type and not are_texts:
         return None
     return values.fill_null(constant[0].cast(values.type))
 
 
 @final
 class CombineFields(_OneField):
-    """Joins the texts of several fields, with a separator between them, or gives their
-    values to a function.
+    """Joins the texts of several fields, or gives their values to a function.
 
     Null is left out of the text, and a number becomes its digits; where all are null,
     the result is null. A list, an object or bytes have no text: such a row is bad
@@ -527,40 +558,41 @@ class CombineFields(_OneField):
         fields: Sequence[str] | None = None,
         output_field: str | None = None,
     ) -> None:
+        # 1. The fields by either of their names.
         step = "CombineFields"
         target = _either(("target_field", target_field), ("output_field", output_field))
-        self._sources = name_list(
-            step, _either(("source_fields", source_fields), ("fields", fields))
-        )
+        sources = _either(("source_fields", source_fields), ("fields", fields))
+        self._sources = name_list(step, sources)
         super().__init__(one_name(step, target), self._sources, self._sources)
         if not isinstance(separator, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"{step}: separator: got {separator!r}, must be text")
+        # 2. The rule by which they are joined.
         self._separator = separator
         self._combiner: Callable[[Any], Any] | None = None
         if combiner:
             self._combiner = function_of(
                 f"{step}: combiner", combiner, "a list of values"
             )
-        # The new field may have the name of one that was combined.
-        self._dropped = (
-            frozenset(self._sources) - {target} if drop_sources else frozenset[str]()
-        )
+        # 3. The fields that are removed. The new field may have the name of one that
+        #    was combined.
+        self._dropped = frozenset[str]()
+        if drop_sources:
+            self._dropped = frozenset(self._sources) - {target}
 
     def of_row(self, row: Row) -> Row:
         """Return the row with the combined field."""
         combined = super().of_row(row)
-        return {
-            name: value for name, value in combined.items() if name not in self._dropped
-        }
+        for field in self._dropped:
+            del combined[field]
+        return combined
 
     def of_columns(self, columns: pa.RecordBatch) -> pa.RecordBatch | None:
         """Return the columns with the combined one."""
         combined = super().of_columns(columns)
         if combined is None:
             return None
-        return combined.select(
-            [name for name in combined.schema.names if name not in self._dropped]
-        )
+        names = [name for name in combined.schema.names if name not in self._dropped]
+        return combined.select(names)
 
     def value(self, row: Row) -> Any:
         """Return the combined value of a row."""
@@ -575,12 +607,16 @@ class CombineFields(_OneField):
                     reason="not_text",
                 )
         texts = [str(value) for value in values if value is not None]
-        return self._separator.join(texts) if texts else None
+        if not texts:
+            return None
+        return self._separator.join(texts)
 
     def column(self, columns: pa.RecordBatch) -> Array | None:
         """Join columns of texts and whole numbers."""
+        # Floats are joined row by row: Arrow and Python print them in other digits.
         sources = [columns.column(name) for name in self._sources]
         if self._combiner or not all(_has_text(column.type) for column in sources):
+            return None
             return None
         separator = _ARROW.scalar(self._separator, _TEXT)
         joined = sources[0].cast(_TEXT)
@@ -594,8 +630,14 @@ class CombineFields(_OneField):
 
 
 def _either(first: tuple[str, Any], second: tuple[str, Any]) -> Any:
-    """Return the value of an argument that has two names, each with the value that
-    was given by it.
+    """Return the value of an argument that has two names.
+
+    Args:
+        first: One name, and the value that was given by it.
+        second: The other name, and the value that was given by it.
+
+    Raises:
+        ConfigError: Both or neither have a value.
     """
     first_name, first_value = first
     second_name, second_value = second
@@ -604,7 +646,9 @@ def _either(first: tuple[str, Any], second: tuple[str, Any]) -> Any:
         raise ConfigError(
             f"CombineFields: {problem} {first_name!r} and {second_name!r}; two names of one option; give one of them"
         )
-    return second_value if first_value is None else first_value
+    if first_value is None:
+        return second_value
+    return first_value
 
 
 def _has_text(kind: Any) -> bool:

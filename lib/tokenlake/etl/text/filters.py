@@ -28,7 +28,9 @@ from tokenlake.etl.text.transform import (
 )
 
 _COMPUTE: Final[Any] = pc
+# Types whose values can be empty; a number never is.
 _CONTAINERS: Final = (str, bytes, list, tuple, dict)
+# Types that Arrow measures in bytes.
 _BYTES_TYPES: Final = (
     pa.types.is_string,
     pa.types.is_large_string,
@@ -62,20 +64,23 @@ class RowFilter(Transform):
 
     def judge(self, rows: Rows) -> tuple[Bools, Faults]:
         """Return which rows are kept, bool[n], and the faults of bad rows."""
+        # A row that fails has no verdict. None is left out as false is; the fault
+        # reports it.
         verdicts, bad = called(self.keeps, self._objects(rows))
         return np.array([verdict is True for verdict in verdicts], np.bool_), bad
 
     def _objects(self, rows: Rows) -> list[Row]:
-        """Return the rows as objects, of columns only the fields that the filter
-        reads.
+        """Return the rows as objects, with the fields that the filter reads.
+
+        Objects keep all fields; of columns the others are not converted.
         """
         columns = plain_columns(rows)
         if columns is None:
             return rows.objects
         if self._reads is not None:
-            columns = columns.select(
-                [name for name in self._reads if name in columns.schema.names]
-            )
+            names = [name for name in self._reads if name in columns.schema.names]
+            columns = columns.select(names)
+        # Without columns Arrow knows no number of rows to make objects of.
         if not columns.num_columns:
             return [{}] * columns.num_rows
         return columns.to_pylist()
@@ -112,8 +117,9 @@ class FilterTransform(RowFilter):
 
 @final
 class FilterByField(RowFilter):
-    """Keeps the rows for which a function of one field's value is true; a row without
-    the field is left out.
+    """Keeps the rows for which a function of one field's value is true.
+
+    A row without the field is left out.
 
     Args:
         field: Name of the field.
@@ -140,8 +146,9 @@ class FilterByField(RowFilter):
 
 @final
 class FilterNonEmpty(RowFilter):
-    """Keeps the rows where none of some fields is missing, null, an empty text, list or
-    object.
+    """Keeps the rows where all of some fields hold something.
+
+    A field that is missing, null, an empty text, list or object holds nothing.
 
     Args:
         fields: Names of the fields.
@@ -171,6 +178,7 @@ class FilterNonEmpty(RowFilter):
         columns = plain_columns(rows)
         if columns is None:
             return super().judge(rows)
+        # A column that is missing is missing in every row.
         if not set(self._fields) <= set(columns.schema.names):
             return np.zeros(len(rows), np.bool_), ()
         is_kept = np.ones(len(rows), np.bool_)
@@ -185,19 +193,21 @@ def _is_empty(value: Any) -> bool:
 
 def _is_filled(column: Array) -> Bools:
     """Return which values of a column are neither null nor empty: bool[n]."""
-    kind = column.type
+    column_type = column.type
     types = pa.types
-    if any(is_kind(kind) for is_kind in _BYTES_TYPES):
+    if any(is_type(column_type) for is_type in _BYTES_TYPES):
         is_filled = _COMPUTE.greater(_COMPUTE.binary_length(column), 0)
-    elif types.is_list(kind) or types.is_large_list(kind):
+    elif types.is_list(column_type) or types.is_large_list(column_type):
         is_filled = _COMPUTE.greater(_COMPUTE.list_value_length(column), 0)
-    elif types.is_primitive(kind) or (types.is_struct(kind) and kind.num_fields):
+    elif types.is_primitive(column_type):
+        is_filled = column.is_valid()
+    elif types.is_struct(column_type) and column_type.num_fields:
+        # An object of columns has all of its fields, and is never empty.
         is_filled = column.is_valid()
     else:
         # Types that Arrow measures in no one call, value by value.
-        return np.array(
-            [not _is_empty(value) for value in column.to_pylist()], np.bool_
-        )
+        verdicts = [not _is_empty(value) for value in column.to_pylist()]
+        return np.array(verdicts, np.bool_)
     return is_filled.fill_null(False).to_numpy(zero_copy_only=False)
 
 
@@ -234,8 +244,9 @@ class Where(RowFilter):
         super().__init__(self._predicate.columns)
 
     def keeps(self, row: Row) -> bool:
-        """Return whether the predicate is true of one row. For many rows
-        :meth:`on_rows` is far faster.
+        """Return whether the predicate is true of one row.
+
+        For many rows :meth:`on_rows` is far faster.
         """
         is_kept, bad = self.judge(Rows(objects=[row]))
         for _, fault in bad:

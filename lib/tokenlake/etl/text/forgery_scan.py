@@ -1,6 +1,4 @@
-"""Special tokens that a template puts together of a row's texts, though no text
-spells one.
-"""
+"""Special tokens that a template makes of a row's texts, though no text spells one."""
 
 from __future__ import annotations
 
@@ -39,15 +37,19 @@ class ForgeryScan:
     """
 
     def __init__(self, template: str, tokens: Sequence[str], *, beside: bool) -> None:
+        # 1. Of tokens of which one begins with another, the longer one is counted.
         longest_first = sorted(
             filter(None, tokens), key=lambda token: (-len(token), token)
         )
         self._tokens = re.compile("|".join(map(re.escape, longest_first)) or _NOTHING)
+        # 2. Places at which a text could become a part of a token. One character is
+        #    never put together.
+        can_join = bool(_JOINING.search(template))
         patterns: set[str] = set()
         for token in longest_first:
             if len(token) == 1:
                 continue
-            if _JOINING.search(template):
+            if can_join:
                 # The removed text may follow any character of a token, the first too.
                 patterns.add(f"(?<={re.escape(token[0])})")
             if beside:
@@ -65,6 +67,7 @@ class ForgeryScan:
         Raises:
             BadRecordError: One was put together (``special_token_in_text``).
         """
+        # Most rows have no such place, and are rendered once.
         if not any(map(self._places.search, texts_in(row))):
             return
         broken_row = with_texts(row, partial(self._places.sub, _BREAK))
@@ -79,11 +82,10 @@ class ForgeryScan:
 
 
 def _patterns_at_edges(token: str) -> set[str]:
-    """Return patterns of the places at which a text could complete a token with words
-    beside it.
+    """Return patterns of the places at which a text could complete a token.
 
-    A text may end with a beginning of the token, begin with an end of it, or hold its
-    first character and its rest.
+    The words of the template stand beside it. A text may end with a beginning of the
+    token, begin with an end of it, or hold its first character and its rest.
     """
     patterns: set[str] = set()
     for size in range(1, len(token)):

@@ -94,6 +94,7 @@ def judgements(
     Raises:
         BadRecordError: The row has nothing that the method can use.
     """
+    # Answers that are judged one by one come with a label, or as a pair that has two.
     if method == "grpo":
         return (_prompt_alone(fields),)
     if method not in ("kto", "bco"):
@@ -102,9 +103,9 @@ def judgements(
         return (_judged_answer(fields["prompt"], fields["completion"], label),)
     pair = _pair(fields, needs_prompt=True)
     chosen, rejected = pair.answers
-    return Judgement(pair.prompt, (chosen,), label=True), Judgement(
-        pair.prompt, (rejected,), label=False
-    )
+    good_judgement = Judgement(pair.prompt, (chosen,), label=True)
+    bad_judgement = Judgement(pair.prompt, (rejected,), label=False)
+    return good_judgement, bad_judgement
 
 
 def _prompt_alone(fields: Mapping[str, Value | None]) -> Judgement:
@@ -128,8 +129,9 @@ def _prompt_alone(fields: Mapping[str, Value | None]) -> Judgement:
 
 
 def _judged_answer(prompt: Value | None, completion: Value, label: object) -> Judgement:
-    """Return a prompt with one answer; the last turn of a conversation without a
-    prompt is the answer.
+    """Return a prompt with one answer.
+
+    The last turn of a conversation without a prompt is the answer.
     """
     if prompt is None and isinstance(completion, list) and len(completion) > 1:
         prompt = completion[:-1]
@@ -149,54 +151,60 @@ def _pair(fields: Mapping[str, Value | None], *, needs_prompt: bool) -> Judgemen
         needs_prompt: Whether a row without a prompt must have one at the beginning of
             both answers.
     """
+    # 1. Both answers are there, alike in form, and different.
     prompt = fields["prompt"]
     chosen = fields["chosen"]
     rejected = fields["rejected"]
     if chosen is None or rejected is None:
-        missing_names = " and ".join(
+        missing_fields = [
             name for name in ("chosen", "rejected") if fields[name] is None
-        )
+        ]
+        missing_names = " and ".join(missing_fields)
         refuse_row("missing_field", f"the row has no answer {missing_names}")
     if isinstance(chosen, str) != isinstance(rejected, str):
         refuse_row("unlike_answers", "one answer is a text, the other a conversation")
     if chosen == rejected:
         refuse_row("equal_answers", "the better answer equals the worse one")
+    # 2. The prompt of the row, or none where the method needs none.
     if prompt is not None:
         return _in_one_form(prompt, (chosen, rejected))
     if not needs_prompt:
         return _require_content(Judgement(None, (chosen, rejected)))
-    # The prompt is the beginning that both answers share.
+    # 3. The prompt is the beginning that both answers share.
     if isinstance(chosen, str):
-        size = shared_text(chosen, str(rejected))
+        prompt_size = shared_text(chosen, str(rejected))
     else:
-        size = _shared_turns(chosen, cast("list[Turn]", rejected))
-    if not size:
+        prompt_size = _shared_turns(chosen, cast("list[Turn]", rejected))
+    if not prompt_size:
         refuse_row(
             "no_prompt",
             "the row has no prompt, and its answers have no common beginning",
         )
-    return _require_content(Judgement(chosen[:size], (chosen[size:], rejected[size:])))
+    answers = (chosen[prompt_size:], rejected[prompt_size:])
+    return _require_content(Judgement(chosen[:prompt_size], answers))
 
 
 def _in_one_form(
     prompt: Value, answers: tuple[Value, ...], *, label: bool = False
 ) -> Judgement:
-    """Return a judgement of texts, or of conversations where the prompt or an answer is
-    one.
+    """Return a judgement of texts, or of conversations.
 
-    Answers that are conversations often hold their prompt too. It is taken off if all
-    of them begin with it.
+    It has conversations where the prompt or an answer is one. Answers that are
+    conversations often hold their prompt too. It is taken off if all of them begin with
+    it.
     """
     judgement = Judgement(prompt, answers, label)
     if not judgement.is_conversation:
         return _require_content(judgement)
+    # An answer that is the prompt alone would be empty: its turns are its own.
     prompt_turns = _turns_of(prompt, "user")
     answer_turns = [_turns_of(answer, ASSISTANT) for answer in answers]
-    size = len(prompt_turns)
+    prompt_size = len(prompt_turns)
     if all(
-        len(turns) > size and turns[:size] == prompt_turns for turns in answer_turns
+        len(turns) > prompt_size and turns[:prompt_size] == prompt_turns
+        for turns in answer_turns
     ):
-        answer_turns = [turns[size:] for turns in answer_turns]
+        answer_turns = [turns[prompt_size:] for turns in answer_turns]
     return _require_content(Judgement(prompt_turns, tuple(answer_turns), label))
 
 
@@ -221,9 +229,7 @@ def _require_content(judgement: Judgement) -> Judgement:
 
 
 def _is_empty(value: Value) -> bool:
-    """Return whether a text is blank, or a conversation has no turn that says or
-    calls anything.
-    """
+    """Return whether a text is blank, or no turn of a conversation says anything."""
     if isinstance(value, str):
         return not value.strip()
     return not any(map(_has_content, value))
@@ -231,14 +237,15 @@ def _is_empty(value: Value) -> bool:
 
 def _has_content(turn: Turn) -> bool:
     """Return whether a turn has words, or a field beside its role and content."""
-    return len(turn) > _PLAIN_TURN_FIELDS or bool(
-        str(turn.get("content") or "").strip()
-    )
+    if len(turn) > _PLAIN_TURN_FIELDS:
+        return True
+    return bool(str(turn.get("content") or "").strip())
 
 
 def require_learned(judgement: Judgement) -> None:
-    """Require that no turn of an answer is excluded from the loss: answers are compared
-    as a whole.
+    """Require that no turn of an answer is excluded from the loss.
+
+    Answers are compared as a whole.
 
     Raises:
         BadRecordError: A turn is excluded (``bad_weight``).
@@ -265,8 +272,9 @@ def refuse_row(reason: str, problem: str) -> NoReturn:
 
 
 def _shared_turns(left: list[Turn], right: list[Turn]) -> int:
-    """Return the number of turns that two conversations begin with; each keeps at
-    least one turn.
+    """Return the number of turns that two conversations begin with.
+
+    Each conversation keeps at least one turn.
     """
     limit = max(min(len(left), len(right)) - 1, 0)
     for index in range(limit):
@@ -276,29 +284,35 @@ def _shared_turns(left: list[Turn], right: list[Turn]) -> int:
 
 
 def shared_text(left: str, right: str) -> int:
-    """Return the number of characters that two texts begin with, up to the end of a
-    word.
+    """Return the number of characters that two texts begin with, in whole words.
 
-    The blanks after that word belong to the answers, and so does a word of which only the beginning is shared:
-    tokenizers put a word's blank before it. Each text keeps at least one word. Scripts without blanks are cut between
-    characters. ::
+    The blanks after the last word belong to the answers, and so does a word of which
+    only the beginning is shared: tokenizers put a word's blank before it. Each text
+    keeps at least one word. Scripts without blanks are cut between characters. ::
 
         "A: yes"  "A: you"   3 characters are shared, "A: y" is cut back to "A:"
     """
-    end = shared_length(left, right)
+    shared_end = shared_length(left, right)
     # One text may begin with the whole of the other: its last word stays an answer.
-    shorter = min(len(left.rstrip()), len(right.rstrip()))
-    if end >= shorter:
-        last_word = _LAST_WORD.search(left[:shorter])
-        end = last_word.start() if last_word else 0
-    while end and (_is_inside_word(left, end) or _is_inside_word(right, end)):
-        end -= 1
-    return len(left[:end].rstrip())
+    shorter_size = min(len(left.rstrip()), len(right.rstrip()))
+    if shared_end >= shorter_size:
+        last_word = _LAST_WORD.search(left[:shorter_size])
+        shared_end = last_word.start() if last_word else 0
+    # A place inside a word of one text alone is no border either.
+    while shared_end and _is_inside_word_of_one(left, right, shared_end):
+        shared_end -= 1
+    return len(left[:shared_end].rstrip())
+
+
+def _is_inside_word_of_one(left: str, right: str, index: int) -> bool:
+    """Return whether a place lies inside a word of at least one of two texts."""
+    return _is_inside_word(left, index) or _is_inside_word(right, index)
 
 
 def _is_inside_word(text: str, index: int) -> bool:
-    """Return whether a place lies inside a word of digits, or of letters of a script
-    with capitals, or a character.
+    """Return whether a place lies inside a word or a character.
+
+    A word consists of digits, or of letters of a script with capitals.
     """
     if index >= len(text):
         return False

@@ -1,5 +1,6 @@
-"""Ids and labels of one prompt and its answer: rendered, tokenized whole, framed by
-BOS and EOS, and cut.
+"""Ids and labels of one prompt and its answer.
+
+They are rendered, tokenized whole, framed by BOS and EOS, and cut.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from tokenlake.etl.tokenizers.files import TokenizerFiles
 
 EXAMPLE_COLUMNS: Final = ("input_ids", "attention_mask", "labels")
 
+# It is far above the length of any text, and fits int32.
 ANY_LENGTH: Final = 1 << 30
 """A maximum length that no row has."""
 
@@ -80,12 +82,12 @@ class ProcessedExample(dict[str, Int32]):
 
     @property
     def input_length(self) -> int:
-        """Number of ids before the first that counts toward the loss, without
-        padding.
-        """
-        own_labels = self["labels"][self["attention_mask"] == 1]
-        learned = np.flatnonzero(own_labels != IGNORED)
-        return int(learned[0]) if len(learned) else len(own_labels)
+        """Number of ids before the first that counts toward the loss, without padding."""
+        row_labels = self["labels"][self["attention_mask"] == 1]
+        learned_ids = np.flatnonzero(row_labels != IGNORED)
+        if not len(learned_ids):
+            return len(row_labels)
+        return int(learned_ids[0])
 
 
 @final
@@ -114,8 +116,9 @@ class Tokens:
 
 @final
 class Labeller:
-    """Makes ids and labels of rows: rendered, tokenized whole, framed by BOS and EOS,
-    and cut.
+    """Makes ids and labels of rows.
+
+    Rows are rendered, tokenized whole, framed by BOS and EOS, and cut.
 
     Args:
         files: Files of the tokenizer.
@@ -145,6 +148,8 @@ class Labeller:
         suffix: tuple[int, ...] | None = None,
         eos_id: int | None = None,
     ) -> None:
+        # 1. The encoder. It is the reference, without samples: prompts are few and
+        #    short.
         encodes_specials = renderer.control_tokens or special_tokens_in_text == "encode"
         self.encoder: Final = Encoder(
             files,
@@ -153,11 +158,12 @@ class Labeller:
             sample_rate=0.0,
         )
         self.renderer: Final = renderer
+        # 2. The limit, and the rule of cuts.
         self.max_length: Final = max_length
         self.cut: Final = CutCounter("prompts", max_length)
         self._truncation: Strategy = truncation
         self._truncation_side: Side = truncation_side
-        # The ids around a text.
+        # 3. The ids around a text.
         self._prefix = self.encoder.prefix if bos else ()
         self._suffix = self.encoder.suffix if suffix is None else suffix
         if eos_id is not None and self._suffix[-1:] != (eos_id,):
@@ -187,14 +193,10 @@ class Labeller:
         return all_tokens
 
     def length(self, tokens: Tokens) -> int:
-        """Return the number of tokens of a text with the prefix and suffix that are
-        put around it.
-        """
-        return (
-            len(self._missing_prefix(tokens.ids))
-            + len(tokens.ids)
-            + len(self._missing_suffix(tokens.ids))
-        )
+        """Return the number of tokens of a text with its prefix and suffix."""
+        prefix = self._missing_prefix(tokens.ids)
+        suffix = self._missing_suffix(tokens.ids)
+        return len(prefix) + len(tokens.ids) + len(suffix)
 
     def fitted(self, index: int, tokens: Tokens, column: str = "") -> Tokens:
         """Return a framed text of at most `max_length` tokens.
@@ -214,10 +216,11 @@ class Labeller:
         """
         prefix = self._missing_prefix(tokens.ids)
         suffix = self._missing_suffix(tokens.ids)
-        ids = tokens.ids
+        token_ids = tokens.ids
         loss = tokens.loss
         whole_length = self.length(tokens)
         learns_suffix = bool(loss.any())
+        # 1. Cut a text that is too long. The side of the cut gets its frame back.
         if whole_length > self.max_length:
             self._require_truncation(index, whole_length)
             if self._truncation_side == "right":
@@ -226,21 +229,23 @@ class Labeller:
             else:
                 prefix = self._prefix
             room = max(0, self.max_length - len(prefix) - len(suffix))
-            kept_tokens = self._kept_tokens(tokens, room)
-            ids = ids[kept_tokens]
-            loss = loss[kept_tokens]
+            remaining_tokens = self._remaining_tokens(tokens, room)
+            token_ids = token_ids[remaining_tokens]
+            loss = loss[remaining_tokens]
             learns_suffix = learns_suffix and bool(loss.any())
-        # Prefix, text, suffix; where these alone are too long, the end is cut.
-        framed_ids = np.concatenate(
-            [np.array(prefix, np.int32), ids, np.array(suffix, np.int32)]
-        )
-        framed_loss = np.concatenate(
-            [np.zeros(len(prefix), np.bool_), loss, np.full(len(suffix), learns_suffix)]
-        )
+        # 2. Prefix, text, suffix; where these alone are too long, the end is cut.
+        prefix_ids = np.array(prefix, np.int32)
+        suffix_ids = np.array(suffix, np.int32)
+        framed_ids = np.concatenate([prefix_ids, token_ids, suffix_ids])
+        prefix_loss = np.zeros(len(prefix), np.bool_)
+        suffix_loss = np.full(len(suffix), learns_suffix)
+        framed_loss = np.concatenate([prefix_loss, loss, suffix_loss])
         framed = Tokens(
             framed_ids[: self.max_length], framed_loss[: self.max_length], tokens.text
         )
+        # 3. A row of which nothing is learned is useless.
         if not framed.loss.any():
+            is_too_long = whole_length > self.max_length
             raise bad_row(
                 index,
                 column,
@@ -248,18 +253,22 @@ class Labeller:
                 "raise it, shorten the prompt, or leave these rows out",
                 "at least one token to learn",
                 0,
-                reason="too_long"
-                if whole_length > self.max_length
-                else "nothing_to_learn",
+                reason="too_long" if is_too_long else "nothing_to_learn",
             )
-        dropped = whole_length - len(framed.ids)
+        self._count_cut(whole_length, whole_length - len(framed.ids))
+        return framed
+
+    def _count_cut(self, whole_length: int, dropped_tokens: int) -> None:
+        """Count the tokens of one text, and warn if most are left out."""
         self.cut.add(
             CutCount(
-                documents=1, cut=int(dropped > 0), tokens=whole_length, dropped=dropped
+                documents=1,
+                cut=int(dropped_tokens > 0),
+                tokens=whole_length,
+                dropped=dropped_tokens,
             )
         )
         self.cut.judge(is_end=False)
-        return framed
 
     def _require_truncation(self, index: int, length: int) -> None:
         """Require that a text that is too long may be cut."""
@@ -273,33 +282,39 @@ class Labeller:
                 reason="too_long",
             )
 
-    def _kept_tokens(self, tokens: Tokens, room: int) -> slice:
-        """Return the tokens of a text that are kept, at most `room` of them."""
+    def _remaining_tokens(self, tokens: Tokens, room: int) -> slice:
+        """Return the tokens of a text that a cut leaves, at most `room` of them."""
+        # Places of tokens need an encoding of their own: the ids alone do not hold them.
         _, start, stop = self.encoder.encode_places(tokens.text)
         text = str(tokens.text[0].as_py())
         cut = truncate(text, start, stop, room, self._truncation, self._truncation_side)
         return slice(cut.first, cut.last)
 
-    def _missing_prefix(self, ids: Int32) -> tuple[int, ...]:
+    def _missing_prefix(self, token_ids: Int32) -> tuple[int, ...]:
         """Return the prefix, or () where the ids begin with it."""
-        begins_with_it = tuple(ids[: len(self._prefix)].tolist()) == self._prefix
-        return () if begins_with_it else self._prefix
+        first_ids = tuple(token_ids[: len(self._prefix)].tolist())
+        if first_ids == self._prefix:
+            return ()
+        return self._prefix
 
-    def _missing_suffix(self, ids: Int32) -> tuple[int, ...]:
+    def _missing_suffix(self, token_ids: Int32) -> tuple[int, ...]:
         """Return the suffix, or () where the ids end with it."""
-        size = len(self._suffix)
-        ends_with_it = size > 0 and tuple(ids[-size:].tolist()) == self._suffix
-        return () if ends_with_it else self._suffix
+        suffix_size = len(self._suffix)
+        # A slice from -0 would be all ids.
+        if suffix_size and tuple(token_ids[-suffix_size:].tolist()) == self._suffix:
+            return ()
+        return self._suffix
 
 
 def _unusable_row(index: int, row: Row, fault: Fault) -> BadRecordError:
     """Return the error of a row that cannot be rendered."""
-    got = f"columns {', '.join(map(repr, row)) or 'none'}"
+    # A column that the row lacks has no value: the error lists the others.
+    actual = f"columns {', '.join(map(repr, row)) or 'none'}"
     if fault.column in row:
-        got = repr(row[fault.column])
+        actual = repr(row[fault.column])
     expected = _EXPECTED.get(fault.reason, "")
     return bad_row(
-        index, fault.column, fault.detail, expected, got, reason=fault.reason
+        index, fault.column, fault.detail, expected, actual, reason=fault.reason
     )
 
 
@@ -313,6 +328,7 @@ def resolved_prompt(config: PromptConfig | Mapping[str, Any]) -> ResolvedPrompt:
         try:
             config = PromptConfig.model_validate(dict(config))
         except ValidationError as error:
+            # The first problem is enough: a later one may follow from it.
             first_problem = error.errors(include_url=False)[0]
             message = first_problem["msg"]
             path = ".".join(("prompt", path_of(first_problem["loc"]))).rstrip(".")
@@ -345,6 +361,7 @@ def prompt_labeller(
     """
     check_end(prompt, files, files.eos_id)
     renderer = open_prompt(prompt, files, special_tokens_in_text)
+    # None is the tokenizer's own suffix.
     suffix: tuple[int, ...] | None = None
     if not prompt.add_eos:
         suffix = ()

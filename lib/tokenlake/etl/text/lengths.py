@@ -1,5 +1,6 @@
-"""Lengths of rows in tokens, never in characters: :class:`LengthManager` shortens
-columns and pads rows.
+"""Lengths of rows in tokens, never in characters.
+
+:class:`LengthManager` shortens columns and pads rows.
 
 The text of a tokenized document decides where its ids may be cut
 (:mod:`tokenlake.etl.text.truncation`).
@@ -175,22 +176,25 @@ class LengthManager:
         add_special_tokens: bool = True,
         pad_id: int | None = None,
     ) -> None:
+        # 1. Options are checked when they are given, not at the first row.
         require_one_of("truncation", truncation, STRATEGIES)
         require_one_of("truncation_side", truncation_side, SIDES)
         require_one_of("padding", padding, PADDING_STRATEGIES)
         require_one_of("padding_side", padding_side, SIDES)
         require_one_of("budget", budget, BUDGET_STRATEGIES)
+        # 2. Cuts, padding, and the budgets of columns.
         self.max_length = max_length
         self._truncation: Strategy = truncation
         self._truncation_side: Side = truncation_side
         self._padding: PaddingStrategy = padding
         self._padding_side: Side = padding_side
-        self._boundaries = (
-            _doubling_widths(max_length) if boundaries is None else boundaries
-        )
+        self._boundaries = boundaries
+        if boundaries is None:
+            self._boundaries = _doubling_widths(max_length)
         self._budget: BudgetStrategy = budget
         self._ratios = ratios
         self._priority = priority
+        # 3. The reference tokenizer: the places of tokens decide cuts.
         self._pad_id = pad_id
         self._encoder = Encoder(
             files_of(tokenizer),
@@ -209,12 +213,10 @@ class LengthManager:
     def from_config(
         cls, config: LengthManagerConfig, tokenizer: Any
     ) -> Result[Self, TokenlakeError]:
-        """Return the manager with the options of a configuration, or the error in
-        them.
-        """
-        options: dict[str, Any] = {
-            field.name: getattr(config, field.name) for field in fields(config)
-        }
+        """Return the manager with the options of a configuration, or their error."""
+        options: dict[str, Any] = {}
+        for option in fields(config):
+            options[option.name] = getattr(config, option.name)
         return attempt(lambda: cls(tokenizer, **options))
 
     @property
@@ -253,25 +255,24 @@ class LengthManager:
         """
         limit = self.room if budget is None else budget
         budgets = np.broadcast_to(np.asarray(limit, np.int64), len(texts)).tolist()
-        encoded_texts = self._encoded(texts)
-        return [
-            self._shortened(text, size)
-            for text, size in zip(encoded_texts, budgets, strict=True)
-        ]
+        shortened_texts: list[Shortened] = []
+        for encoded, text_budget in zip(self._encoded(texts), budgets, strict=True):
+            shortened_texts.append(self._shortened(encoded, text_budget))
+        return shortened_texts
 
     def fit(
         self, columns: Mapping[str, str], total: int | None = None
     ) -> dict[str, Shortened]:
-        """Shorten the columns of a row so that together they have at most `total`
-        tokens.
+        """Shorten the columns of a row to at most `total` tokens together.
 
         Args:
             columns: Text of each column.
             total: Maximum number of tokens of all columns; None: :attr:`room`.
         """
+        # 1. The budget of each column follows from the lengths of all.
         encoded_texts = self._encoded(list(columns.values()))
-        encoded = dict(zip(columns, encoded_texts, strict=True))
-        lengths = {name: len(text.ids) for name, text in encoded.items()}
+        encoded_columns = dict(zip(columns, encoded_texts, strict=True))
+        lengths = {name: len(text.ids) for name, text in encoded_columns.items()}
         budgets = allocate(
             lengths,
             self.room if total is None else total,
@@ -279,10 +280,11 @@ class LengthManager:
             ratios=self._ratios,
             priority=self._priority,
         )
-        return {
-            name: self._shortened(encoded[name], budget)
-            for name, budget in budgets.items()
-        }
+        # 2. Each column is cut to its budget.
+        shortened_columns: dict[str, Shortened] = {}
+        for name, budget in budgets.items():
+            shortened_columns[name] = self._shortened(encoded_columns[name], budget)
+        return shortened_columns
 
     def pad(
         self, rows: Sequence[npt.ArrayLike], loss: Sequence[npt.ArrayLike] | None = None
@@ -294,15 +296,15 @@ class LengthManager:
             loss: Booleans of each row, true for ids that count toward the loss; None:
                 all.
         """
-        id_arrays = [np.asarray(row, np.int32) for row in rows]
+        row_ids = [np.asarray(row, np.int32) for row in rows]
         # The empty array makes the concatenation of no rows possible.
-        ids = np.concatenate([np.empty(0, np.int32), *id_arrays])
+        ids = np.concatenate([np.empty(0, np.int32), *row_ids])
         learned: Bools | None = None
         if loss is not None:
             loss_arrays = [np.asarray(row, np.bool_) for row in loss]
             learned = np.concatenate([np.empty(0, np.bool_), *loss_arrays])
         return pad(
-            Ragged(ids, offsets_of([len(row) for row in id_arrays])),
+            Ragged(ids, offsets_of([len(row) for row in row_ids])),
             pad_id=self.pad_id,
             strategy=self._padding,
             side=self._padding_side,
@@ -315,21 +317,18 @@ class LengthManager:
         """Shorten texts, put special tokens around them, and pad them."""
         prefix = np.array(self._encoder.prefix, np.int32)
         suffix = np.array(self._encoder.suffix, np.int32)
-        return self.pad(
-            [
-                np.concatenate([prefix, part.ids, suffix])
-                for part in self.truncate(texts)
-            ]
-        )
+        rows: list[Int32] = []
+        for shortened in self.truncate(texts):
+            rows.append(np.concatenate([prefix, shortened.ids, suffix]))
+        return self.pad(rows)
 
     def _encoded(self, texts: Sequence[str]) -> list[_EncodedText]:
         """Return texts with their ids and the places of their tokens."""
         encoded, start, stop = self._encoder.encode_places(column_of_texts(texts))
         encoded_texts: list[_EncodedText] = []
-        for text, (first, last) in zip(
-            texts, pairwise(encoded.offsets.tolist()), strict=True
-        ):
-            tokens = slice(first, last)
+        token_ranges = pairwise(encoded.offsets.tolist())
+        for text, (first_token, end_token) in zip(texts, token_ranges, strict=True):
+            tokens = slice(first_token, end_token)
             encoded_texts.append(
                 _EncodedText(text, encoded.ids[tokens], start[tokens], stop[tokens])
             )
@@ -337,18 +336,18 @@ class LengthManager:
 
     def _shortened(self, encoded: _EncodedText, budget: int) -> Shortened:
         """Return the part of a text that is kept of at most `budget` tokens."""
-        data = encoded.text.encode()
+        # Places of tokens are byte offsets, so that the text is cut as bytes.
+        utf8_text = encoded.text.encode()
         cut = truncate(
-            data,
+            utf8_text,
             encoded.start,
             encoded.stop,
             budget,
             self._truncation,
             self._truncation_side,
         )
-        return Shortened(
-            data[cut.start : cut.stop].decode(), encoded.ids[cut.first : cut.last], cut
-        )
+        remaining_text = utf8_text[cut.start : cut.stop].decode()
+        return Shortened(remaining_text, encoded.ids[cut.first : cut.last], cut)
 
 
 def _doubling_widths(max_length: int) -> list[int]:

@@ -23,6 +23,7 @@ PaddingStrategy = Literal["none", "longest", "max_length", "buckets"]
 
 PADDING_STRATEGIES: Final[tuple[PaddingStrategy, ...]] = get_args(PaddingStrategy)
 
+# Narrower rectangles would save little padding, and cost a compiled shape each.
 SHORTEST_BUCKET: Final = 32
 
 _WIDTHS: Final = {"max_length": "max_length", "buckets": "boundaries"}
@@ -64,8 +65,9 @@ def pad(
     boundaries: npt.ArrayLike | None = None,
     loss: Bools | None = None,
 ) -> list[Padded]:
-    """Pad n rows of ids: to one rectangle, or to one for each width, the narrowest
-    first.
+    """Pad n rows of ids to one rectangle, or to one for each width.
+
+    Rectangles come in the order of their widths, the narrowest first.
 
     Args:
         rows: Ids of the rows.
@@ -88,6 +90,7 @@ def pad(
     """
     require_one_of("strategy", strategy, PADDING_STRATEGIES)
     require_one_of("side", side, SIDES)
+    # 1. The width of each row.
     if strategy == "none":
         widths = rows.lengths
     elif strategy == "longest":
@@ -99,21 +102,31 @@ def pad(
             raise ConfigError(
                 f"padding strategy {strategy!r} needs {_WIDTHS[strategy]}"
             )
-        widths = _first_widths(rows.lengths, np.atleast_1d(np.asarray(edges, np.int64)))
+        # One width is a list of one boundary.
+        ascending_widths = np.atleast_1d(np.asarray(edges, np.int64))
+        widths = _first_widths(rows.lengths, ascending_widths)
+    # 2. Labels are the ids that count.
     labels = rows
     if loss is not None:
         labels = Ragged(np.where(loss, rows.ids, np.int32(IGNORED)), rows.offsets)
-    # One rectangle for each width.
+    # 3. One rectangle for each width, of ids and of labels.
     rectangles: list[Padded] = []
     pads_left = side == "left"
     for width in np.unique(widths).tolist():
         has_width = widths == width
-        ids, mask = rows.select(has_width).rectangle(width, pad_id, left=pads_left)
+        padded_ids, is_token = rows.select(has_width).rectangle(
+            width, pad_id, left=pads_left
+        )
         padded_labels, _ = labels.select(has_width).rectangle(
             width, IGNORED, left=pads_left
         )
         rectangles.append(
-            Padded(np.flatnonzero(has_width), ids, mask.astype(np.int32), padded_labels)
+            Padded(
+                rows=np.flatnonzero(has_width),
+                input_ids=padded_ids,
+                attention_mask=is_token.astype(np.int32),
+                labels=padded_labels,
+            )
         )
     return rectangles
 

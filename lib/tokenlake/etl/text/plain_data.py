@@ -8,6 +8,7 @@ from typing import Any, cast
 
 def texts_in(value: Any) -> Iterator[str]:
     """Yield every text in plain data, names of fields among them."""
+    # A list of pending values in the place of recursion: rows may be nested deeply.
     pending = [value]
     while pending:
         item = pending.pop()

@@ -1,11 +1,12 @@
-"""Ids of texts become the ids of a prompt and of its answers, and the columns that a
-trainer reads.
+"""Ids of texts become the ids of a prompt and of its answers, and a trainer's columns.
 
-The law: the ids of a prompt followed by the ids of an answer are those of the whole text, encoded at once. So no piece
-of text is lost, doubled or spelled in a way in which the tokenizer would never spell it. Where a token of the whole
-text lies across the border, the border moves back to the last place up to which the ids of the prompt alone, and of
-the prompt with each answer, are equal. The chosen and the rejected answer always follow the same prompt ids, which are
-a beginning of ``encode(prompt)``. Prompts whose border moved are counted. For example::
+The law: the ids of a prompt followed by the ids of an answer are those of the whole
+text, encoded at once. So no piece of text is lost, doubled or spelled in a way in which
+the tokenizer would never spell it. Where a token of the whole text lies across the
+border, the border moves back to the last place up to which the ids of the prompt alone,
+and of the prompt with each answer, are equal. The chosen and the rejected answer always
+follow the same prompt ids, which are a beginning of ``encode(prompt)``. Prompts whose
+border moved are counted. For example::
 
     encode("A: ")     A:  _            the prompt alone
     encode("A: yes")  A:  _yes         the last token of the prompt is not a token of the whole text
@@ -123,52 +124,54 @@ class Joiner:
             ids: int32[total]: ids of all texts; the texts of a document lie together.
             offsets: int64[n * texts + 1]: index of the first id of each text.
         """
+        # 1. Parts without BOS and EOS, and the beginnings of prompts that are cut away.
         parts, has_moved = _split_at_border(self.method, Ragged(ids, offsets))
         content_lengths = total_lengths(list(parts.values()))
-        count = len(content_lengths)
+        document_count = len(content_lengths)
         if "prompt" in parts:
             parts["prompt"] = self._cut_prompt(parts["prompt"])
-        # BOS and EOS, where the texts lack them.
+        # 2. BOS and EOS, where the texts lack them.
         lacks_bos = self._lacks_bos(parts)
         lacks_eos = self._lacks_eos(parts)
         closed: dict[Part, Ragged] = {}
-        for name, part in parts.items():
-            closed[name] = self._closed(part, lacks_bos.get(name), lacks_eos.get(name))
-        # The policy of long documents.
+        for name, runs in parts.items():
+            closed[name] = self._closed(runs, lacks_bos.get(name), lacks_eos.get(name))
+        # 3. The policy of long documents.
         limited = self._limit_answers(closed)
         fitted = self._truncate(limited)
         left_out = self._left_out(limited, fitted)
-        is_kept = np.ones(count, np.bool_)
-        for rows in left_out.values():
-            is_kept[rows] = False
-        kept_parts: dict[Part, Ragged] = {
-            name: part.select(is_kept) for name, part in fitted.items()
+        is_kept = np.ones(document_count, np.bool_)
+        for document_indices in left_out.values():
+            is_kept[document_indices] = False
+        remaining_parts: dict[Part, Ragged] = {
+            name: runs.select(is_kept) for name, runs in fitted.items()
         }
-        # The counts. An EOS that we added is gone where its answer was cut.
-        bos = 0
+        # 4. The counts. An EOS that we added is gone where its answer was cut.
+        bos_count = 0
         for is_added in lacks_bos.values():
-            bos += int(is_added[is_kept].sum()) * len(self.prefix)
-        eos = 0
-        has_own_eos = np.full(count, bool(lacks_eos))
+            bos_count += int(is_added[is_kept].sum()) * len(self.prefix)
+        eos_count = 0
+        has_own_eos = np.full(document_count, bool(lacks_eos))
         for name, is_added in lacks_eos.items():
             is_whole = fitted[name].lengths == closed[name].lengths
-            eos += int((is_added & is_whole)[is_kept].sum())
+            eos_count += int((is_added & is_whole)[is_kept].sum())
             has_own_eos &= ~is_added
-        dropped = {
-            reason: int(content_lengths[rows].sum())
-            for reason, rows in left_out.items()
-        }
-        total = int(content_lengths.sum())
-        written = sum(len(part.ids) for part in kept_parts.values()) - eos - bos
-        truncated = total - written - sum(dropped.values())
-        if truncated:
-            dropped["truncated"] = truncated
+        # All other ids that are not written were cut away.
+        dropped: dict[str, int] = {}
+        for reason, document_indices in left_out.items():
+            dropped[reason] = int(content_lengths[document_indices].sum())
+        content_tokens = int(content_lengths.sum())
+        all_tokens = sum(len(runs.ids) for runs in remaining_parts.values())
+        written_tokens = all_tokens - eos_count - bos_count
+        truncated_tokens = content_tokens - written_tokens - sum(dropped.values())
+        if truncated_tokens:
+            dropped["truncated"] = truncated_tokens
         return Joined(
-            parts=kept_parts,
+            parts=remaining_parts,
             origin=np.flatnonzero(is_kept),
-            tokens=total,
-            bos=bos,
-            eos=eos,
+            tokens=content_tokens,
+            bos=bos_count,
+            eos=eos_count,
             eos_existing=int(has_own_eos[is_kept].sum()),
             moved=int(has_moved[is_kept].sum()),
             dropped=dropped,
@@ -176,11 +179,14 @@ class Joiner:
         )
 
     def _cut_prompt(self, prompt: Ragged) -> Ragged:
-        """Return prompts of which long ones have lost their beginnings; BOS will be
-        put before them again.
+        """Return prompts of which long ones have lost their beginnings.
+
+        BOS will be put before them again.
         """
         if self.max_prompt is None:
             return prompt
+        # A prompt that begins with BOS itself gets none, so that its own counts in its
+        # length.
         prefix_size = len(self.prefix)
         added = np.where(prompt.begins_with(self.prefix), 0, prefix_size)
         is_long = prompt.lengths + added > self.max_prompt
@@ -188,29 +194,34 @@ class Joiner:
         return prompt.end(np.where(is_long, room, prompt.lengths))
 
     def _lacks_bos(self, parts: dict[Part, Ragged]) -> dict[Part, Bools]:
-        """Return which runs get BOS, for the parts that begin a text: the prompt, or
-        all where there is none.
+        """Return which runs get BOS, for the parts that begin a text.
+
+        These are the prompt, or all parts where there is none.
         """
         if not self.prefix:
             return {}
-        beginnings: tuple[Part, ...] = (
-            ("prompt",) if "prompt" in parts else tuple(parts)
-        )
+        beginnings: tuple[Part, ...] = tuple(parts)
+        if "prompt" in parts:
+            beginnings = ("prompt",)
         return {name: ~parts[name].begins_with(self.prefix) for name in beginnings}
 
     def _lacks_eos(self, parts: dict[Part, Ragged]) -> dict[Part, Bools]:
         """Return which answers get EOS."""
-        return {
-            name: ~part.holds(self.eos_id)
-            for name, part in parts.items()
-            if name != "prompt"
-        }
+        lacks_eos: dict[Part, Bools] = {}
+        for name, runs in parts.items():
+            if name != "prompt":
+                lacks_eos[name] = ~runs.holds(self.eos_id)
+        return lacks_eos
 
     def _closed(
         self, part: Ragged, lacks_bos: Bools | None, lacks_eos: Bools | None
     ) -> Ragged:
-        """Return a part with BOS before and EOS after the runs that lack them; None:
-        that is not for this part.
+        """Return a part with BOS before and EOS after the runs that lack them.
+
+        Args:
+            part: Runs of the part.
+            lacks_bos: Runs that get BOS, bool[n]; None: none of this part.
+            lacks_eos: Runs that get EOS, bool[n]; None: none of this part.
         """
         runs: list[Ragged] = []
         if lacks_bos is not None:
@@ -225,48 +236,51 @@ class Joiner:
         if self.max_completion is None:
             return parts
         limited = dict(parts)
-        for name, part in parts.items():
+        for name, runs in parts.items():
             if name != "prompt":
-                limited[name] = part.cut(
-                    np.full(len(part), self.max_completion, np.int64)
-                )
+                limits = np.full(len(runs), self.max_completion, np.int64)
+                limited[name] = runs.cut(limits)
         return limited
 
     def _truncate(self, parts: dict[Part, Ragged]) -> dict[Part, Ragged]:
-        """Return the parts with answers that fit behind their prompts, where the
-        policy is to cut them.
+        """Return the parts with answers that fit behind their prompts.
+
+        Answers are cut only where that is the policy.
         """
         if self.long_documents != "truncate":
             return parts
         truncated = dict(parts)
-        for name, part in parts.items():
-            if name != "prompt":
-                room = np.full(len(part), self.max_length, np.int64)
-                if "prompt" in parts:
-                    room -= parts["prompt"].lengths
-                truncated[name] = part.cut(np.maximum(room, 0))
+        for name, runs in parts.items():
+            if name == "prompt":
+                continue
+            # A prompt that fills the row leaves no room; its document is left out later.
+            room = np.full(len(runs), self.max_length, np.int64)
+            if "prompt" in parts:
+                room -= parts["prompt"].lengths
+            truncated[name] = runs.cut(np.maximum(room, 0))
         return truncated
 
     def _left_out(
         self, limited: dict[Part, Ragged], fitted: dict[Part, Ragged]
     ) -> dict[str, Int64]:
-        """Return the documents that are not kept, by reason; the first reason of a
-        document counts.
+        """Return the documents that are not kept, by their first reason.
 
         Args:
             limited: Parts before the policy of long documents has cut any.
             fitted: Parts after that.
         """
-        count = len(next(iter(limited.values())))
-        prompt_lengths = np.zeros(count, np.int64)
-        longest_answers = np.zeros(count, np.int64)
-        is_empty = np.zeros(count, np.bool_)
-        for name, part in limited.items():
-            is_empty |= part.lengths == 0
+        # 1. Lengths, and documents with an empty part.
+        document_count = len(next(iter(limited.values())))
+        prompt_lengths = np.zeros(document_count, np.int64)
+        longest_answers = np.zeros(document_count, np.int64)
+        is_empty = np.zeros(document_count, np.bool_)
+        for name, runs in limited.items():
+            is_empty |= runs.lengths == 0
             if name == "prompt":
-                prompt_lengths = part.lengths
+                prompt_lengths = runs.lengths
             else:
-                longest_answers = np.maximum(longest_answers, part.lengths)
+                longest_answers = np.maximum(longest_answers, runs.lengths)
+        # 2. All faults of each document, in the order in which they count.
         has_answers = limited.keys() != {"prompt"}
         faults: dict[str, Bools] = {"empty": is_empty}
         if self.long_documents != "keep":
@@ -276,13 +290,15 @@ class Joiner:
         if self.long_documents == "drop" and has_answers:
             faults["too_long"] = prompt_lengths + longest_answers > self.max_length
         if "rejected" in fitted:
+            # Cuts can make two answers equal, of which no preference can be learned.
             faults["equal_answers"] = _are_equal(fitted["chosen"], fitted["rejected"])
+        # 3. The first fault of each document.
         left_out: dict[str, Int64] = {}
-        is_counted = np.zeros(count, np.bool_)
+        is_counted = np.zeros(document_count, np.bool_)
         for reason, is_faulty in faults.items():
-            rows = np.flatnonzero(is_faulty & ~is_counted)
-            if len(rows):
-                left_out[reason] = rows
+            document_indices = np.flatnonzero(is_faulty & ~is_counted)
+            if len(document_indices):
+                left_out[reason] = document_indices
             is_counted |= is_faulty
         return left_out
 
@@ -294,36 +310,43 @@ def _are_equal(left: Ragged, right: Ragged) -> Bools:
 
 
 def _split_at_border(method: Method, texts: Ragged) -> tuple[dict[Part, Ragged], Bools]:
-    """Return the parts of documents without BOS and EOS, and which prompts' borders
-    moved: bool[n].
+    """Return the parts of documents without BOS and EOS, and which borders moved.
+
+    Args:
+        method: Training method.
+        texts: Ids of the texts of n documents, which lie together.
+
+    Returns:
+        Parts, n runs each; and whether the border of each prompt moved, bool[n].
     """
     parts = parts_of(method)
-    texts_of_document = {"grpo": 1, "reward": 2}.get(method, len(parts))
+    texts_per_document = {"grpo": 1, "reward": 2}.get(method, len(parts))
     begins = texts.offsets[:-1]
     ends = texts.offsets[1:]
-    # The first texts of all documents, their second texts, and so on.
+    # 1. The first texts of all documents, their second texts, and so on.
     columns: list[Ragged] = []
-    for number in range(texts_of_document):
-        every_document = slice(number, None, texts_of_document)
+    for text_number in range(texts_per_document):
+        every_document = slice(text_number, None, texts_per_document)
         columns.append(
             Ragged.taken(texts.ids, begins[every_document], ends[every_document])
         )
+    # 2. Prompts alone, and whole texts, have no border.
     if method in ("grpo", "reward"):
-        return dict(zip(parts, columns, strict=True)), np.zeros(
-            len(columns[0]), np.bool_
-        )
+        has_moved = np.zeros(len(columns[0]), np.bool_)
+        return dict(zip(parts, columns, strict=True)), has_moved
+    # 3. The border is the last place up to which the prompt and all whole texts are
+    #    equal.
     prompt = columns[0]
     whole_texts = columns[1:]
-    # The border is the last place up to which the prompt and all whole texts are equal.
-    border = np.minimum.reduce(
-        [common_prefix(prompt, whole_text) for whole_text in whole_texts]
-    )
-    split: dict[Part, Ragged] = {"prompt": prompt.cut(border)}
-    for part, text in zip(parts[1:], whole_texts, strict=True):
-        split[part] = Ragged.taken(
-            text.ids, text.offsets[:-1] + border, text.offsets[1:]
+    shared_lengths = [common_prefix(prompt, whole_text) for whole_text in whole_texts]
+    border = np.minimum.reduce(shared_lengths)
+    split_parts: dict[Part, Ragged] = {"prompt": prompt.cut(border)}
+    for name, whole_text in zip(parts[1:], whole_texts, strict=True):
+        answer_begins = whole_text.offsets[:-1] + border
+        split_parts[name] = Ragged.taken(
+            whole_text.ids, answer_begins, whole_text.offsets[1:]
         )
-    return split, border < prompt.lengths
+    return split_parts, border < prompt.lengths
 
 
 # ---- columns
@@ -346,35 +369,39 @@ def preference_batch(
             alone.
     """
     fields = preference_fields(settings.method, settings.trainer)
+    columns = columns_for(settings.method, settings.trainer)
     arrays: list[Any] = []
-    for column, field in zip(
-        columns_for(settings.method, settings.trainer), fields, strict=True
-    ):
+    for column, field in zip(columns, fields, strict=True):
         if column.holds == "label":
             assert label is not None
             arrays.append(_ARROW.array(label[joined.origin]))
         elif column.holds == "text":
+            # The first n texts are the prompts, so that a document's index finds its own.
             arrays.append(text.take(_ARROW.array(joined.origin)))
         else:
-            arrays.append(_list_array(_runs(column, joined.parts), field.type))
+            runs = _runs(column, joined.parts)
+            arrays.append(_list_array(runs, field.type))
     return _ARROW.RecordBatch.from_arrays(arrays, schema=_ARROW.schema(fields))
 
 
 def _list_array(runs: Ragged, kind: Any) -> Any:
     """Return runs as an Arrow array of lists of a type."""
+    # The type of a column may be narrower than int32, such as uint8 of a mask.
     values = _ARROW.array(runs.ids.astype(dtype_of(kind.value_type), copy=False))
     offsets = _ARROW.array(runs.offsets.astype(np.int32))
     return _ARROW.ListArray.from_arrays(offsets, values, type=kind)
 
 
 def _runs(column: TrainerColumn, parts: dict[Part, Ragged]) -> Ragged:
-    """Return the values of a column: ids of its parts, one after the other, or their
-    labels or mask.
+    """Return the values of a column: ids of its parts, or their labels or mask.
+
+    The parts of a document follow each other.
     """
-    runs = [parts[part] for part in column.parts]
+    runs_of_parts = [parts[part] for part in column.parts]
     if column.holds == "mask":
-        return Ragged.filled(1, total_lengths(runs))
+        return Ragged.filled(1, total_lengths(runs_of_parts))
     if column.holds == "labels":
         # Only the last part, the answer, is learned.
-        runs = [*(Ragged.filled(IGNORED, run.lengths) for run in runs[:-1]), runs[-1]]
-    return Ragged.joined(runs)
+        for number, runs in enumerate(runs_of_parts[:-1]):
+            runs_of_parts[number] = Ragged.filled(IGNORED, runs.lengths)
+    return Ragged.joined(runs_of_parts)

@@ -30,6 +30,7 @@ from tokenlake.etl.text.conversations import Chat, Conversations
 from tokenlake.etl.text.judgement import (
     READER,
     Judgement,
+    Value,
     judgements,
     require_learned,
     value_of,
@@ -95,33 +96,35 @@ class PreferenceRenderer:
         self.columns: Final = None
 
     def render(self, rows: Rows) -> Rendered:
-        """Return the texts; rows that cannot be used are bad (see
-        :func:`judgements`).
+        """Return the texts; rows that cannot be used are bad.
+
+        Their reasons are those of :func:`judgements`.
         """
         documents, faults = self._documents(rows)
-        texts = self._texts(documents)
+        texts_of_documents = self._texts(documents)
         # 1. Rows whose conversation cannot be rendered, and rows that spell a special
         #    token.
-        for document, rendered in zip(documents, texts, strict=True):
+        for document, rendered in zip(documents, texts_of_documents, strict=True):
             if isinstance(rendered, Fault):
                 faults.setdefault(document.row, rendered)
-        own_texts = [_own_texts(document.judgement) for document in documents]
-        for number, fault in self._guard.faults(own_texts).items():
-            faults.setdefault(documents[number].row, fault)
-        # 2. The texts of all other rows.
-        kept_texts: list[str] = []
+        row_texts = [_row_texts(document.judgement) for document in documents]
+        for document_number, fault in self._guard.faults(row_texts).items():
+            faults.setdefault(documents[document_number].row, fault)
+        # 2. The texts of all other rows. A pair that is judged answer by answer is left
+        #    out as a whole.
+        good_texts: list[str] = []
         origin: list[int] = []
         labels: list[bool] = []
-        for document, rendered in zip(documents, texts, strict=True):
+        for document, rendered in zip(documents, texts_of_documents, strict=True):
             if document.row not in faults:
-                kept_texts += cast("list[str]", rendered)
+                good_texts += cast("list[str]", rendered)
                 origin.append(document.row)
                 labels.append(document.judgement.label)
         label: Bools | None = None
         if self._settings.method in ("kto", "bco"):
             label = np.array(labels, np.bool_)
         return Rendered(
-            text=text_of_strings(kept_texts),
+            text=text_of_strings(good_texts),
             origin=np.array(origin, np.int64),
             bad=tuple(sorted(faults.items())),
             parts=len(text_weights(self._settings.method)),
@@ -132,93 +135,96 @@ class PreferenceRenderer:
         self, rows: Rows
     ) -> tuple[list[_PreferenceDocument], dict[int, Fault]]:
         """Return the documents of all rows, and the faults of rows that have none."""
-        fields = {
-            name: str(getattr(self._settings, f"{name}_field")) for name in _VALUE_NAMES
-        }
-        columns = {name: rows.values(field) for name, field in fields.items()}
-        labels = rows.values(self._settings.label_field)
-        tools_column = rows.values(self._settings.tools_field)
-        method = self._settings.method
-        # A row with any fault gives no document at all.
+        # 1. The columns of all values; a field that rows lack is null.
+        settings = self._settings
+        field_names: dict[str, str] = {}
+        columns: dict[str, Sequence[Any]] = {}
+        for name in _VALUE_NAMES:
+            field_names[name] = str(getattr(settings, f"{name}_field"))
+            columns[name] = rows.values(field_names[name])
+        labels = rows.values(settings.label_field)
+        tools_column = rows.values(settings.tools_field)
+        # 2. The documents of each row. A row with any fault gives no document at all.
         documents: list[_PreferenceDocument] = []
         faults: dict[int, Fault] = {}
         for row in range(len(rows)):
             try:
-                values = {
-                    name: value_of(columns[name][row], fields[name])
-                    for name in _VALUE_NAMES
-                }
+                values: dict[str, Value | None] = {}
+                for name in _VALUE_NAMES:
+                    values[name] = value_of(columns[name][row], field_names[name])
                 tools = tools_of(tools_column[row])
-                row_judgements = judgements(values, labels[row], method)
+                row_judgements = judgements(values, labels[row], settings.method)
                 for judgement in row_judgements:
                     require_learned(judgement)
             except BadRecordError as error:
                 faults[row] = fault_of(error)
                 continue
-            documents += [
-                _PreferenceDocument(row, judgement, tools)
-                for judgement in row_judgements
-            ]
+            for judgement in row_judgements:
+                documents.append(_PreferenceDocument(row, judgement, tools))
         return documents, faults
 
     def _texts(
         self, documents: Sequence[_PreferenceDocument]
     ) -> list[list[str] | Fault]:
         """Return the texts of each document, or its fault."""
+        # Conversations are rendered together, and taken one by one where they belong.
         conversations = [
             document for document in documents if document.judgement.is_conversation
         ]
-        rendered_conversations = iter(
-            self._conversations(conversations) if conversations else ()
-        )
+        rendered_conversations = iter(self._conversations(conversations))
         # Rows for reward models hold whole texts; the prompt by itself is not one of
         # them.
-        first = 1 if self._settings.method == "reward" else 0
-        texts: list[list[str] | Fault] = []
+        first_text = 1 if self._settings.method == "reward" else 0
+        texts_of_documents: list[list[str] | Fault] = []
         for document in documents:
             if document.judgement.is_conversation:
                 rendered = next(rendered_conversations)
             else:
                 rendered = _plain_texts(document.judgement)
-            texts.append(rendered if isinstance(rendered, Fault) else rendered[first:])
-        return texts
+            if not isinstance(rendered, Fault):
+                rendered = rendered[first_text:]
+            texts_of_documents.append(rendered)
+        return texts_of_documents
 
     def _conversations(
         self, documents: Sequence[_PreferenceDocument]
     ) -> list[list[str] | Fault]:
-        """Return the text of each prompt, and of the prompt with each answer, or a
-        fault.
+        """Return the text of each prompt, and of the prompt with each answer.
 
-        A prompt ends with the generation prompt where the assistant answers it.
+        A prompt ends with the generation prompt where the assistant answers it. A
+        document that cannot be rendered has a fault instead.
         """
+        # Without conversations no template is needed, and the tokenizer may have none.
+        if not documents:
+            return []
         batches = {False: _ChatBatch(), True: _ChatBatch()}
-        places: list[list[tuple[bool, int | None]]] = []
+        positions_of_documents: list[list[tuple[bool, int | None]]] = []
         # 1. Gather all conversations, those with a generation prompt and those without.
         for document in documents:
             prompt = cast("list[Turn]", document.judgement.prompt or [])
             answers = cast("tuple[list[Turn], ...]", document.judgement.answers)
-            has_generation_prompt = all(
-                answer[0]["role"] == ASSISTANT for answer in answers
-            )
-            place = batches[has_generation_prompt].add(prompt, document.tools)
-            own_places = [(has_generation_prompt, place)]
+            is_prompted = all(answer[0]["role"] == ASSISTANT for answer in answers)
+            position = batches[is_prompted].add(prompt, document.tools)
+            positions = [(is_prompted, position)]
             for answer in answers:
-                place = batches[False].add([*prompt, *answer], document.tools)
-                own_places.append((False, place))
-            places.append(own_places)
+                position = batches[False].add([*prompt, *answer], document.tools)
+                positions.append((False, position))
+            positions_of_documents.append(positions)
         # 2. Render both batches.
-        rendered = {
-            prompted: batches[prompted].rendered(self._templates[prompted])
-            for prompted in batches
-        }
-        # 3. Put the texts of a document together again.
-        texts: list[list[str] | Fault] = []
-        for own_places in places:
-            own_texts: list[str | Fault] = []
-            for is_prompted, place in own_places:
-                own_texts.append("" if place is None else rendered[is_prompted][place])
-            texts.append(_require_continuation(own_texts))
-        return texts
+        rendered: dict[bool, dict[int, str | Fault]] = {}
+        for is_prompted, batch in batches.items():
+            rendered[is_prompted] = batch.rendered(self._templates[is_prompted])
+        # 3. Put the texts of a document together again. No turns are an empty text.
+        texts_of_documents: list[list[str] | Fault] = []
+        for positions in positions_of_documents:
+            document_texts: list[str | Fault] = []
+            for is_prompted, position in positions:
+                if position is None:
+                    document_texts.append("")
+                else:
+                    document_texts.append(rendered[is_prompted][position])
+            texts_of_documents.append(_require_continuation(document_texts))
+        return texts_of_documents
 
     @cached_property
     def _templates(self) -> dict[bool, Conversations]:
@@ -239,6 +245,7 @@ class PreferenceRenderer:
                 **named_tokens(self._files),
                 "add_generation_prompt": has_generation_prompt,
             }
+            # The guard of the renderer has looked for special tokens in all values.
             template = ChatTemplate(self._settings.chat_template, variables)
             templates[has_generation_prompt] = Conversations(
                 template, READER.roles, SpecialTokenGuard()
@@ -255,8 +262,9 @@ class _ChatBatch:
         self._tools: list[list[Any] | None] = []
 
     def add(self, messages: list[Turn], tools: list[Any] | None) -> int | None:
-        """Add a conversation and return its index; None for one without turns, whose
-        text is empty.
+        """Add a conversation and return its index.
+
+        None for one without turns, whose text is empty.
         """
         if not messages:
             return None
@@ -270,10 +278,10 @@ class _ChatBatch:
             return {}
         rendered = conversations.render(self._messages, self._tools, self._chat)
         texts: dict[int, str | Fault] = dict(rendered.bad)
-        for index, text in zip(
-            rendered.origin.tolist(), rendered.text.to_pylist(), strict=True
-        ):
-            texts[index] = str(text)
+        row_indices = rendered.origin.tolist()
+        row_texts = rendered.text.to_pylist()
+        for row_index, text in zip(row_indices, row_texts, strict=True):
+            texts[row_index] = str(text)
         return texts
 
     def _chat(self, index: int) -> Chat:
@@ -283,10 +291,13 @@ class _ChatBatch:
 def _plain_texts(judgement: Judgement) -> list[str]:
     """Return the prompt, and the prompt with each answer, of texts."""
     prompt = str(judgement.prompt or "")
-    return [prompt, *(f"{prompt}{answer}" for answer in judgement.answers)]
+    texts = [prompt]
+    for answer in judgement.answers:
+        texts.append(f"{prompt}{answer}")
+    return texts
 
 
-def _own_texts(judgement: Judgement) -> list[Any]:
+def _row_texts(judgement: Judgement) -> list[Any]:
     """Return all that a row says, in which no special token may be spelled.
 
     A text stands there together with its answer: a special token may lie across the
@@ -295,12 +306,16 @@ def _own_texts(judgement: Judgement) -> list[Any]:
     if judgement.is_conversation:
         return [judgement.prompt, *judgement.answers]
     texts = _plain_texts(judgement)
-    return texts[1:] if judgement.answers else texts
+    # Each answer stands behind the prompt, so that the prompt alone adds nothing.
+    if judgement.answers:
+        return texts[1:]
+    return texts
 
 
 def _require_continuation(texts: list[str | Fault]) -> list[str] | Fault:
-    """Return the texts; a fault where one is missing, or does not begin with the
-    first one, the prompt.
+    """Return the texts; a fault where one is missing, or does not begin with the prompt.
+
+    The prompt is the first text.
     """
     for text in texts:
         if isinstance(text, Fault):
@@ -329,6 +344,7 @@ def settled_preference(
             "eos_token in its tokenizer_config.json",
             tokenizer=files.name,
         )
+    # A tokenizer without a template is an error only when a conversation comes.
     return replace(
         settings,
         chat_template=settings.chat_template or templates_of(files).get(DEFAULT),

@@ -87,13 +87,18 @@ class PreferenceRows(ExpandTransform):
             ResolvedPreference(method=method, trainer=trainer, **fields), files
         )
         self._tools = tools
+        # A text that holds control tokens is encoded with them; rows that must not
+        # spell any are refused before.
         self._renderer = PreferenceRenderer(
             self._settings, files, special_tokens_in_text
         )
-        # A text that holds control tokens is encoded with them; rows that must not
-        # spell any are refused before.
-        mode = "encode" if self._renderer.control_tokens else special_tokens_in_text
-        self._encoder = Encoder(files, engine="tokenizers", special_tokens_in_text=mode)
+        encoder_mode = special_tokens_in_text
+        if self._renderer.control_tokens:
+            encoder_mode = "encode"
+        self._encoder = Encoder(
+            files, engine="tokenizers", special_tokens_in_text=encoder_mode
+        )
+        # Without a limit nothing is long. Methods without answers need no EOS.
         self._joiner = Joiner(
             method=method,
             prefix=self._encoder.prefix,
@@ -118,9 +123,8 @@ class PreferenceRows(ExpandTransform):
             raise BadRecordError(f"{fault.reason}: {fault.detail}", reason=fault.reason)
         encoded = self._encoder.encode(rendered.text)
         joined = self._joiner.join(encoded.ids, encoded.offsets)
-        return preference_batch(
-            self._settings, joined, rendered.label, rendered.text
-        ).to_pylist()
+        batch = preference_batch(self._settings, joined, rendered.label, rendered.text)
+        return batch.to_pylist()
 
 
 _REFUSED_ARGUMENTS: Final = {
@@ -136,10 +140,9 @@ def _require_known_fields(fields: dict[str, str]) -> None:
     """Raise ConfigError for names that are no fields of a row."""
     settings = [setting.name for setting in fields_of(ResolvedPreference)]
     known_names = [name for name in settings if name.endswith("_field")]
+    known_list = f"the fields are {', '.join(sorted(known_names))}"
     for name in fields.keys() - set(known_names):
-        remedy = _REFUSED_ARGUMENTS.get(
-            name, f"the fields are {', '.join(sorted(known_names))}"
-        )
+        remedy = _REFUSED_ARGUMENTS.get(name, known_list)
         raise ConfigError(
             f"{name}: PreferenceRows does not have this argument; {remedy}",
             field_path=name,
@@ -151,16 +154,17 @@ def _require_lengths_of_method(
 ) -> None:
     """Raise ConfigError for a limit of a part that the rows of a method do not have."""
     limits = {"max_prompt_length": max_prompt, "max_completion_length": max_completion}
+    # Rows for reward models hold whole texts, and those of grpo no answer.
     unsupported: set[str] = set()
     if method == "reward":
         unsupported = set(limits)
     elif method == "grpo":
         unsupported = {"max_completion_length"}
-    for name, limit in limits.items():
-        _require_positive(name, limit)
-        if limit is not None and name in unsupported:
+    for argument, limit in limits.items():
+        _require_positive(argument, limit)
+        if limit is not None and argument in unsupported:
             raise ConfigError(
-                f"{name}: rows for {method} do not have this part; leave it out, or use max_length"
+                f"{argument}: rows for {method} do not have this part; leave it out, or use max_length"
             )
 
 

@@ -1,5 +1,6 @@
-"""Prompts of the format ``chat``: system message, examples, and the two turns of a
-row, by a chat template.
+"""Prompts of the format ``chat``: turns of a row, rendered by a chat template.
+
+A system message and examples may come before the two turns of the row.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tokenlake.etl.sources.rows import Rows
 from tokenlake.etl.text.chat_messages import Turn
 from tokenlake.etl.text.chat_protocol import UNFOUND
 from tokenlake.etl.text.chat_renderer import ChatRenderer
-from tokenlake.etl.text.prompt_template import PromptColumns
+from tokenlake.etl.text.prompt_template import PromptColumns, required_columns
 from tokenlake.etl.text.renderer import Rendered
 from tokenlake.etl.text.template_choice import chosen_template
 from tokenlake.etl.text.transform import Column
@@ -25,6 +26,7 @@ from tokenlake.etl.tokenizers.encoder import SpecialScan
 from tokenlake.etl.tokenizers.files import TokenizerFiles
 from tokenlake.etl.tokenizers.offsets import Span, Spans
 
+# Field in which the conversations of rows are given to the renderer.
 _FIELD: Final = "messages"
 _ANSWER_NOT_FOUND: Final = Fault(
     UNFOUND,
@@ -51,6 +53,7 @@ class ChatPromptRenderer:
     def __init__(
         self, prompt: ResolvedPrompt, files: TokenizerFiles, special_tokens_in_text: str
     ) -> None:
+        # 1. The columns, of which all but the optional ones must be there.
         assert prompt.label_column is not None
         names = (*prompt.input_columns, prompt.label_column)
         self._prompt = prompt
@@ -58,11 +61,11 @@ class ChatPromptRenderer:
             names, prompt.optional_columns, prompt.label_column
         )
         self.control_tokens: Final = True
-        self.needed: Final = tuple(
-            name for name in names if name not in prompt.optional_columns
-        )
+        self.needed: Final = required_columns(names, prompt)
         """Columns that every row must have; a plan looks for them in the first rows."""
         self.columns: Final = self._columns.fields
+        # 2. The chat template. It may spell special tokens, so that the guard of
+        #    conversations is off.
         chat = ResolvedChat(
             template=prompt.chat_template or chosen_template(None, files),
             messages_field=_FIELD,
@@ -70,11 +73,12 @@ class ChatPromptRenderer:
             loss="assistant" if prompt.mask_input else "all",
         )
         self._chat = ChatRenderer(chat, files, "encode")
-        # Special tokens are looked for in the columns, before they become turns.
-        refused_tokens = (
-            () if special_tokens_in_text == "encode" else files.special_tokens
-        )
+        # 3. Special tokens are looked for in the columns, before they become turns.
+        refused_tokens = files.special_tokens
+        if special_tokens_in_text == "encode":
+            refused_tokens = ()
         self._scan = SpecialScan(refused_tokens)
+        # 4. The turns before those of a row.
         self._head = self._head_turns()
         self._head_text = self._rendered_head().encode()
         """Bytes of the turns before a row's own, where only the latter count toward
@@ -87,25 +91,27 @@ class ChatPromptRenderer:
         A row is bad as for :class:`PromptRenderer`, and where the chat template fails
         on it.
         """
+        # 1. The conversations of rows without a fault, rendered.
         values, faults = self._columns.values(rows, self._scan)
-        good_rows = np.array(
-            [row for row in range(len(rows)) if row not in faults], np.int64
-        )
+        is_good = np.ones(len(rows), np.bool_)
+        is_good[list(faults)] = False
+        good_rows = np.flatnonzero(is_good)
         turns_of_rows = self._turns(values, good_rows.tolist())
         conversations = [{_FIELD: [*self._head, *turns]} for turns in turns_of_rows]
         rendered = self._chat.render(Rows(objects=conversations))
-        # Only the row's own answer counts toward the loss.
+        # 2. Only the row's own answer counts toward the loss.
         rendered_rows = rendered.origin.tolist()
         answers = [str(turns_of_rows[row][-1]["content"]) for row in rendered_rows]
+        spans: list[list[Span]] = []
+        rows_without_answer: dict[int, Fault] = {}
         answer_spans = self._answer_spans(rendered, answers)
-        lost = {
-            row: _ANSWER_NOT_FOUND
-            for row, span in zip(rendered_rows, answer_spans, strict=True)
-            if span is None
-        }
-        spans = Spans.of([[span or (0, 0)] for span in answer_spans])
-        rendered = replace(rendered, spans=spans).without(lost)
-        # Indices among the good rows become indices among all.
+        for row, answer_span in zip(rendered_rows, answer_spans, strict=True):
+            if answer_span is None:
+                rows_without_answer[row] = _ANSWER_NOT_FOUND
+            spans.append([answer_span or (0, 0)])
+        rendered = replace(rendered, spans=Spans.of(spans))
+        rendered = rendered.without(rows_without_answer)
+        # 3. Indices among the good rows become indices among all.
         for row, fault in rendered.bad:
             faults[int(good_rows[row])] = fault
         return replace(
@@ -125,8 +131,9 @@ class ChatPromptRenderer:
         return turns
 
     def _rendered_head(self) -> str:
-        """Return the text of the turns before a row's own; "" where all is learned
-        or none is needed.
+        """Return the text of the turns before a row's own.
+
+        "" where all is learned or none is needed.
         """
         if not self._prompt.examples or self._prompt.mask_input:
             return ""
@@ -140,49 +147,44 @@ class ChatPromptRenderer:
     def _turns(
         self, values: dict[str, Column], rows: Sequence[int]
     ) -> list[list[Turn]]:
-        """Return two turns of each row: the user's, of the inputs that are not
-        empty, and the assistant's answer.
+        """Return two turns of each row.
+
+        The user's has the inputs that are not empty, the assistant's the answer.
         """
-        *inputs, answers = (
-            cast("list[str]", values[name].to_pylist()) for name in self._columns.names
-        )
+        columns = [values[name].to_pylist() for name in self._columns.names]
+        *input_columns, answers = cast("list[list[str]]", columns)
         turns_of_rows: list[list[Turn]] = []
         for row in rows:
-            input_texts = [texts[row] for texts in inputs if texts[row]]
+            input_texts = [texts[row] for texts in input_columns if texts[row]]
             question = self._prompt.separator.join(input_texts)
-            turns_of_rows.append(
-                [
-                    {"role": "user", "content": question},
-                    {"role": "assistant", "content": answers[row]},
-                ]
-            )
+            user_turn = {"role": "user", "content": question}
+            assistant_turn = {"role": "assistant", "content": answers[row]}
+            turns_of_rows.append([user_turn, assistant_turn])
         return turns_of_rows
 
     def _answer_spans(
         self, rendered: Rendered, answers: list[str]
     ) -> list[Span | None]:
-        """Return the bytes of each text that count toward the loss; None where the
-        answer is not found.
+        """Return the bytes of each text that count toward the loss.
 
         Of the assistant's turns only the last one counts. Without a mask all after the
-        head does.
+        head does. None where the answer is not found.
         """
         assert rendered.spans is not None
         answer_spans: list[Span | None] = []
         # The spans of a text lie together; its last one belongs to the row's own
         # answer.
         last_spans = (rendered.spans.offsets[1:] - 1).tolist()
-        for place, text, answer in zip(
-            last_spans, rendered.text.to_pylist(), answers, strict=True
-        ):
-            data = str(text).encode()
+        texts = rendered.text.to_pylist()
+        for span_index, text, answer in zip(last_spans, texts, answers, strict=True):
+            utf8_text = str(text).encode()
             if self._prompt.mask_input:
-                start = int(rendered.spans.start[place])
-                stop = int(rendered.spans.stop[place])
-                is_found = answer.strip().encode() in data[start:stop]
+                start = int(rendered.spans.start[span_index])
+                stop = int(rendered.spans.stop[span_index])
+                has_answer = answer.strip().encode() in utf8_text[start:stop]
             else:
                 start = len(self._head_text)
-                stop = len(data)
-                is_found = data.startswith(self._head_text)
-            answer_spans.append((start, stop) if is_found else None)
+                stop = len(utf8_text)
+                has_answer = utf8_text.startswith(self._head_text)
+            answer_spans.append((start, stop) if has_answer else None)
         return answer_spans

@@ -1,5 +1,6 @@
-""":class:`PromptEngine`: rows become ids, attention mask and labels, one by one or
-as a padded batch.
+""":class:`PromptEngine`: rows become ids, attention mask and labels.
+
+Rows are taken one by one, or as a padded batch.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 from tokenlake.base.arrays import Int32, Ragged, offsets_of
 from tokenlake.base.checks import require_one_of
 from tokenlake.base.result import Err, Ok, Result, attempt
+from tokenlake.config.resolved import ResolvedPrompt
 from tokenlake.config.stages import TokenizerConfig
 from tokenlake.config.texts import PromptConfig
 from tokenlake.errors import BadRecordError, ConfigError, TokenlakeError
@@ -47,8 +49,9 @@ _SHORTENING_ATTEMPTS: Final = 8
 
 @final
 class PromptEngine:
-    """Makes ``input_ids``, ``attention_mask`` and ``labels`` of a row; labels are -100
-    on prompt and padding.
+    """Makes ``input_ids``, ``attention_mask`` and ``labels`` of a row.
+
+    Labels are -100 on prompt and padding.
 
     The prompt is rendered as a whole and tokenized as a whole. A token counts toward
     the loss if it holds a byte of the answer, or is the EOS after it.
@@ -102,6 +105,7 @@ class PromptEngine:
         ratios: Mapping[str, float] | None = None,
         priority: Sequence[str] | None = None,
     ) -> None:
+        # 1. Options are checked when they are given, not at the first row.
         require_one_of("padding", padding, _PADDINGS)
         require_one_of("padding_side", padding_side, SIDES)
         require_one_of("truncation", truncation, (True, False, *STRATEGIES))
@@ -111,20 +115,8 @@ class PromptEngine:
         )
         files = files_of(tokenizer)
         prompt = resolved_prompt(config)
-        if max_length < 1:
-            raise ConfigError(
-                f"max_length is {max_length}, expected a positive number",
-                field_path="max_length",
-                expected="a positive number",
-                got=repr(max_length),
-            )
-        if budget is not None and prompt.conversation:
-            raise ConfigError(
-                "budget: shortens the texts of columns, but the rows are conversations; leave it out",
-                field_path="budget",
-                expected="None",
-                got=budget,
-            )
+        _require_options_of_prompt(prompt, max_length, budget)
+        # 2. The labeller, which renders, encodes and cuts.
         strategy: Strategy = "simple" if truncation else "none"
         if isinstance(truncation, str):
             strategy = truncation
@@ -137,13 +129,14 @@ class PromptEngine:
             truncation=strategy,
             truncation_side=truncation_side,
         )
+        # 3. Padding. It is masked, so any id will do if a tokenizer names none.
         self._padding: Any = _PADDING_NAMES.get(padding, padding)
         self._padding_side: Side = padding_side
-        # Padding is masked, so any id will do if a tokenizer names none.
         self._pad_id = 0 if files.fill_id is None else files.fill_id
+        # 4. The columns that a budget shortens: all inputs, but not the answer.
         columns = self._labeller.renderer.columns or prompt.input_columns
         self._shortened_columns = tuple(
-            name for name in columns if name != prompt.label_column
+            [name for name in columns if name != prompt.label_column]
         )
         self.shortened = 0
         """Number of rows of this process whose columns were shortened so far."""
@@ -180,16 +173,16 @@ class PromptEngine:
 
     @property
     def cut(self) -> CutCounter:
-        """Counts of the tokens cut from the rows of this process so far, shortened
-        columns included.
+        """Counts of the tokens cut from the rows of this process so far.
+
+        Shortened columns are included.
         """
         return self._labeller.cut
 
     def process(
         self, row: Mapping[str, Any]
     ) -> Result[ProcessedExample, TokenlakeError]:
-        """Return ``input_ids``, ``attention_mask`` and ``labels`` of a row, int32[L]
-        each.
+        """Return ``input_ids``, ``attention_mask`` and ``labels``, int32[L] each.
 
         The details of an error are ``field_path`` (the column), ``expected`` and
         ``got``.
@@ -205,8 +198,9 @@ class PromptEngine:
         ``row``, the index of the first such row, and ``problem``, the message without
         that index.
         """
+        # 1. Rows that fit. An error of a row gets its index.
         try:
-            fitted = self._fitted(rows)
+            fitted_rows = self._fitted(rows)
         except BadRecordError as error:
             details = {**error.details, "problem": str(error)}
             return Err(
@@ -214,26 +208,24 @@ class PromptEngine:
             )
         except TokenlakeError as error:
             return Err(error)
-        if self._padding == "do_not_pad" or not fitted:
-            examples = [tokens.example() for tokens in fitted]
-            return Ok(
-                {
-                    name: [example[name] for example in examples]
-                    for name in EXAMPLE_COLUMNS
-                }
-            )
-        # All rows have one width, so padding makes one rectangle.
-        ids_of_rows = [tokens.ids for tokens in fitted]
+        # 2. Unpadded, each column is a list.
+        if self._padding == "do_not_pad" or not fitted_rows:
+            lists: dict[str, list[Any]] = {name: [] for name in EXAMPLE_COLUMNS}
+            for tokens in fitted_rows:
+                example = tokens.example()
+                for name in EXAMPLE_COLUMNS:
+                    lists[name].append(example[name])
+            return Ok(lists)
+        # 3. All rows have one width, so padding makes one rectangle.
+        ids_of_rows = [tokens.ids for tokens in fitted_rows]
+        offsets = offsets_of([len(token_ids) for token_ids in ids_of_rows])
         (padded,) = pad(
-            Ragged(
-                np.concatenate(ids_of_rows),
-                offsets_of([len(ids) for ids in ids_of_rows]),
-            ),
+            Ragged(np.concatenate(ids_of_rows), offsets),
             pad_id=self._pad_id,
             strategy=self._padding,
             side=self._padding_side,
             max_length=self._labeller.max_length,
-            loss=np.concatenate([tokens.loss for tokens in fitted]),
+            loss=np.concatenate([tokens.loss for tokens in fitted_rows]),
         )
         return Ok({name: getattr(padded, name) for name in EXAMPLE_COLUMNS})
 
@@ -243,25 +235,31 @@ class PromptEngine:
         Raises:
             BadRecordError: A row cannot be used.
         """
+        # Rows are copied: a caller's mapping may be no dict, and is never changed.
         checked_rows: list[Row] = []
         for index, row in enumerate(rows):
             if not isinstance(row, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-                kind = type(row).__name__
+                type_name = type(row).__name__
                 raise bad_row(
-                    index, "", f"the row is a {kind}", "a mapping of columns", kind
+                    index,
+                    "",
+                    f"the row is a {type_name}",
+                    "a mapping of columns",
+                    type_name,
                 )
             checked_rows.append(dict(row))
         if self._lengths is not None:
             checked_rows = [self._shortened(self._lengths, row) for row in checked_rows]
-        all_tokens = self._labeller.tokens(checked_rows)
-        return [
-            self._labeller.fitted(index, tokens, self._label)
-            for index, tokens in enumerate(all_tokens)
-        ]
+        # All rows are encoded in one call.
+        fitted_rows: list[Tokens] = []
+        for index, tokens in enumerate(self._labeller.tokens(checked_rows)):
+            fitted_rows.append(self._labeller.fitted(index, tokens, self._label))
+        return fitted_rows
 
     def _shortened(self, lengths: LengthManager, row: Row) -> Row:
-        """Return a row whose input columns are short enough; the row itself where
-        that is not possible or needed.
+        """Return a row whose input columns are short enough.
+
+        The row itself where that is not possible or needed.
         """
         excess = self._excess(row)
         # A column without text keeps its place in ratios and priorities.
@@ -271,8 +269,10 @@ class PromptEngine:
             texts[name] = value if isinstance(value, str) else ""
         if excess <= 0 or not any(texts.values()):
             return row
-        length = int(lengths.count(list(texts.values())).sum())
-        budget = length
+        # Tokens beyond the limit are taken from the columns. A shorter text may have
+        # other tokens, so that the excess is counted anew.
+        whole_length = int(lengths.count(list(texts.values())).sum())
+        budget = whole_length
         for _ in range(_SHORTENING_ATTEMPTS):
             budget -= excess
             if budget < 0:
@@ -285,18 +285,38 @@ class PromptEngine:
             if excess <= 0:
                 # The row is counted again when it is fitted, without the tokens that
                 # are gone by then.
-                dropped = length - budget
+                dropped_tokens = whole_length - budget
                 self.shortened += 1
-                self._labeller.cut.add(CutCount(cut=1, tokens=dropped, dropped=dropped))
+                self._labeller.cut.add(
+                    CutCount(cut=1, tokens=dropped_tokens, dropped=dropped_tokens)
+                )
                 return shortened_row
         return row
 
     def _excess(self, row: Row) -> int:
-        """Return the number of tokens of a row beyond `max_length`; 0 or less where
-        it fits.
-        """
+        """Return the number of tokens of a row beyond `max_length`; 0 or less if it fits."""
         (tokens,) = self._labeller.tokens([row])
         return self._labeller.length(tokens) - self._labeller.max_length
+
+
+def _require_options_of_prompt(
+    prompt: ResolvedPrompt, max_length: int, budget: BudgetStrategy | None
+) -> None:
+    """Require a positive length, and a budget only where rows have columns."""
+    if max_length < 1:
+        raise ConfigError(
+            f"max_length is {max_length}, expected a positive number",
+            field_path="max_length",
+            expected="a positive number",
+            got=repr(max_length),
+        )
+    if budget is not None and prompt.conversation:
+        raise ConfigError(
+            "budget: shortens the texts of columns, but the rows are conversations; leave it out",
+            field_path="budget",
+            expected="None",
+            got=budget,
+        )
 
 
 def _first_example(batch: Mapping[str, Any]) -> ProcessedExample:

@@ -22,6 +22,7 @@ from tokenlake.etl.text.prompt_template import (
     null_fault,
     problem,
     refuses_special_tokens,
+    required_columns,
 )
 from tokenlake.etl.text.renderer import Rendered
 from tokenlake.etl.text.template_choice import named_tokens
@@ -29,6 +30,7 @@ from tokenlake.etl.text.transform import fault_of
 from tokenlake.etl.tokenizers.encoder import SpecialScan
 from tokenlake.etl.tokenizers.files import TokenizerFiles
 
+# The inside of doubled braces that begins with a name, without the blanks around it.
 _EXPRESSION: Final = re.compile(r"\{\{-?\s*([^\W\d][^{}]*?)\s*-?\}\}")
 
 
@@ -36,10 +38,8 @@ def is_program(template: str) -> bool:
     """Return whether a template is more than text with columns."""
     if "{%" in template or "{#" in template:
         return True
-    return any(
-        NAME.fullmatch(expression) is None
-        for expression in _EXPRESSION.findall(template)
-    )
+    # Only the names of columns stand in the braces of plain templates.
+    return not all(map(NAME.fullmatch, _EXPRESSION.findall(template)))
 
 
 @final
@@ -60,49 +60,46 @@ class JinjaPromptRenderer:
     def __init__(
         self, prompt: ResolvedPrompt, files: TokenizerFiles, special_tokens_in_text: str
     ) -> None:
+        # 1. The template, and the columns that it reads: variables that no token of the
+        #    tokenizer gives.
         self._prompt = prompt
         self._label = prompt.label_column if prompt.mask_input else None
         token_variables = named_tokens(files)
         self._template = self._compiled(token_variables, files)
+        template_names = self._template.names
         self._columns = tuple(
-            name for name in self._template.names if name not in token_variables
+            [name for name in template_names if name not in token_variables]
         )
         self._check_columns()
-        self.needed: Final = tuple(
-            name for name in self._columns if name not in prompt.optional_columns
-        )
+        self.needed: Final = required_columns(self._columns, prompt)
         """Columns that every row must have; a plan looks for them in the first rows."""
         self.columns: Final = self._columns
-        # Special tokens that the template itself spells, or outputs by their names.
-        own_text = "".join(
-            (
-                prompt.template or "",
-                prompt.system_message or "",
-                prompt.example_separator,
-            )
-        )
+        # 2. Special tokens that the template itself spells, or outputs by their names.
+        template_text = prompt.template or ""
+        system_message = prompt.system_message or ""
+        own_text = template_text + system_message + prompt.example_separator
         spells_tokens = SpecialScan(files.special_tokens).times(own_text) > 0
-        names_tokens = not token_variables.keys().isdisjoint(self._template.names)
+        names_tokens = not token_variables.keys().isdisjoint(template_names)
         self.control_tokens: Final = spells_tokens or names_tokens
         self._is_guarded = refuses_special_tokens(
             special_tokens_in_text, self.control_tokens
         )
         self._eos = files.eos_token if self.control_tokens else None
-        # System message and examples come before every prompt, and do not count toward
-        # the loss.
+        # 3. System message and examples come before every prompt, and do not count
+        #    toward the loss. Examples are rendered as rows are, without a head.
         self._head = ""
         self._head = self._rendered_head()
 
     def render(self, rows: Rows) -> Rendered:
-        """Return the prompts; rows are bad as for other renderers, and where the
-        template fails on them.
+        """Return the prompts.
+
+        Rows are bad as for other renderers, and where the template fails on them.
         """
         variables, faults = self._variables(rows)
         # Rows with a fault are not rendered.
         good_rows = [row for row in range(len(rows)) if row not in faults]
-        results = self._template.render_rows(
-            [variables[row] for row in good_rows], guarded=self._is_guarded
-        )
+        good_variables = [variables[row] for row in good_rows]
+        results = self._template.render_rows(good_variables, guarded=self._is_guarded)
         texts: dict[int, RenderedChat] = {}
         for row, result in zip(good_rows, results, strict=True):
             if isinstance(result, BadRecordError):
@@ -155,8 +152,10 @@ class JinjaPromptRenderer:
             )
 
     def _rendered_head(self) -> str:
-        """Return the system message and the examples; ConfigError where an example
-        cannot be rendered.
+        """Return the system message and the examples.
+
+        Raises:
+            ConfigError: An example cannot be rendered.
         """
         prompt = self._prompt
         texts = [prompt.system_message]
@@ -166,14 +165,14 @@ class JinjaPromptRenderer:
             for index, fault in rendered.bad:
                 raise problem(f"examples.{index}", fault.detail, repr(examples[index]))
             texts += cast("list[str]", rendered.text.to_pylist())
+        # A missing system message has no separator behind it.
         return "".join(f"{text}{prompt.example_separator}" for text in texts if text)
 
     def _variables(self, rows: Rows) -> tuple[list[dict[str, Any]], dict[int, Fault]]:
-        """Return the variables of each row, and the first fault of every row that
-        has one.
-        """
+        """Return the variables of each row, and the first fault of every bad row."""
         variables: list[dict[str, Any]] = [{} for _ in range(len(rows))]
         faults: dict[int, Fault] = {}
+        # A null of an optional column is an empty text, as in other formats.
         for name in self._columns:
             for row, value in enumerate(rows.values(name)):
                 if value is None and name in self.needed:
@@ -190,11 +189,10 @@ class JinjaPromptRenderer:
         return variables, faults
 
     def _with_head_and_loss(self, rendered: RenderedChat) -> RenderedChat | None:
-        """Return a prompt behind the head, and the spans that count toward the loss;
-        None where none does.
+        """Return a prompt behind the head, and the spans that count toward the loss.
 
         These are the parts that the template marks, with an EOS that it spells after
-        them, or all.
+        them, or all. None where nothing counts.
         """
         body = rendered.text
         spans: list[CharSpan] = [(0, len(body))]
@@ -202,29 +200,28 @@ class JinjaPromptRenderer:
             spans = self._with_eos(body, list(rendered.loss))
         if not body or not spans:
             return None
-        shift = len(self._head)
-        shifted = tuple((start + shift, stop + shift) for start, stop in spans)
-        return RenderedChat(self._head + body, shifted)
+        # The head moves all spans to the right.
+        head_size = len(self._head)
+        moved_spans = [(start + head_size, stop + head_size) for start, stop in spans]
+        return RenderedChat(self._head + body, tuple(moved_spans))
 
     def _with_eos(self, body: str, spans: list[CharSpan]) -> list[CharSpan]:
-        """Return spans with that of the EOS that the template spells after the last
-        of them.
-        """
+        """Return spans with that of the EOS that the template spells after the last."""
         if not spans or self._eos is None:
             return spans
         label_end = spans[-1][1]
-        place = body.find(self._eos, label_end)
-        if place < 0:
+        eos_start = body.find(self._eos, label_end)
+        if eos_start < 0:
             return spans
         # Blanks between the label and EOS count, too; other words there do not.
-        start = place if body[label_end:place].strip() else label_end
-        return [*spans, (start, place + len(self._eos))]
+        learned_start = label_end
+        if body[label_end:eos_start].strip():
+            learned_start = eos_start
+        return [*spans, (learned_start, eos_start + len(self._eos))]
 
 
 def _message_of(error: TokenlakeError) -> str:
-    """Return the message of an error in a template, without calling it a chat
-    template.
-    """
+    """Return the message of an error, without calling the template a chat template."""
     template_problem = error.details.get("template_problem")
     if template_problem is None:
         return str(error)

@@ -21,6 +21,7 @@ from tokenlake.etl.text.prompt_template import (
     learns_all,
     problem,
     refuses_special_tokens,
+    required_columns,
     with_loss,
 )
 from tokenlake.etl.text.renderer import Rendered, Renderer
@@ -56,23 +57,22 @@ class PromptRenderer:
                 "contains a special token; expected text without special tokens, or format_type 'custom'",
                 prompt.separator,
             )
+        # 1. The pieces of a row's own text, and its columns.
         body = body_of(prompt)
-        names = tuple(dict.fromkeys(piece.column for piece in body if piece.column))
+        used_columns = [piece.column for piece in body if piece.column]
+        names = tuple(dict.fromkeys(used_columns))
         self._columns = PromptColumns(
             names, prompt.optional_columns, prompt.label_column
         )
         head = self._head_pieces(prompt, body, scan)
-        # Special tokens that the prompt spells itself, without any value.
+        # 2. Special tokens that the prompt spells itself, without any value.
         self._special_count = sum(scan.times(piece.text) for piece in (*head, *body))
         self.control_tokens: Final = self._special_count > 0
-        eos = files.eos_token if self.control_tokens else None
-        self._pieces = (
-            *(piece for piece in head if piece.text),
-            *with_loss(body, prompt, eos),
-        )
-        self.needed: Final = tuple(
-            name for name in names if name not in prompt.optional_columns
-        )
+        eos_token = files.eos_token if self.control_tokens else None
+        # 3. All pieces. Empty ones would be joined in every row.
+        head = [piece for piece in head if piece.text]
+        self._pieces = (*head, *with_loss(body, prompt, eos_token))
+        self.needed: Final = required_columns(names, prompt)
         """Columns that every row must have; a plan looks for them in the first rows."""
         self.columns: Final = self._columns.fields
         is_refused = refuses_special_tokens(special_tokens_in_text, self.control_tokens)
@@ -86,11 +86,15 @@ class PromptRenderer:
         Examples do not count toward the loss in any case: they come with every row.
         """
         separator = prompt.example_separator
-        system = f"{prompt.system_message}{separator}" if prompt.system_message else ""
+        system_text = ""
+        if prompt.system_message:
+            system_text = f"{prompt.system_message}{separator}"
+        # The examples are rendered like rows, and become one text.
         values = self._columns.examples(prompt.examples, scan)
         texts, _ = join_prompt(body, values, len(prompt.examples))
-        examples = "".join(f"{text}{separator}" for text in texts.to_pylist())
-        return [PromptPiece(system, loss=learns_all(prompt)), PromptPiece(examples)]
+        examples_text = "".join(f"{text}{separator}" for text in texts.to_pylist())
+        system_piece = PromptPiece(system_text, loss=learns_all(prompt))
+        return [system_piece, PromptPiece(examples_text)]
 
     def render(self, rows: Rows) -> Rendered:
         """Return the prompts.
@@ -104,18 +108,19 @@ class PromptRenderer:
         if self._scan.pattern:
             # A value may spell a special token together with the template's text beside
             # it.
+            # The template spells as many as it does without values; a row with another
+            # number has one more, or broke one.
             token_counts = np.zeros(len(text), np.int64)
-            places, counts = self._scan.count(text)
-            token_counts[places] = counts
+            spelling_rows, counts = self._scan.count(text)
+            token_counts[spelling_rows] = counts
             forged_rows = np.flatnonzero(token_counts != self._special_count).tolist()
             forged = Fault(
                 "special_token_in_text",
                 "a value and the adjacent text of the template form a special token",
             )
             faults = dict.fromkeys(forged_rows, forged) | faults
-        return Rendered(text=text, origin=np.arange(len(rows)), spans=spans).without(
-            faults
-        )
+        rendered = Rendered(text=text, origin=np.arange(len(rows)), spans=spans)
+        return rendered.without(faults)
 
 
 def open_prompt(
@@ -141,8 +146,8 @@ def open_prompt(
         )
         # The tokens of a conversation's template are control tokens, so a row's own
         # cannot stay text.
-        mode = "encode" if special_tokens_in_text == "encode" else "fail"
-        return ChatRenderer(chat, files, mode)
+        guard_mode = "encode" if special_tokens_in_text == "encode" else "fail"
+        return ChatRenderer(chat, files, guard_mode)
     if prompt.format_type == "chat":
         return ChatPromptRenderer(prompt, files, special_tokens_in_text)
     if prompt.format_type == "custom" and is_program(prompt.template or ""):
@@ -153,8 +158,9 @@ def open_prompt(
 def check_end(
     prompt: ResolvedPrompt, files: TokenizerFiles, eos_id: int | None
 ) -> None:
-    """Require an EOS token where answers are to end with one; in a conversation the
-    chat template ends them.
+    """Require an EOS token where answers are to end with one.
+
+    In a conversation the chat template ends them.
 
     Args:
         prompt: Section ``prompt``.

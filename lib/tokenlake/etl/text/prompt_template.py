@@ -1,5 +1,6 @@
-"""A prompt's template, parsed once into words and columns whose values are put between
-them.
+"""A prompt's template, parsed once into words and columns.
+
+The values of the columns are put between the words.
 
 There are two styles, and a template is of one of them:
 
@@ -62,8 +63,12 @@ _PLAIN_TYPES: Final = (
     pa.types.is_integer,
 )
 """Types of columns whose values Arrow writes as JSON does."""
+# A letter after the blanks: braces that hold words are most often a mistyped column.
 _WORD: Final = re.compile(r"\s*[^\W\d]")
 _QUOTED: Final = re.compile(r"'[^']*'|\"[^\"]*\"")
+# Quoted text comes first, because it may hold braces. Then come doubled braces with
+# their contents, doubled braces alone, single braces with theirs, and single braces
+# alone.
 _BRACES: Final = re.compile(
     rf"(\{{\{{\s*(?:{_QUOTED.pattern})\s*\}}\}}|\{{\{{[^{{}}]*\}}\}}|\{{\{{|\}}\}}|\{{[^{{}}]*\}}|[{{}}])"
 )
@@ -110,17 +115,21 @@ def parse_template(
         ConfigError: Styles are mixed, braces hold more than a column, or an unknown
             column is used.
     """
+    # 1. Words have even indices, braces odd ones.
     template = _LAST_LINE_END.sub("", template)
     parts = _BRACES.split(template)
-    named_braces = [part for part in parts[1::2] if _name_in(part, columns)]
+    all_braces = parts[1::2]
+    named_braces = [braces for braces in all_braces if _name_in(braces, columns)]
     if not named_braces:
         # Braces that hold something else have an error of their own.
-        for part in parts[1::2]:
-            _piece_in_braces(part, columns, is_jinja=False)
+        for braces in all_braces:
+            _piece_in_braces(braces, columns, is_jinja=False)
         raise problem(
             "template", "uses no column, so all texts would be equal", template
         )
+    # 2. The style.
     is_jinja = _is_jinja_style(named_braces, template)
+    # 3. Pieces.
     pieces: list[PromptPiece] = []
     for index, part in enumerate(parts):
         piece = PromptPiece(part)
@@ -134,24 +143,33 @@ def parse_template(
 
 
 def _is_jinja_style(named_braces: Sequence[str], template: str) -> bool:
-    """Return whether columns stand in doubled braces; ConfigError where some do and
-    others do not.
+    """Return whether columns stand in doubled braces.
+
+    Raises:
+        ConfigError: Some do, and others do not.
     """
-    double = [braces for braces in named_braces if braces.startswith("{{")]
-    single = [braces for braces in named_braces if not braces.startswith("{{")]
-    if double and single:
+    doubled_braces: list[str] = []
+    single_braces: list[str] = []
+    for braces in named_braces:
+        if braces.startswith("{{"):
+            doubled_braces.append(braces)
+        else:
+            single_braces.append(braces)
+    if doubled_braces and single_braces:
         raise problem(
             "template",
-            f"mixes two styles, {double[0]!r} and {single[0]!r}: write {{column}} throughout, where {{{{ and }}}} are "
-            "braces, or {{ column }}, where {{ '{{' }} is one",
+            f"mixes two styles, {doubled_braces[0]!r} and {single_braces[0]!r}: write {{column}} throughout, where "
+            "{{ and }} are braces, or {{ column }}, where {{ '{{' }} is one",
             template,
         )
-    return bool(double)
+    return bool(doubled_braces)
 
 
 def _name_in(braces: str, columns: Sequence[str]) -> str:
     """Return the name of the column in braces, "" for none."""
-    inside = braces[2:-2].strip() if braces.startswith("{{") else braces[1:-1]
+    inside = braces[1:-1]
+    if braces.startswith("{{"):
+        inside = braces[2:-2].strip()
     if inside in columns or NAME.fullmatch(inside):
         return inside
     return ""
@@ -171,12 +189,14 @@ def _piece_in_braces(
     | ``{{ '{' }}`` | an error | the quoted text |
     | ``{``, ``}`` | an error | text |
     """
+    # "{{}" and "{{" alone are no pair of doubled braces.
     is_double = len(braces) > 3 and braces.startswith("{{")
-    name = _name_in(braces, columns)
-    if name and is_double == is_jinja:
-        check_known(name, columns)
-        return PromptPiece(column=name)
-    # Text: braces of the other style, doubled or quoted braces.
+    column = _name_in(braces, columns)
+    if column and is_double == is_jinja:
+        check_known(column, columns)
+        return PromptPiece(column=column)
+    # Text: braces of the other style, doubled or quoted braces. In Python's style words
+    # or braces inside doubled braces are an error, since the other style was meant.
     if is_jinja:
         if not is_double and braces not in ("{{", "}}"):
             return PromptPiece(braces)
@@ -191,29 +211,31 @@ def _piece_in_braces(
         has_brace = "{" in inside or "}" in inside
         if not has_word and not has_brace:
             return PromptPiece(braces[1:-1])
-    shown = braces
+    # All else is an error, in which long braces are cut.
+    quotation = braces
     if len(braces) > _SHOWN_CHARACTERS:
-        shown = f"{braces[:_SHOWN_CHARACTERS]}..."
+        quotation = f"{braces[:_SHOWN_CHARACTERS]}..."
     raise problem(
         "template",
-        f"has {shown!r}, but only the name of a column can stand in braces; a brace that is text is doubled in the "
+        f"has {quotation!r}, but only the name of a column can stand in braces; a brace that is text is doubled in the "
         "style {column}, and {{ '{' }} in the other",
         braces,
     )
 
 
 def check_known(name: str, columns: Sequence[str]) -> None:
-    """Require that a column of a template is one of those that may be used; empty
-    `columns`: any.
+    """Require that a column of a template is one of those that may be used.
+
+    Without `columns` any may be.
 
     Raises:
         ConfigError: The column is unknown.
     """
     if columns and name not in columns:
-        listed = ", ".join(map(repr, columns))
-        near = did_you_mean(name, columns)
-        message = f"uses {name!r}, which is neither in input_columns nor the label_column ({listed}){near}"
-        raise problem("template", message, name, expected=listed)
+        known_columns = ", ".join(map(repr, columns))
+        suggestion = did_you_mean(name, columns)
+        message = f"uses {name!r}, which is neither in input_columns nor the label_column ({known_columns}){suggestion}"
+        raise problem("template", message, name, expected=known_columns)
 
 
 def problem(field: str, message: str, got: str, *, expected: str = "") -> ConfigError:
@@ -250,13 +272,15 @@ class PromptColumns:
     @property
     def fields(self) -> tuple[str, ...] | None:
         """Top-level fields to read; None for all."""
-        return None if any("." in name for name in self.names) else self.names
+        # A dotted name is a field inside another, which only whole rows show.
+        if any("." in name for name in self.names):
+            return None
+        return self.names
 
     def values(
         self, rows: Rows, scan: SpecialScan
     ) -> tuple[dict[str, Column], dict[int, Fault]]:
-        """Return the values of the columns as texts, and the first fault of every row
-        that has one.
+        """Return the values of the columns as texts, and the first fault of bad rows.
 
         Args:
             rows: Rows.
@@ -264,6 +288,7 @@ class PromptColumns:
         """
         values: dict[str, Column] = {}
         faults: dict[int, Fault] = {}
+        # 1. Each column. A special token in it would become a control token.
         for name in self.names:
             texts, text_faults = _texts_of(
                 rows, name, is_optional=name in self.optional
@@ -278,13 +303,12 @@ class PromptColumns:
             spelling_rows = scan.count(texts)[0].tolist()
             # The first fault of a row counts.
             faults = text_faults | dict.fromkeys(spelling_rows, spelled) | faults
+        # 2. The answer, of which something must be learned.
         if self.label is not None:
             empty_rows = np.flatnonzero(byte_sizes(values[self.label]) == 0).tolist()
             detail = f"the column {self.label!r} is empty, so there is no answer"
-            faults = (
-                dict.fromkeys(empty_rows, Fault("empty_label", detail, self.label))
-                | faults
-            )
+            empty_label = Fault("empty_label", detail, self.label)
+            faults = dict.fromkeys(empty_rows, empty_label) | faults
         return values, faults
 
     def examples(
@@ -306,31 +330,34 @@ class PromptColumns:
 def _texts_of(
     rows: Rows, column: str, *, is_optional: bool
 ) -> tuple[Column, dict[int, Fault]]:
-    """Return the texts of a column (or of a field inside one, ``a.b``), and the faults
-    of rows.
+    """Return the texts of a column, and the faults of rows.
+
+    The column may be a field inside another, ``a.b``.
 
     Returns:
         large_string[n], no nulls, valid UTF-8, "" where a row has a fault; faults by
         index.
     """
+    # 1. A column of a type that Arrow writes as JSON does.
     if not rows.has_objects and column in rows.columns.schema.names:
         array: Any = rows.columns.column(column)
         if pa.types.is_dictionary(array.type):
             array = array.dictionary_decode()
         if any(is_type(array.type) for is_type in _PLAIN_TYPES):
-            null_rows: list[int] = []
+            faults: dict[int, Fault] = {}
             if array.null_count and not is_optional:
-                null_rows = np.flatnonzero(array.is_null()).tolist()
-            faults = {row: null_fault(column, rows, row) for row in null_rows}
+                for row in np.flatnonzero(array.is_null()).tolist():
+                    faults[row] = null_fault(column, rows, row)
             return array.cast(_TEXT).fill_null(""), faults
+    # 2. Texts alone, the usual case of objects.
     values = rows.values(column)
     if set(map(type, values)) == {str}:
         # Half of a surrogate pair, which only a callback can make.
         with suppress(UnicodeEncodeError):
             return text_of_strings(cast("list[str]", values)), {}
-    # Values of several kinds, one by one.
+    # 3. Values of several types, one by one.
     texts: list[str] = []
-    faults: dict[int, Fault] = {}
+    faults = {}
     for row, value in enumerate(values):
         text: str | Fault
         if value is not None:
@@ -347,9 +374,7 @@ def _texts_of(
 
 
 def _text_of(value: Any, column: str) -> str | Fault:
-    """Return the text of a value in a prompt, or the fault of a value that cannot be
-    there.
-    """
+    """Return the text of a value in a prompt, or the fault of one without a text."""
     if isinstance(value, str):
         if is_encodable(value):
             return value
@@ -358,27 +383,34 @@ def _text_of(value: Any, column: str) -> str | Fault:
             f"the column {column!r} holds half of a surrogate pair",
             column,
         )
+    # A boolean is an int for Python, so that it comes first.
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
         return str(int(value))
     if isinstance(value, float) and isfinite(value):
         return repr(float(value))
-    shown = repr(value) if isinstance(value, float) else type(value).__name__
-    detail = (
-        f"the column {column!r} holds {shown}, expected text, a number or a boolean"
-    )
+    # NaN and infinity are no JSON; other types are named without their value.
+    description = type(value).__name__
+    if isinstance(value, float):
+        description = repr(value)
+    detail = f"the column {column!r} holds {description}, expected text, a number or a boolean"
     return Fault("not_a_string", detail, column)
 
 
 def null_fault(column: str, rows: Rows, row: int) -> Fault:
     """Return the fault of a row in which a column is null or missing."""
-    names = list(rows.objects[row]) if rows.has_objects else rows.columns.schema.names
+    # Columns are made of objects only where all values fit one, which bytes do not.
+    if rows.has_objects:
+        names = list(rows.objects[row])
+    else:
+        names = rows.columns.schema.names
+    # A dotted name is a field inside the first name.
     if column in names or column.partition(".")[0] in names:
         detail = f"the column {column!r} is missing or null; list it in optional_columns if it may be empty"
     else:
-        listed = ", ".join(map(repr, names)) or "none"
-        detail = f"there is no column {column!r}; there are {listed}{did_you_mean(column, names)}"
+        existing_names = ", ".join(map(repr, names)) or "none"
+        detail = f"there is no column {column!r}; there are {existing_names}{did_you_mean(column, names)}"
     return Fault("null_column", detail, column)
 
 
@@ -404,8 +436,8 @@ def join_prompt(
         value: Any = values[piece.column]
         if piece.text:
             # Words after each value that is not empty.
-            words, nothing = text_of_strings([piece.text, ""])
-            followed = _COMPUTE.binary_join_element_wise(value, words, nothing)
+            words, no_words = text_of_strings([piece.text, ""])
+            followed = _COMPUTE.binary_join_element_wise(value, words, no_words)
             is_empty = _COMPUTE.equal(_COMPUTE.binary_length(value), 0)
             value = _COMPUTE.if_else(is_empty, value, followed)
         parts.append(value)
@@ -418,26 +450,35 @@ def body_of(prompt: ResolvedPrompt) -> tuple[PromptPiece, ...]:
     Raises:
         ConfigError: The template does not fit its columns.
     """
+    # The format of completions is the inputs, each with a separator behind it, and the
+    # answer.
     if prompt.format_type == "completion":
-        inputs = [
-            PromptPiece(text=prompt.separator, column=name)
-            for name in prompt.input_columns
-        ]
-        return (*inputs, PromptPiece(column=prompt.label_column))
+        body: list[PromptPiece] = []
+        for column in prompt.input_columns:
+            body.append(PromptPiece(text=prompt.separator, column=column))
+        return (*body, PromptPiece(column=prompt.label_column))
     # Without input columns in the configuration any column may be used.
     columns = prompt.input_columns
     if columns and prompt.label_column:
         columns = (*columns, prompt.label_column)
-    body = parse_template(prompt.template or "", columns)
-    used = [piece.column for piece in body if piece.column]
-    check_used(prompt, used)
+    template_body = parse_template(prompt.template or "", columns)
+    used_columns = [piece.column for piece in template_body if piece.column]
+    check_used(prompt, used_columns)
+    # The loss is on one place: a label that stands twice would have two.
     if prompt.label_column:
-        times = used.count(prompt.label_column)
-        if times != 1:
-            near = "" if times else did_you_mean(prompt.label_column, used)
-            message = f"{prompt.label_column!r} stands {times} times in the template, expected once{near}"
+        label_count = used_columns.count(prompt.label_column)
+        if label_count != 1:
+            suggestion = ""
+            if not label_count:
+                suggestion = did_you_mean(prompt.label_column, used_columns)
+            message = f"{prompt.label_column!r} stands {label_count} times in the template, expected once{suggestion}"
             raise problem("label_column", message, prompt.label_column)
-    return body
+    return template_body
+
+
+def required_columns(names: Sequence[str], prompt: ResolvedPrompt) -> tuple[str, ...]:
+    """Return the columns that every row must have: all but the optional ones."""
+    return tuple([name for name in names if name not in prompt.optional_columns])
 
 
 def check_used(prompt: ResolvedPrompt, used: Sequence[str]) -> None:
@@ -446,6 +487,7 @@ def check_used(prompt: ResolvedPrompt, used: Sequence[str]) -> None:
     Raises:
         ConfigError: A column is not used.
     """
+    # A column that is named and not used is most often a typing error.
     for field in ("input_columns", "optional_columns"):
         for name in getattr(prompt, field):
             if name not in used:
@@ -469,7 +511,7 @@ def with_loss(
         eos: Text of EOS; None where the template spells none.
     """
     if learns_all(prompt):
-        return tuple(replace(piece, loss=True) for piece in body)
+        return tuple([replace(piece, loss=True) for piece in body])
     pieces: list[PromptPiece] = []
     awaits_eos = False
     for piece in body:
@@ -477,18 +519,19 @@ def with_loss(
             pieces.append(replace(piece, loss=True))
             awaits_eos = True
         elif awaits_eos and eos and piece.column is None and eos in piece.text:
-            before, _, rest = piece.text.partition(eos)
+            before, _, behind = piece.text.partition(eos)
             # Blanks between the label and EOS count, too; other words there do not.
             is_blank_after_label = not before.strip() and pieces[-1].loss
             pieces += [
                 PromptPiece(before, loss=is_blank_after_label),
                 PromptPiece(eos, loss=True),
-                PromptPiece(rest),
+                PromptPiece(behind),
             ]
             awaits_eos = False
         else:
             pieces.append(piece)
-    return tuple(piece for piece in pieces if piece.column or piece.text)
+    # Empty pieces would be joined in every row.
+    return tuple([piece for piece in pieces if piece.column or piece.text])
 
 
 def learns_all(prompt: ResolvedPrompt) -> bool:

@@ -49,13 +49,17 @@ FE56-FE57 FF01 FF0E FF1F FF61 10A56-10A57 10F55-10F59 10F86-10F89 11047-11048 11
 
 
 def _characters_of(ranges: str) -> tuple[str, ...]:
-    """Return the characters of ranges of code points in hexadecimal, such as ``21
-    61D-61F``.
+    """Return the characters of ranges of code points in hexadecimal.
+
+    Args:
+        ranges: Code points and ranges between blanks, such as ``21 61D-61F``.
     """
     characters: list[str] = []
-    for part in ranges.split():
-        first, _, last = part.partition("-")
-        characters += map(chr, range(int(first, 16), int(last or first, 16) + 1))
+    for code_range in ranges.split():
+        first_code, _, last_code = code_range.partition("-")
+        begin = int(first_code, 16)
+        end = int(last_code or first_code, 16) + 1
+        characters += map(chr, range(begin, end))
     return tuple(characters)
 
 
@@ -66,14 +70,16 @@ _TERMINAL: Final = frozenset(TERMINALS)
 # Punctuation of CCNet (Wenzek et al. 2020, https://arxiv.org/abs/1911.00359), and
 # control characters.
 _CCNET: Final = "，。、„”“«»１」「《》´∶：？！（）；–—．～’…━〈〉【】％►"
+_LATIN_1: Final = [chr(code) for code in range(256)]
 _CONTROLS: Final = "".join(
-    chr(code)
-    for code in range(256)
-    if unicodedata.category(chr(code)) == "Cc" and chr(code) not in "\t\n"
+    character
+    for character in _LATIN_1
+    if unicodedata.category(character) == "Cc" and character not in "\t\n"
 )
 _PUNCTUATION: Final = string.punctuation + _CCNET + _CONTROLS + "".join(TERMINALS)
-# Gopher's.
+# Gopher's stop words, of which a text must have some (`min_stop_words`).
 _STOP_WORDS: Final = frozenset(("the", "be", "to", "of", "and", "that", "have", "with"))
+# Marks that may end a line, and phrases of pages' footers, both of C4.
 _C4_ENDS: Final = (".", "?", "!", '"', "'")
 _C4_POLICIES: Final = (
     "terms of use",
@@ -108,6 +114,7 @@ def _gopher_quality(document: JudgedText, limit: Constants) -> str | None:
     words = document.words
     # Words that are more than punctuation.
     real_words = [word for word in words if word.isalnum() or word.strip(_PUNCTUATION)]
+    # Counts and lengths are of words alone, shares below of all tokens.
     if len(real_words) < limit["min_words"]:
         return "few_words"
     if len(real_words) > limit["max_words"]:
@@ -124,27 +131,25 @@ def _gopher_quality(document: JudgedText, limit: Constants) -> str | None:
 
 def _gopher_symbols(text: str, words: Sequence[str], limit: Constants) -> str | None:
     """Rules of Gopher on symbols, lines and stop words."""
+    # A text without any word is never here: it has too few of them.
     if text.count("#") / len(words) > limit["max_symbols"]:
         return "hashes"
     ellipses = text.count("...") + text.count("…")
     if ellipses / len(words) > limit["max_symbols"]:
         return "ellipses"
-    # Shares of lines and of words.
+    # Shares of lines and of words. The last line end begins no further line.
     lines = text.splitlines()
-    if (
-        _share(line.lstrip().startswith(("•", "-")) for line in lines)
-        > limit["max_bullet_lines"]
-    ):
+    bullets = _share(line.lstrip().startswith(("•", "-")) for line in lines)
+    if bullets > limit["max_bullet_lines"]:
         return "bullets"
-    if (
-        _share(line.rstrip().endswith(("...", "…")) for line in lines)
-        > limit["max_ellipsis_lines"]
-    ):
+    ellipsis_ends = _share(line.rstrip().endswith(("...", "…")) for line in lines)
+    if ellipsis_ends > limit["max_ellipsis_lines"]:
         return "ellipsis_lines"
-    if (
-        _share(word.isalpha() or any(map(str.isalpha, word)) for word in words)
-        < limit["min_alphabetic"]
-    ):
+    # The whole word is asked first: most words are letters alone.
+    with_letters = _share(
+        word.isalpha() or any(map(str.isalpha, word)) for word in words
+    )
+    if with_letters < limit["min_alphabetic"]:
         return "few_letters"
     if len(_STOP_WORDS.intersection(words)) < limit["min_stop_words"]:
         return "few_stop_words"
@@ -153,8 +158,8 @@ def _gopher_symbols(text: str, words: Sequence[str], limit: Constants) -> str | 
 
 def _share(verdicts: Iterable[bool]) -> float:
     """Return the share of verdicts that are true."""
-    listed = list(verdicts)
-    return sum(listed) / len(listed)
+    verdict_list = list(verdicts)
+    return sum(verdict_list) / len(verdict_list)
 
 
 def _gopher_repetition(document: JudgedText, limit: Constants) -> str | None:
@@ -162,75 +167,80 @@ def _gopher_repetition(document: JudgedText, limit: Constants) -> str | None:
     text = document.text
     if not text:
         return "empty"
-    units = {"paragraphs": _PARAGRAPHS.split(text.strip()), "lines": _LINES.split(text)}
-    for unit, parts in units.items():
-        count, characters = _repeated(parts)
-        if count / len(parts) > limit[f"max_repeated_{unit}"]:
-            return f"repeated_{unit}"
-        if characters / len(text) > limit[f"max_in_repeated_{unit}"]:
-            return f"in_repeated_{unit}"
-    # Short n-grams: the most frequent one. Long n-grams: all that are repeated.
-    for n in (2, 3, 4):
-        if _in_top_ngram(document.words, n) / len(text) > limit[f"max_in_top_{n}gram"]:
-            return f"in_top_{n}gram"
-    for n in range(5, 11):
-        if (
-            _in_repeated_ngrams(document.words, n) / len(text)
-            > limit[f"max_in_repeated_{n}grams"]
-        ):
-            return f"in_repeated_{n}grams"
+    # 1. Repeated paragraphs and lines: their share, and that of their characters.
+    paragraphs = _PARAGRAPHS.split(text.strip())
+    lines = _LINES.split(text)
+    for unit_name, units in (("paragraphs", paragraphs), ("lines", lines)):
+        repeated_units, characters = _repeated(units)
+        if repeated_units / len(units) > limit[f"max_repeated_{unit_name}"]:
+            return f"repeated_{unit_name}"
+        if characters / len(text) > limit[f"max_in_repeated_{unit_name}"]:
+            return f"in_repeated_{unit_name}"
+    # 2. Short n-grams: the most frequent one.
+    words = document.words
+    for ngram_size in (2, 3, 4):
+        characters = _in_top_ngram(words, ngram_size)
+        if characters / len(text) > limit[f"max_in_top_{ngram_size}gram"]:
+            return f"in_top_{ngram_size}gram"
+    # 3. Long n-grams: all that are repeated.
+    for ngram_size in range(5, 11):
+        characters = _in_repeated_ngrams(words, ngram_size)
+        if characters / len(text) > limit[f"max_in_repeated_{ngram_size}grams"]:
+            return f"in_repeated_{ngram_size}grams"
     return None
 
 
 def _repeated(parts: Iterable[str]) -> tuple[int, int]:
-    """Return the number of parts that repeat an earlier part, and the number of
-    their characters.
-    """
+    """Return the number of parts that repeat an earlier part, and of their characters."""
     earlier_parts = set[str]()
-    count = 0
+    repeated_parts = 0
     characters = 0
     for part in parts:
         if part in earlier_parts:
-            count += 1
+            repeated_parts += 1
             characters += len(part)
         earlier_parts.add(part)
-    return count, characters
+    return repeated_parts, characters
 
 
-def _in_top_ngram(words: Sequence[str], n: int) -> int:
-    """Return the number of characters in all places of the most frequent n-gram; of
-    equals, the first counts.
+def _in_top_ngram(words: Sequence[str], ngram_size: int) -> int:
+    """Return the number of characters in all places of the most frequent n-gram.
+
+    Of equally frequent ones the first counts.
     """
-    shifted_words = [words[shift:] for shift in range(n)]
+    # Shifted lists zip to n-grams without a loop in Python: every word is passed.
+    shifted_words = [words[shift:] for shift in range(ngram_size)]
     ngrams = Counter(zip(*shifted_words, strict=False))
     if not ngrams:
         return 0
-    top_ngram, times = max(ngrams.items(), key=itemgetter(1))
-    blanks = n - 1
-    return (sum(map(len, top_ngram)) + blanks) * times
+    top_ngram, occurrences = max(ngrams.items(), key=itemgetter(1))
+    blanks = ngram_size - 1
+    return (sum(map(len, top_ngram)) + blanks) * occurrences
 
 
-def _in_repeated_ngrams(words: Sequence[str], n: int) -> int:
-    """Return the number of characters in n-grams that repeat an earlier one. Behind
-    such a one the search goes on.
+def _in_repeated_ngrams(words: Sequence[str], ngram_size: int) -> int:
+    """Return the number of characters in n-grams that repeat an earlier one.
+
+    The search goes on behind such an n-gram, so that no word counts twice.
     """
     earlier_ngrams = set[str]()
-    index = 0
+    word_index = 0
     characters = 0
-    while index <= len(words) - n:
-        ngram = "".join(words[index : index + n])
+    while word_index <= len(words) - ngram_size:
+        ngram = "".join(words[word_index : word_index + ngram_size])
         if ngram in earlier_ngrams:
             characters += len(ngram)
-            index += n
+            word_index += ngram_size
         else:
             earlier_ngrams.add(ngram)
-            index += 1
+            word_index += 1
     return characters
 
 
 def _c4(document: JudgedText, limit: Constants) -> str | None:
-    """Rules of C4 (Raffel et al. 2020, section 2.2): a page without its poor lines
-    must have enough sentences.
+    """Rules of C4 (Raffel et al. 2020, section 2.2).
+
+    A page without its poor lines must have enough sentences.
     """
     sentences = 0
     for line in document.text.splitlines():
@@ -246,14 +256,14 @@ def _c4(document: JudgedText, limit: Constants) -> str | None:
         if len(words) < limit["min_line_words"]:
             continue
         # Some words make the whole page a poor one, others only their line.
-        lower = line.lower()
-        if "lorem ipsum" in lower:
+        lowered_line = line.lower()
+        if "lorem ipsum" in lowered_line:
             return "lorem_ipsum"
-        if "javascript" in lower:
+        if "javascript" in lowered_line:
             continue
         if "{" in line:
             return "curly_bracket"
-        if not any(phrase in lower for phrase in _C4_POLICIES):
+        if not any(phrase in lowered_line for phrase in _C4_POLICIES):
             sentences += count_sentences(_WORD.findall(line))
     if sentences < limit["min_sentences"]:
         return "few_sentences"
@@ -261,37 +271,38 @@ def _c4(document: JudgedText, limit: Constants) -> str | None:
 
 
 def count_sentences(words: Sequence[str]) -> int:
-    """Return the number of sentences: one ends at a terminal mark that is followed
-    by more than punctuation.
+    """Return the number of sentences.
+
+    A sentence ends at a terminal mark that is followed by more than punctuation.
     """
     if not words:
         return 0
-    count = 1
+    sentence_count = 1
     has_ended = False
     for word in words:
         if word in _TERMINAL:
             has_ended = True
-        elif has_ended and not all(
-            unicodedata.category(letter)[0] == "P" for letter in word
-        ):
-            count += 1
+        elif has_ended and not _is_punctuation(word):
+            sentence_count += 1
             has_ended = False
-    return count
+    return sentence_count
+
+
+def _is_punctuation(word: str) -> bool:
+    """Return whether all characters of a word are punctuation, as Unicode has it."""
+    return all(unicodedata.category(character)[0] == "P" for character in word)
 
 
 def _fineweb(document: JudgedText, limit: Constants) -> str | None:
-    """FineWeb's own rules (Penedo et al. 2024, section 3.6), on top of Gopher's and
-    C4's.
-    """
+    """FineWeb's own rules (Penedo et al. 2024, section 3.6), beside Gopher's and C4's."""
     lines = [line for line in document.text.split("\n") if line.strip()]
     if not lines:
         return "empty"
-    if _share(line.endswith(TERMINALS) for line in lines) < limit["min_line_ends"]:
+    line_ends = _share(line.endswith(TERMINALS) for line in lines)
+    if line_ends < limit["min_line_ends"]:
         return "line_ends"
-    if (
-        _share(len(line) <= limit["short_line"] for line in lines)
-        > limit["max_short_lines"]
-    ):
+    short_lines = _share(len(line) <= limit["short_line"] for line in lines)
+    if short_lines > limit["max_short_lines"]:
         return "short_lines"
     # Characters in repeated lines, and line ends per word.
     characters = len(document.text.replace("\n", ""))
@@ -317,35 +328,40 @@ Judge = Callable[[str], str | None]
 
 
 def open_quality(filters: Iterable[tuple[str, Iterable[tuple[str, float]]]]) -> Judge:
-    """Return the judge that applies filters in their order; the first broken rule is
-    the reason.
+    """Return the judge that applies filters in their order.
+
+    The first broken rule is the reason.
 
     Args:
         filters: (name, constants) of each filter; other constants have their published
             values.
     """
     rules: list[tuple[str, Rule, Constants]] = []
-    for name, own_constants in filters:
-        constants = {key: value for key, (value, _) in CONSTANTS[name].items()}
+    for filter_name, own_constants in filters:
+        constants: dict[str, float] = {}
+        for constant_name, (published_value, _) in CONSTANTS[filter_name].items():
+            constants[constant_name] = published_value
         constants.update(own_constants)
-        rules.append((name, _RULES[name], constants))
+        rules.append((filter_name, _RULES[filter_name], constants))
     return partial(_judge, rules)
 
 
 def _judge(rules: Sequence[tuple[str, Rule, Constants]], text: str) -> str | None:
     """Return the first rule that a text breaks; None where it breaks none."""
+    # The words of the text are made once for all filters.
     document = JudgedText(text)
-    for name, rule, constants in rules:
+    for filter_name, rule, constants in rules:
         broken_rule = rule(document, constants)
         if broken_rule is not None:
-            return f"{name}.{broken_rule}"
+            return f"{filter_name}.{broken_rule}"
     return None
 
 
 @final
 class QualityFilter(RowStep):
-    """Keeps the rows whose text passes published filters; others are counted by the
-    rule that they break.
+    """Keeps the rows whose text passes published filters.
+
+    Others are counted by the rule that they break.
 
     Args:
         filters: (name, constants that differ from the published ones) of each filter,
@@ -367,7 +383,9 @@ class QualityFilter(RowStep):
         if not isinstance(value, str):
             fault = self._fault(value)
             raise BadRecordError(fault.detail, reason=fault.reason)
-        return () if self._judge(value) else (example,)
+        if self._judge(value):
+            return ()
+        return (example,)
 
     def on_rows(self, rows: Rows) -> StepOutcome:
         """Filter many rows."""

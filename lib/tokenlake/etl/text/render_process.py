@@ -36,11 +36,14 @@ from tokenlake.etl.text.chat_protocol import (
 
 Answer = dict[str, Any]
 
-# Requests that are sent at a time.
+# Requests that are sent at a time. A pipe takes 64 KiB: the process reads while this one
+# writes, but answers only after a whole line.
 _MOST_REQUESTS: Final = 64
 _MOST_BYTES: Final = 1 << 18
-_MOST_TEMPLATES: Final = 64  # that one process knows
-_MOST_DEATHS: Final = 3  # conversations in a row that ended a process
+_MOST_TEMPLATES: Final = 64
+"""Number of templates that one process knows before it is replaced."""
+_MOST_DEATHS: Final = 3
+"""Number of conversations in a row that may end a process; then the template is wrong."""
 _PACKAGES: Final = ("tokenlake", "jinja2", "markupsafe")
 _PROGRAM: Final = "import sys; sys.path += sys.argv[1:]; from tokenlake.etl.text.chat_server import main; main()"
 
@@ -80,8 +83,9 @@ class _Exchange:
 
 @final
 class RenderProcess:
-    """The process that renders for this one; threads may use it, one after the
-    other.
+    """The process that renders for this one.
+
+    Threads may use it, one after the other.
     """
 
     def __init__(self) -> None:
@@ -98,12 +102,12 @@ class RenderProcess:
         answers: list[Answer] = []
         with self._lock:
             while len(answers) < len(requests):
-                exchange = self._exchange(
-                    template, _next_requests(requests, len(answers))
-                )
+                next_requests = _next_requests(requests, len(answers))
+                exchange = self._exchange(template, next_requests)
                 answers += exchange.answers
                 if exchange.answers:
                     template.deaths = 0
+                # A template that answers once more is not hopeless.
                 if not exchange.problem:
                     continue
                 # The request after the last answer ended the process.
@@ -119,6 +123,8 @@ class RenderProcess:
 
     def close(self) -> None:
         """End the process; another begins when one is needed."""
+        # The name is dropped first: an error below must not leave a dead process in
+        # use.
         process = self._process
         self._process = None
         self._opened.clear()
@@ -137,6 +143,7 @@ class RenderProcess:
 
     def _exchange(self, template: OpenTemplate, requests: Sequence[bytes]) -> _Exchange:
         """Send requests and read their answers."""
+        # 1. The opening comes first in a process that does not know the template.
         process = self._started()
         is_known = template.name in self._opened or requests[0] is template.opening
         lines = list(requests) if is_known else [template.opening, *requests]
@@ -144,33 +151,38 @@ class RenderProcess:
         try:
             assert process.stdin is not None
             assert process.stdout is not None
-            # The name of the template becomes the first item of each request.
-            name = b'["%s", ' % template.name.encode()
-            process.stdin.write(
-                b"[" + b", ".join(name + line[1:] for line in lines) + b"]\n"
-            )
+            # 2. All requests are one line. The name of the template becomes the first
+            #    item of each, in the place of its opening bracket.
+            name_item = b'["%s", ' % template.name.encode()
+            named_requests = b", ".join([name_item + line[1:] for line in lines])
+            process.stdin.write(b"[" + named_requests + b"]\n")
             process.stdin.flush()
             self._opened.add(template.name)
+            # 3. A line comes back for each, up to the end of the process.
             for line in itertools.islice(process.stdout, len(lines)):
                 answers.append(json.loads(line))
         except (BrokenPipeError, json.JSONDecodeError):
-            pass
+            pass  # the process ended, perhaps within a line
         except BaseException:
             self.close()  # Ctrl-C: later answers would belong to no request
             raise
         problem = ""
         if len(answers) < len(lines):
             problem = self._problem_of_end(process, template.limits)
+        # The answer to the opening is not one to a request.
         return _Exchange(answers[len(lines) - len(requests) :], problem)
 
     def _started(self) -> subprocess.Popen[bytes]:
-        """Return the process; a new one where it has ended, or knows too many
-        templates.
+        """Return the process.
+
+        It is a new one where it has ended, or knows too many templates.
         """
         has_ended = self._process is not None and self._process.poll() is not None
         if has_ended or len(self._opened) >= _MOST_TEMPLATES:
             self.close()
         if self._process is None:
+            # Isolated, without site packages and without an environment: a template
+            # finds nothing of this process.
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _PROGRAM, *_package_folders()],
                 stdin=subprocess.PIPE,
@@ -186,15 +198,16 @@ class RenderProcess:
         Raises:
             WorkerDiedError: The process ended for another reason.
         """
-        code = process.wait()
+        exit_code = process.wait()
         self.close()
-        if code == -signal.SIGXCPU:
+        if exit_code == -signal.SIGXCPU:
             return f" took more than {limits.seconds} seconds of a processor"
-        if code == OUT_OF_MEMORY:
+        if exit_code == OUT_OF_MEMORY:
             return f" took more than {limits.memory >> 20:,} MiB of memory"
-        cause = (
-            f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-        )
+        # A negative code is the number of a signal.
+        cause = f"with exit code {exit_code}"
+        if exit_code < 0:
+            cause = f"by {signal.Signals(-exit_code).name}"
         raise WorkerDiedError(
             f"the process that runs the chat template was ended {cause}"
         )
@@ -206,30 +219,33 @@ def _package_folders() -> list[str]:
     They come behind Python's own folders; neither the working directory nor the
     caller's are among them.
     """
+    # A dict keeps the order, and drops folders that packages share.
     folders: dict[str, None] = {}
-    for name in _PACKAGES:
-        spec = find_spec(name)
-        assert spec is not None
-        folders[str(Path(str(spec.origin)).parents[1])] = None
+    for package in _PACKAGES:
+        module_spec = find_spec(package)
+        assert module_spec is not None
+        folders[str(Path(str(module_spec.origin)).parents[1])] = None
     return list(folders)
 
 
 def _next_requests(requests: Sequence[bytes], first: int) -> Sequence[bytes]:
-    """Return the requests from `first` on that are sent at a time: at least one, and
-    not too many or too long.
+    """Return the requests from `first` on that are sent at a time.
+
+    They are at least one, and not too many or too long.
     """
     candidates = requests[first : first + _MOST_REQUESTS]
-    count = 0
-    for total in itertools.accumulate(map(len, candidates)):
-        if total > _MOST_BYTES:
+    request_count = 0
+    for total_bytes in itertools.accumulate(map(len, candidates)):
+        if total_bytes > _MOST_BYTES:
             break
-        count += 1
-    return candidates[: max(1, count)]
+        request_count += 1
+    return candidates[: max(1, request_count)]
 
 
 def request(operation: str, *arguments: Any) -> bytes:
-    """Return a request in JSON; a value that is no JSON is replaced by the name of its
-    type.
+    """Return a request in JSON.
+
+    A value that is no JSON is replaced by the name of its type.
 
     Raises:
         BadRecordError: The arguments are nested too deep.
@@ -251,5 +267,6 @@ def _json_of(value: Any) -> Any:
 
 PROCESS: Final = RenderProcess()
 """The rendering process of this one."""
+# The process ends with this one. A forked child leaves it to its parent.
 atexit.register(PROCESS.close)
 os.register_at_fork(after_in_child=PROCESS.forget)

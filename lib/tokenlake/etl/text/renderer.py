@@ -1,5 +1,6 @@
-"""Renderers: rows become the texts that are tokenized, with the spans that count
-toward the loss.
+"""Renderers: rows become the texts that are tokenized.
+
+They also return the spans of the texts that count toward the loss.
 """
 
 from __future__ import annotations
@@ -54,20 +55,30 @@ class Rendered:
     label: Bools | None = None
 
     def without(self, faults: Mapping[int, Fault]) -> Rendered:
-        """Return the same without the documents of some rows, which are bad; earlier
-        faults of rows stay.
+        """Return the same without the documents of some rows, which are bad.
+
+        Earlier faults of rows stay.
         """
         if not faults:
             return self
+        # The texts of a document lie together, so that its verdict is repeated.
         is_good = ~np.isin(self.origin, list(faults))
         is_good_text = np.repeat(is_good, self.parts)
+        spans = self.spans
+        if spans is not None:
+            spans = spans.select(is_good_text)
+        label = self.label
+        if label is not None:
+            label = label[is_good]
+        # The first fault of a row counts.
+        all_faults = {**faults, **dict(self.bad)}
         return replace(
             self,
             text=select(self.text, is_good_text),
             origin=self.origin[is_good],
-            spans=None if self.spans is None else self.spans.select(is_good_text),
-            bad=tuple(sorted({**faults, **dict(self.bad)}.items())),
-            label=None if self.label is None else self.label[is_good],
+            spans=spans,
+            bad=tuple(sorted(all_faults.items())),
+            label=label,
         )
 
 
@@ -81,8 +92,9 @@ class Renderer(Protocol):
 
     @property
     def control_tokens(self) -> bool:
-        """Whether the texts spell special tokens that become control ids; rows that
-        spell their own are bad.
+        """Whether the texts spell special tokens that become control ids.
+
+        Rows that spell their own are bad then.
         """
         ...
 
@@ -102,11 +114,13 @@ class FieldText:
     def __init__(self, path: str) -> None:
         self._path = path
         self.control_tokens: Final = False
+        # A dotted path leads into a field, whose other fields are read with it.
         self.columns: Final = None if "." in path else (path,)
 
     def render(self, rows: Rows) -> Rendered:
-        """Return the texts; a row without one is bad (``null_text``,
-        ``not_a_string``, ``invalid_utf8``).
+        """Return the texts; a row without one is bad.
+
+        Reasons are ``null_text``, ``not_a_string`` and ``invalid_utf8``.
         """
         faults: dict[int, Fault] = {}
         texts: list[str] = []
@@ -115,12 +129,15 @@ class FieldText:
                 texts.append(value)
             else:
                 faults[row] = self._fault(value)
+                # A bad row has an empty text in the column, with which it is left out
+                # below.
                 texts.append("")
         text = text_of_strings(texts)
         return Rendered(text=text, origin=np.arange(len(texts))).without(faults)
 
     def _fault(self, value: Any) -> Fault:
         """Return the fault of a value that is no text."""
+        # Half of a surrogate pair is a text for Python, but none in UTF-8.
         if value is None:
             return Fault(
                 "null_text", f"the field {self._path!r} is missing or null", self._path
@@ -144,11 +161,10 @@ def byte_sizes(text: Column) -> Int64:
 def join_pieces(
     pieces: Sequence[str | Column], loss: Sequence[bool], rows: int
 ) -> tuple[Column, Spans]:
-    """Join pieces to the texts of n rows, and return the spans that count toward the
-    loss.
+    """Join pieces to the texts of n rows, and return their spans with loss.
 
-    A piece is a text that is the same in every row, or a column. Neighbouring pieces that count toward the loss are one
-    span; empty spans are left out. ::
+    A piece is a text that is the same in every row, or a column. Neighbouring pieces
+    that count toward the loss are one span; empty spans are left out. ::
 
         pieces  "Q: "  ["why", "who"]  " A: "  ["so", "me"]    loss  no  no  no  yes
         texts   "Q: why A: so", "Q: who A: me"                 spans (10, 12), (10, 12)
@@ -180,13 +196,12 @@ def join_pieces(
     #    border ends a span.
     borders = np.flatnonzero(np.diff([0, *map(int, loss), 0]))
     if not len(borders):
-        return text, Spans(
-            np.zeros(rows + 1, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64)
-        )
+        no_places = np.zeros(0, np.int64)
+        return text, Spans(np.zeros(rows + 1, np.int64), no_places, no_places)
     places = np.stack([edges[border] for border in borders], axis=1)
     start = places[:, ::2]
     stop = places[:, 1::2]
+    # A span of empty values alone holds no byte.
     has_bytes = stop > start
-    return text, Spans(
-        offsets_of(has_bytes.sum(axis=1)), start[has_bytes], stop[has_bytes]
-    )
+    offsets = offsets_of(has_bytes.sum(axis=1))
+    return text, Spans(offsets, start[has_bytes], stop[has_bytes])

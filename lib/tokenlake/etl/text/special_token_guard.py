@@ -24,8 +24,9 @@ _BROKEN: Final = Fault("invalid_utf8", "a text contains half of a surrogate pair
 
 @final
 class SpecialTokenGuard:
-    """Finds values that spell a special token: in contents, names, tool calls,
-    definitions and keys.
+    """Finds values that spell a special token.
+
+    All texts are read: contents, names, tool calls, definitions and keys.
 
     Args:
         tokens: Texts of the special tokens; without any, only text that is no valid
@@ -37,6 +38,7 @@ class SpecialTokenGuard:
     def __init__(
         self, tokens: Sequence[str] = (), normalize: Callable[[str], str] | None = None
     ) -> None:
+        # A text may spell the token as it is written, or as it is normalized.
         spellings = list(tokens)
         if normalize is not None:
             spellings += map(normalize, tokens)
@@ -49,16 +51,19 @@ class SpecialTokenGuard:
 
     @classmethod
     def of(cls, files: TokenizerFiles, special_tokens_in_text: str) -> Self:
-        """Return the guard for a tokenizer's special tokens; unless the mode is
-        ``fail`` it accepts all of them.
+        """Return the guard for a tokenizer's special tokens.
+
+        Unless the mode is ``fail`` it accepts all of them.
         """
         if special_tokens_in_text != "fail":
             return cls()
-        has_normalized = any(
-            token.get("special") and token.get("normalized")
+        # Only tokens marked so are looked for in normalized text.
+        normalized_tokens = [
+            token
             for token in files.added_tokens
-        )
-        if not has_normalized or files.spec.get("normalizer") is None:
+            if token.get("special") and token.get("normalized")
+        ]
+        if not normalized_tokens or files.spec.get("normalizer") is None:
             return cls(files.special_tokens)
         return cls(files.special_tokens, ReferenceEngine(files).normalized)
 
@@ -68,28 +73,28 @@ class SpecialTokenGuard:
         texts: list[str] = []
         owners: list[int] = []
         for index, value in enumerate(values):
-            own_texts = [*texts_in(value), *texts_in_calls(value)]
+            value_texts = [*texts_in(value), *texts_in_calls(value)]
             if self._normalize is not None:
-                own_texts += [self._normalize(text) for text in own_texts]
-            texts += own_texts
-            owners += [index] * len(own_texts)
+                value_texts += [self._normalize(text) for text in value_texts]
+            texts += value_texts
+            owners += [index] * len(value_texts)
         # 2. Texts that are no valid Unicode.
         faults: dict[int, Fault] = {}
         try:
             column = text_of_strings(texts)
         except UnicodeEncodeError:
-            for number, text in enumerate(texts):
+            for text_index, text in enumerate(texts):
                 if not is_encodable(text):
-                    faults[owners[number]] = _BROKEN
-                    texts[number] = ""
+                    faults[owners[text_index]] = _BROKEN
+                    texts[text_index] = ""
             column = text_of_strings(texts)
         # 3. Texts that spell a special token.
-        places, _ = self.scan.count(column)
-        for number in places.tolist():
-            token = self.scan.first(texts[number])
+        spelling_texts, _ = self.scan.count(column)
+        for text_index in spelling_texts.tolist():
+            token = self.scan.first(texts[text_index])
             detail = (
                 f"a text of the conversation contains the special token {token!r}, which would become a control "
                 "token; take it out, or set special_tokens_in_text: encode to allow it"
             )
-            faults.setdefault(owners[number], Fault(FORGED, detail))
+            faults.setdefault(owners[text_index], Fault(FORGED, detail))
         return faults

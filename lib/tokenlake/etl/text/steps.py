@@ -1,5 +1,6 @@
-"""Steps and renderer of a configuration: callback, then renames, then transforms, then
-text.
+"""Steps and renderer of a configuration.
+
+Their order is: callback, then renames, then transforms, then text.
 
 Every process of a build finds a user's function by its name,
 ``package.module:function``. Its code decides the result as much as the configuration
@@ -63,9 +64,10 @@ def load_callable(name: str) -> Function:
     Raises:
         ConfigError: It cannot be imported, or is no function.
     """
-    module, _, path = name.partition(":")
+    module_name, _, attribute_path = name.partition(":")
+    # Importing runs the user's code, which may raise anything.
     try:
-        function: Any = import_module(module)
+        function: Any = import_module(module_name)
     except Exception as error:
         raise ConfigError(
             f"the function {name!r} cannot be imported: {type(error).__name__}: {error}. Its module must be importable "
@@ -73,13 +75,13 @@ def load_callable(name: str) -> Function:
             callable=name,
         ) from error
     # A function may be an attribute of a class.
-    for part in path.split("."):
-        if not hasattr(function, part):
+    for attribute in attribute_path.split("."):
+        if not hasattr(function, attribute):
             raise ConfigError(
-                f"the function {name!r} does not exist: {module} has no {path}",
+                f"the function {name!r} does not exist: {module_name} has no {attribute_path}",
                 callable=name,
             )
-        function = getattr(function, part)
+        function = getattr(function, attribute)
     if not callable(function):
         raise ConfigError(
             f"{name!r} is a {type(function).__name__}, must be a function",
@@ -91,12 +93,15 @@ def load_callable(name: str) -> Function:
 def code_hash(function: Function) -> str:
     """Return the sha256 of the file of the module that defines a function."""
     # A method of a built-in type knows its type, not its module.
-    owner = getattr(function, "__objclass__", function)
-    module_name = getattr(owner, "__module__", None) or type(function).__module__
-    file = getattr(sys.modules.get(module_name), "__file__", None)
-    if file is None:
+    defining_type = getattr(function, "__objclass__", function)
+    module_name = getattr(defining_type, "__module__", None)
+    if not module_name:
+        module_name = type(function).__module__
+    # Modules of C code that belong to Python have no file.
+    file_path = getattr(sys.modules.get(module_name), "__file__", None)
+    if file_path is None:
         return BUILT_IN
-    return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    return hashlib.sha256(Path(file_path).read_bytes()).hexdigest()
 
 
 def sealed(texts: ResolvedTexts) -> ResolvedTexts:
@@ -107,7 +112,9 @@ def sealed(texts: ResolvedTexts) -> ResolvedTexts:
     """
     if not texts.functions:
         return texts
-    hashes = [(name, code_hash(load_callable(name))) for name in texts.functions]
+    hashes: list[tuple[str, str]] = []
+    for name in texts.functions:
+        hashes.append((name, code_hash(load_callable(name))))
     return replace(texts, callables=tuple(hashes))
 
 
@@ -127,6 +134,7 @@ def open_callable(name: str, texts: ResolvedTexts) -> Function:
     if name not in _FIRST_FOUND or _FIRST_FOUND[name][0] is not function:
         _FIRST_FOUND[name] = (function, code_hash(function))
     _, loaded_hash = _FIRST_FOUND[name]
+    # Settings that were not sealed have no hashes.
     planned_hash = dict(texts.callables).get(name)
     if planned_hash is not None and planned_hash != loaded_hash:
         raise ConfigError(
@@ -142,8 +150,9 @@ def open_callable(name: str, texts: ResolvedTexts) -> Function:
 
 @final
 class Guarded:
-    """A function whose exceptions make bad records; the message names the function, the
-    exception and its text.
+    """A function whose exceptions make bad records.
+
+    The message names the function, the exception and its text.
 
     Args:
         name: Name of the function.
@@ -193,10 +202,13 @@ class RowCallable(ExpandTransform):
         Raises:
             ConfigError: The function returned something else.
         """
+        # The function gets a copy: it may change its row.
         result = self._function(dict(example))
         if result is None:
             return []
-        rows: list[Any] = list(result) if isinstance(result, list | tuple) else [result]
+        rows: list[Any] = [result]
+        if isinstance(result, list | tuple):
+            rows = list(result)
         for row in rows:
             if not isinstance(row, dict):
                 raise ConfigError(
@@ -209,20 +221,25 @@ class RowCallable(ExpandTransform):
 
 def _is_one_of(values: list[Any], value: Any) -> bool:
     """Return whether a value is one of some; true is not 1."""
-    return any(
-        isinstance(value, bool) is isinstance(allowed, bool) and value == allowed
-        for allowed in values
-    )
+    is_boolean = isinstance(value, bool)
+    comparable = [item for item in values if isinstance(item, bool) is is_boolean]
+    return any(value == item for item in comparable)
 
 
 Opener = Callable[[str | None], Any]
-"""Returns the function with a name; None for None."""
+"""Function that returns the function with a name; None for None."""
+
+
+def _open_add(fields: dict[str, Any], _: Opener) -> RowStep:
+    """Return one step for each field, in order."""
+    return ChainedTransform(
+        [AddField(*name_and_value) for name_and_value in fields.items()]
+    )
 
 
 def _open_map(arguments: dict[str, Any], opener: Opener) -> RowStep:
-    return MapField(
-        arguments["field"], opener(arguments["function"]), arguments.get("output_field")
-    )
+    function = opener(arguments["function"])
+    return MapField(arguments["field"], function, arguments.get("output_field"))
 
 
 def _open_combine(arguments: dict[str, Any], opener: Opener) -> RowStep:
@@ -245,9 +262,7 @@ _STEPS: Final[Mapping[str, Callable[[Any, Opener], RowStep]]] = {
     "select": lambda fields, _: SelectFields(fields),
     "drop": lambda fields, _: DropFields(fields),
     "rename": lambda names, _: RenameFields(names),
-    "add": lambda fields, _: ChainedTransform(
-        [AddField(*item) for item in fields.items()]
-    ),
+    "add": _open_add,
     "map": _open_map,
     "extract": lambda arguments, _: ExtractField(**arguments),
     "combine": _open_combine,
@@ -274,17 +289,19 @@ def open_chain(texts: ResolvedTexts) -> ChainedTransform:
     """
 
     def opener(name: str | None) -> Function | None:
-        return None if name is None else open_callable(name, texts)
+        if name is None:
+            return None
+        return open_callable(name, texts)
 
     # Callback, renames, transforms.
     steps: list[RowStep] = []
     if texts.format_callback:
-        steps.append(
-            RowCallable(open_callable(texts.format_callback, texts), "format_callback")
-        )
+        callback = open_callable(texts.format_callback, texts)
+        steps.append(RowCallable(callback, "format_callback"))
     if texts.format_fields:
         steps.append(RenameFields(dict(texts.format_fields)))
     for index, step in enumerate(texts.transforms):
+        # A step is a mapping with one entry: its name and its arguments.
         for name, arguments in step.items():
             try:
                 steps.append(_STEPS[name](arguments, opener))

@@ -21,8 +21,9 @@ from tokenlake.etl.tokenizers.files import files_of
 
 @final
 class SupervisedRows(Transform):
-    """Makes ``input_ids``, ``attention_mask`` and ``labels`` (lists of ints) of a row,
-    for supervised fine-tuning.
+    """Makes ``input_ids``, ``attention_mask`` and ``labels`` (lists of ints) of a row.
+
+    The rows are for supervised fine-tuning.
 
     A row has a conversation (``messages``, ``conversations`` or ``conversation``),
     which the tokenizer's chat template renders, or a prompt and its completion, or a
@@ -85,9 +86,9 @@ class SupervisedRows(Transform):
         self._formatting_func = formatting_func
         self._text_field = text_field
         self._pair_fields = (prompt_field, completion_field)
-        self._conversation_fields = (
-            MESSAGES_FIELDS if messages_field is None else (messages_field,)
-        )
+        self._conversation_fields = MESSAGES_FIELDS
+        if messages_field is not None:
+            self._conversation_fields = (messages_field,)
         # Options of the labellers, of which there is one for each set of fields.
         self._options: Final[dict[str, Any]] = {
             "max_length": max_length or ANY_LENGTH,
@@ -102,34 +103,37 @@ class SupervisedRows(Transform):
             BadRecordError: The row has none of the three, cannot be rendered, or
                 nothing to learn is left of it.
         """
+        # 1. The row, as the user's function changes it.
         if self._formatting_func is not None:
             formatted = self._formatting_func(example)
-            example = (
-                {self._text_field: formatted}
-                if isinstance(formatted, str)
-                else formatted
-            )
+            if isinstance(formatted, str):
+                example = {self._text_field: formatted}
+            else:
+                example = formatted
+        # 2. The labeller of its fields, which is opened on their first row.
         fields = self._fields_of(example)
         labeller = self._labellers.get(fields)
         if labeller is None:
             labeller = self._labeller(fields)
             self._labellers[fields] = labeller
-        # A conversation may have tools beside it; of other rows only these fields
-        # count.
-        is_conversation = fields[0] in self._conversation_fields
-        row = example if is_conversation else {name: example[name] for name in fields}
+        # 3. A conversation may have tools beside it; of other rows only these fields
+        #    count.
+        row = example
+        if fields[0] not in self._conversation_fields:
+            row = {field: example[field] for field in fields}
         (tokens,) = labeller.tokens([row])
         columns = labeller.fitted(0, tokens).example()
-        return {name: ids.tolist() for name, ids in columns.items()}
+        return {name: values.tolist() for name, values in columns.items()}
 
     def _fields_of(self, row: Row) -> tuple[str, ...]:
-        """Return the fields of a row that are learned: a conversation, prompt and
-        completion, or a text.
+        """Return the fields of a row that are learned.
+
+        They are a conversation, prompt and completion, or a text.
         """
-        for name in self._conversation_fields:
-            if row.get(name) is not None:
-                return (name,)
-        if all(row.get(name) is not None for name in self._pair_fields):
+        for field in self._conversation_fields:
+            if row.get(field) is not None:
+                return (field,)
+        if all(row.get(field) is not None for field in self._pair_fields):
             return self._pair_fields
         if row.get(self._text_field) is not None:
             return (self._text_field,)
@@ -151,7 +155,7 @@ class SupervisedRows(Transform):
             }
         else:
             # The fields one after the other.
-            template = "".join(f"{{{{ {name} }}}}" for name in fields)
+            template = "".join(f"{{{{ {field} }}}}" for field in fields)
             section = {"template": template, "add_eos": self._adds_eos}
             if fields == self._pair_fields:
                 section["label_column"] = fields[-1]

@@ -1,5 +1,6 @@
-"""The chat template of a configuration: the tokenizer's own, one of several, a file,
-or a text.
+"""The chat template of a configuration.
+
+It is the tokenizer's own, one of several, a file, or a text.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ _MOST_FILE_BYTES: Final = 4 * MAX_TEMPLATE  # a character has at most 4 bytes
 
 
 def templates_of(files: TokenizerFiles) -> dict[str, str]:
-    """Return the chat templates of a tokenizer by name; most have one, named
-    ``default``.
+    """Return the chat templates of a tokenizer by name.
+
+    Most tokenizers have one, named ``default``.
 
     A file of its own comes before the entry in tokenizer_config.json.
     """
@@ -30,11 +32,12 @@ def templates_of(files: TokenizerFiles) -> dict[str, str]:
     entry: Any = files.config.get("chat_template")
     if isinstance(entry, str):
         return {DEFAULT: entry}
+    # Tokenizers with several templates list them as {"name", "template"}.
     templates: dict[str, str] = {}
     if isinstance(entry, list):
-        for named in cast("list[Any]", entry):
-            if isinstance(named, dict):
-                fields = cast("dict[str, Any]", named)
+        for item in cast("list[Any]", entry):
+            if isinstance(item, dict):
+                fields = cast("dict[str, Any]", item)
                 templates[str(fields.get("name"))] = str(fields.get("template"))
     return templates
 
@@ -62,33 +65,40 @@ def chosen_template(setting: str | None, files: TokenizerFiles) -> str:
     # All else is the path of a file.
     expected = "expected a Jinja template (it has {{ or {%), the path of one, or a name of the tokenizer's templates"
     path = Path(setting).expanduser()
+    # The size is read first: a device or a data file would fill the memory.
     try:
-        size = path.stat().st_size
-        if size > _MOST_FILE_BYTES:
+        file_size = path.stat().st_size
+        if file_size > _MOST_FILE_BYTES:
             raise ConfigError(
-                f"chat.template: {setting!r} has {size:,} bytes, {expected}"
+                f"chat.template: {setting!r} has {file_size:,} bytes, {expected}"
             )
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        names = f": {', '.join(templates)}" if templates else ""
+        names = ""
+        if templates:
+            names = f": {', '.join(templates)}"
         raise ConfigError(
             f"chat.template: {setting!r} cannot be read ({error}); {expected}{names}"
         ) from error
 
 
 def named_tokens(files: TokenizerFiles) -> dict[str, str]:
-    """Return the tokens that a template knows by name: bos_token, eos_token, and
-    others that the tokenizer names.
+    """Return the tokens that a template knows by name.
+
+    They are bos_token, eos_token, and others that the tokenizer names.
     """
     tokens: dict[str, str] = {}
-    for kind in _NAMED_TOKENS:
-        value: Any = files.config.get(f"{kind}_token")
-        text = value.get("content") if isinstance(value, dict) else value
-        if isinstance(text, str):
-            tokens[f"{kind}_token"] = text
-    extra: Any = files.config.get("extra_special_tokens")
-    if isinstance(extra, dict):
-        for name, token in cast("dict[Any, Any]", extra).items():
+    for token_role in _NAMED_TOKENS:
+        variable = f"{token_role}_token"
+        entry: Any = files.config.get(variable)
+        # A token is a text, or an object that says how it is stripped.
+        if isinstance(entry, dict):
+            entry = cast("dict[str, Any]", entry).get("content")
+        if isinstance(entry, str):
+            tokens[variable] = entry
+    extra_tokens: Any = files.config.get("extra_special_tokens")
+    if isinstance(extra_tokens, dict):
+        for name, token in cast("dict[Any, Any]", extra_tokens).items():
             if isinstance(token, str):
                 tokens[str(name)] = token
     return tokens

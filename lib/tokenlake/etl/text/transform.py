@@ -30,6 +30,7 @@ Faults = tuple[tuple[int, Fault], ...]
 DROPPED: Final = "transform"
 """Reason under which rows are counted that a transform left out without naming one."""
 
+# Number of existing fields that an error lists.
 _SHOWN_FIELDS: Final = 12
 _SIMPLE_TYPES: Final = frozenset[type[Any]]((str, int, bool, float))
 """Types whose values a column gives back as they are."""
@@ -59,8 +60,10 @@ class StepOutcome:
 
 
 class RowStep(ABC):
-    """A step: a :class:`Transform` of a row into one, or an :class:`ExpandTransform`
-    into several.
+    """A step on rows.
+
+    It is a :class:`Transform` of a row into one, or an :class:`ExpandTransform` into
+    several.
     """
 
     reason: str = DROPPED
@@ -68,8 +71,9 @@ class RowStep(ABC):
 
     @abstractmethod
     def expand(self, example: Row) -> Sequence[Row]:
-        """Return the rows made of `example`, none to leave it out; the step never
-        changes `example` itself.
+        """Return the rows made of `example`, none to leave it out.
+
+        The step never changes `example` itself.
 
         Raises:
             BadRecordError: The row cannot be used.
@@ -78,6 +82,7 @@ class RowStep(ABC):
     def on_rows(self, rows: Rows) -> StepOutcome:
         """Apply the step to many rows; equal to expanding each."""
         results, bad = called(self.expand, rows.objects)
+        # A bad row has no result. One that is left out has an empty one.
         new_rows: list[Row] = []
         counts = np.zeros(len(results), np.int64)
         for index, result in enumerate(results):
@@ -86,22 +91,23 @@ class RowStep(ABC):
                 counts[index] = len(result)
         origin = np.repeat(np.arange(len(results)), counts)
         left_out = int((counts == 0).sum()) - len(bad)
-        return StepOutcome(
-            Rows(objects=new_rows), origin, _counted(self.reason, left_out), bad
-        )
+        filtered = _counted(self.reason, left_out)
+        return StepOutcome(Rows(objects=new_rows), origin, filtered, bad)
 
     def needs(self, wanted: Fields = None) -> Fields:
-        """Return the fields of the input rows on which the fields `wanted` of the new
-        rows depend.
+        """Return the fields of the input rows on which the wanted fields depend.
 
         Fields that decide whether a row is left out, or is bad, are among them.
+
+        Args:
+            wanted: Fields of the new rows that are wanted; None for all.
         """
         return None
 
     def __repr__(self) -> str:
-        arguments = [
-            f"{name.strip('_')}={value!r}" for name, value in vars(self).items()
-        ]
+        arguments: list[str] = []
+        for attribute, value in vars(self).items():
+            arguments.append(f"{attribute.strip('_')}={value!r}")
         return f"{type(self).__name__}({', '.join(arguments)})"
 
     def __rshift__(self, after: RowFunction | RowStep) -> ChainedTransform:
@@ -113,8 +119,9 @@ class RowStep(ABC):
 
 
 class Transform(RowStep):
-    """A function of a row that returns a dict, or None to leave the row out. Input rows
-    are never changed.
+    """A function of a row that returns a dict, or None to leave the row out.
+
+    Input rows are never changed.
 
     Example:
         >>> import tokenlake
@@ -149,8 +156,10 @@ class Transform(RowStep):
         )
 
     def on_rows(self, rows: Rows) -> StepOutcome:
-        """Apply the transform to many rows; equal to calling it on each, but faster
-        where it works on columns.
+        """Apply the transform to many rows.
+
+        The result equals that of calling it on each, but comes faster where it works on
+        columns.
         """
         columns = plain_columns(rows)
         if columns is not None:
@@ -160,15 +169,14 @@ class Transform(RowStep):
         return super().on_rows(rows)
 
     def on_columns(self, columns: pa.RecordBatch) -> StepOutcome | None:
-        """Apply the transform to columns; None where it can only be applied row by
-        row.
-        """
+        """Apply the transform to columns; None where it works row by row alone."""
         return None
 
 
 class FieldTransform(Transform):
-    """A transform that names the fields it reads; a row that lacks a required field is
-    bad.
+    """A transform that names the fields it reads.
+
+    A row that lacks a required field is bad.
 
     Args:
         reads: Fields that it reads; None for any.
@@ -188,24 +196,23 @@ class FieldTransform(Transform):
         self._requires = tuple(requires)
 
     def needs(self, wanted: Fields = None) -> Fields:
-        """Return the fields that are wanted and not made here, and those that it
-        reads.
-        """
+        """Return the wanted fields that are not made here, and those that it reads."""
         return needed(wanted, self._reads, self._makes)
 
     def fault(self, names: Row | list[str]) -> Fault | None:
-        """Return the fault (``missing_field``) of a row with the fields `names`;
-        None where it can be used.
+        """Return the fault (``missing_field``) of a row; None where it can be used.
+
+        Args:
+            names: Row, or the names of its fields.
         """
-        missing = [field for field in self._requires if field not in names]
-        if not missing:
+        missing_fields = [field for field in self._requires if field not in names]
+        if not missing_fields:
             return None
-        noun = "field" if len(missing) == 1 else "fields"
-        listed = ", ".join(map(repr, missing))
-        existing = ", ".join(map(repr, list(names)[:_SHOWN_FIELDS])) or "no fields"
-        detail = (
-            f"{type(self).__name__}: the row has no {noun} {listed}; it has {existing}"
-        )
+        noun = "field" if len(missing_fields) == 1 else "fields"
+        missing_names = ", ".join(map(repr, missing_fields))
+        first_names = list(names)[:_SHOWN_FIELDS]
+        existing_names = ", ".join(map(repr, first_names)) or "no fields"
+        detail = f"{type(self).__name__}: the row has no {noun} {missing_names}; it has {existing_names}"
         return Fault("missing_field", detail)
 
     def __call__(self, example: Row) -> Row:
@@ -220,9 +227,8 @@ class FieldTransform(Transform):
         return self.of_row(example)
 
     def on_columns(self, columns: pa.RecordBatch) -> StepOutcome | None:
-        """Apply the transform to columns; None where it can only be applied row by
-        row.
-        """
+        """Apply the transform to columns; None where it works row by row alone."""
+        # A column that is missing is missing in every row.
         fault = self.fault(columns.schema.names)
         if fault:
             bad = tuple((index, fault) for index in range(columns.num_rows))
@@ -237,15 +243,17 @@ class FieldTransform(Transform):
         """Return the new row of a row that has the required fields."""
 
     def of_columns(self, columns: pa.RecordBatch) -> pa.RecordBatch | None:
-        """Return the new columns of rows that have the required fields; None where
-        they are made row by row.
+        """Return the new columns of rows that have the required fields.
+
+        None where they are made row by row.
         """
         return None
 
 
 class ExpandTransform(RowStep):
-    """A function of a row that returns any number of rows: define `expand`, or
-    `__call__` as a generator.
+    """A function of a row that returns any number of rows.
+
+    Define `expand`, or `__call__` as a generator.
 
     Example:
         >>> import tokenlake
@@ -257,10 +265,10 @@ class ExpandTransform(RowStep):
     """
 
     def __init_subclass__(cls) -> None:
-        if (
-            cls.expand is ExpandTransform.expand
-            and cls.__call__ is ExpandTransform.__call__
-        ):
+        # Each is defined by the other: a class with neither would call itself forever.
+        has_expand = cls.expand is not ExpandTransform.expand
+        has_call = cls.__call__ is not ExpandTransform.__call__
+        if not has_expand and not has_call:
             raise TypeError(
                 f"{cls.__name__} defines neither expand nor __call__, and needs one of them"
             )
@@ -314,6 +322,7 @@ class ChainedTransform(Transform):
     """
 
     def __init__(self, transforms: Sequence[RowStep | RowFunction]) -> None:
+        # Chains are flattened, so that each step gets columns where it can.
         steps: list[RowStep] = []
         for transform in transforms:
             if isinstance(transform, ChainedTransform):
@@ -329,8 +338,9 @@ class ChainedTransform(Transform):
         self.steps: Final[tuple[RowStep, ...]] = tuple(steps)
 
     def __call__(self, example: Row) -> Row | None:
-        """Apply all steps to one row; a chain that expands rows has no single row to
-        return.
+        """Apply all steps to one row.
+
+        A chain that expands rows has no single row to return.
 
         Raises:
             ConfigError: A step is an ExpandTransform; use :meth:`on_rows`, or
@@ -355,8 +365,9 @@ class ChainedTransform(Transform):
         return rows
 
     def on_rows(self, rows: Rows) -> StepOutcome:
-        """Apply each step to all rows; `origin` and `bad` hold indices of the input
-        rows.
+        """Apply each step to all rows.
+
+        `origin` and `bad` hold indices of the input rows.
         """
         outcome = StepOutcome(rows, np.arange(len(rows)))
         for step in self.steps:
@@ -364,25 +375,30 @@ class ChainedTransform(Transform):
         return outcome
 
     def needs(self, wanted: Fields = None) -> Fields:
-        """Return the fields of the input rows on which the fields `wanted` of the
-        last step's rows depend.
+        """Return the fields of the input rows on which the wanted fields depend.
+
+        `wanted` are fields of the last step's rows.
         """
+        # The fields that a step needs are wanted of the step before it.
         for step in reversed(self.steps):
             wanted = step.needs(wanted)
         return wanted
 
 
 def plain_columns(rows: Rows) -> pa.RecordBatch | None:
-    """Return the columns of rows that a step should take as columns; None for rows to
-    be taken as objects.
+    """Return the columns of rows that a step should take as columns.
+
+    None for rows to be taken as objects.
 
     Objects come first: those of JSON hold more than the columns made of them.
     """
     if rows.has_objects:
         return None
+    # An object has one value for a name: columns of one name cannot become objects.
     names = rows.columns.schema.names
-    has_duplicates = len(set(names)) < len(names)
-    return None if has_duplicates else rows.columns
+    if len(set(names)) < len(names):
+        return None
+    return rows.columns
 
 
 def needed(wanted: Fields, reads: Fields, makes: Collection[str] = ()) -> Fields:
@@ -401,16 +417,17 @@ def needed(wanted: Fields, reads: Fields, makes: Collection[str] = ()) -> Fields
 
 def fault_of(error: BadRecordError) -> Fault:
     """Return the fault of a record that raised an error."""
-    return Fault(
-        str(error.details.get("reason", DROPPED)), str(error), error.field_path or ""
-    )
+    reason = str(error.details.get("reason", DROPPED))
+    return Fault(reason, str(error), error.field_path or "")
 
 
 def called(
     function: Callable[[Any], Any], values: Iterable[Any]
 ) -> tuple[list[Any], Faults]:
-    """Call a function on each value; return the results, None for bad values, and
-    the faults of these.
+    """Call a function on each value.
+
+    Returns:
+        Results, None for bad values; and the faults of these.
     """
     results: list[Any] = []
     bad: list[tuple[int, Fault]] = []
@@ -433,23 +450,27 @@ def _combined(first: StepOutcome, second: StepOutcome) -> StepOutcome:
     A row that the first step expanded counts as filtered or bad at most once, and only
     if nothing is left of it: the rows that it became were never rows of the input.
     """
+    # An expanded row has its index several times.
     is_expanded = len(first.origin) > 1 and not (np.diff(first.origin) > 0).all()
     if is_expanded:
         bad, filtered = _faults_of_expanded(first, second)
     else:
-        bad = [(int(first.origin[index]), fault) for index, fault in second.bad]
+        bad: list[tuple[int, Fault]] = []
+        for index, fault in second.bad:
+            bad.append((int(first.origin[index]), fault))
         filtered = _added(first.filtered, second.filtered)
+    # Indices of the second step are those of the first one's rows.
+    origin = first.origin[second.origin]
     all_bad = sorted([*first.bad, *bad], key=itemgetter(0))
-    return StepOutcome(
-        second.rows, first.origin[second.origin], filtered, tuple(all_bad)
-    )
+    return StepOutcome(second.rows, origin, filtered, tuple(all_bad))
 
 
 def _faults_of_expanded(
     first: StepOutcome, second: StepOutcome
 ) -> tuple[list[tuple[int, Fault]], dict[str, int]]:
-    """Return the bad input rows and the counts of filtered ones, where the first
-    step expanded rows.
+    """Return the bad input rows and the counts of filtered ones.
+
+    The first step expanded rows.
     """
     remaining_rows = set(first.origin[second.origin].tolist())
     bad: dict[int, Fault] = {}
@@ -457,11 +478,11 @@ def _faults_of_expanded(
         row = int(first.origin[index])
         if row not in remaining_rows:
             bad.setdefault(row, fault)
+    # The second step counts by one reason where it leaves rows out.
     filtered_rows = set(first.origin.tolist()) - remaining_rows - bad.keys()
     reason = next(iter(second.filtered), DROPPED)
-    return list(bad.items()), _added(
-        first.filtered, _counted(reason, len(filtered_rows))
-    )
+    filtered = _counted(reason, len(filtered_rows))
+    return list(bad.items()), _added(first.filtered, filtered)
 
 
 def _added(left: dict[str, int], right: dict[str, int]) -> dict[str, int]:
@@ -474,7 +495,9 @@ def _added(left: dict[str, int], right: dict[str, int]) -> dict[str, int]:
 
 def _counted(reason: str, count: int) -> dict[str, int]:
     """Return the count of rows that were left out, empty where none was."""
-    return {reason: count} if count else {}
+    if not count:
+        return {}
+    return {reason: count}
 
 
 def changed(columns: pa.RecordBatch, rows: int) -> StepOutcome:
@@ -485,6 +508,7 @@ def changed(columns: pa.RecordBatch, rows: int) -> StepOutcome:
         rows: Number of rows.
     """
     origin = np.arange(rows)
+    # Without columns the number of rows would be lost.
     if not columns.num_columns:
         return StepOutcome(Rows(objects=[{} for _ in range(rows)]), origin)
     return StepOutcome(Rows(columns), origin)
@@ -509,24 +533,27 @@ def kept(rows: Rows, keep: Bools, reason: str, bad: Faults = ()) -> StepOutcome:
 
 
 def with_column(columns: pa.RecordBatch, name: str, values: Array) -> pa.RecordBatch:
-    """Return columns with `values` under a name: in the place of a column of that
-    name, or as the last.
+    """Return columns with `values` under a name.
+
+    They are put in the place of a column of that name, or become the last.
     """
     batch: Any = columns
-    place = columns.schema.get_field_index(name)
-    if place < 0:
+    column_index = columns.schema.get_field_index(name)
+    if column_index < 0:
         return batch.append_column(name, values)
-    return batch.set_column(place, name, values)
+    return batch.set_column(column_index, name, values)
 
 
 def column_or_none(values: Sequence[Any]) -> Array | None:
-    """Return values as a column that gives back equal values of the same types; None
-    where no column does.
+    """Return values as a column that gives back equal values of the same types.
+
+    None where no column does.
     """
-    kinds = frozenset[type[Any]](map(type, values)) - {type(None)}
-    if len(kinds) > 1 or not kinds <= _SIMPLE_TYPES:
+    value_types = frozenset[type[Any]](map(type, values)) - {type(None)}
+    if len(value_types) > 1 or not value_types <= _SIMPLE_TYPES:
         return None
-    if int in kinds and not all(_is_int64(value) for value in values):
+    # Arrow would make floats of larger integers, or raise.
+    if int in value_types and not all(_is_int64(value) for value in values):
         return None
     try:
         return column_of(values)

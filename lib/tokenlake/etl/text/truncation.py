@@ -27,11 +27,13 @@ needs no blank (``。``, ``！``, ``।``, ``؟`` ...); or before an empty line.
 ends no sentence after an abbreviation or an initial (``Dr. J. Smith``), nor before a
 word in lower case.
 
-A word is a run of letters, digits, marks and underscores, with an apostrophe, hyphen, full stop, comma or colon
-between two of them (``don't``, ``well-known``, ``3.14``, ``12:30``). In scripts that are written without blanks
-every letter is a word of its own, because only a dictionary could find the words. A cut may lie anywhere between two
-words, but never between a character and the marks that belong to it, nor inside an emoji sequence. For example, 34
-tokens, one for each character, of ``Dr. Smith saw 3.14 cats. Then he left! Why not?``::
+A word is a run of letters, digits, marks and underscores, with an apostrophe, hyphen,
+full stop, comma or colon between two of them (``don't``, ``well-known``, ``3.14``,
+``12:30``). In scripts that are written without blanks every letter is a word of its
+own, because only a dictionary could find the words. A cut may lie anywhere between two
+words, but never between a character and the marks that belong to it, nor inside an
+emoji sequence. For example, 34 tokens, one for each character, of ``Dr. Smith saw 3.14
+cats. Then he left! Why not?``::
 
     simple    Dr. Smith saw 3.14 cats. Then he l
     word      Dr. Smith saw 3.14 cats. Then he_
@@ -122,69 +124,91 @@ def truncate(
     """
     require_one_of("strategy", strategy, STRATEGIES)
     require_one_of("side", side, SIDES)
-    data = np.frombuffer(text.encode() if isinstance(text, str) else text, np.uint8)
-    count = len(start)
-    right = side == "right"
-    if strategy == "none" or count <= budget:
-        return Cut(0, count, 0, len(data), "none")
+    utf8_text = text.encode() if isinstance(text, str) else text
+    data = np.frombuffer(utf8_text, np.uint8)
+    token_count = len(start)
+    keeps_left = side == "right"
+    # Nothing to cut, or nothing to keep.
+    if strategy == "none" or token_count <= budget:
+        return Cut(0, token_count, 0, len(data), "none")
     if budget < 1:
-        if right:
+        if keeps_left:
             return Cut(0, 0, 0, 0, "simple")
-        return Cut(count, count, len(data), len(data), "simple")
+        return Cut(token_count, token_count, len(data), len(data), "simple")
     # 1. All cuts that fit the budget. Cut k is between token k - 1 and token k.
-    cuts = np.arange(0, budget + 1) if right else np.arange(count - budget, count + 1)
-    low, high = _edges(start, stop, cuts, len(data))
-    reach = int(high[-1]) + _MARGIN if right else int(low[0]) - _MARGIN
+    if keeps_left:
+        cuts = np.arange(0, budget + 1)
+    else:
+        cuts = np.arange(token_count - budget, token_count + 1)
+    end_before, begin_after = _edges(start, stop, cuts, len(data))
+    if keeps_left:
+        reach = int(begin_after[-1]) + _MARGIN
+    else:
+        reach = int(end_before[0]) - _MARGIN
     # 2. The clean ones, the longest first. The cut that keeps nothing is always among
     #    them.
-    clean = np.flatnonzero(~_inside(data, low, high))[:: -1 if right else 1]
-    cuts = cuts[clean]
-    low = low[clean]
-    high = high[clean]
+    clean_cuts = np.flatnonzero(~_inside(data, end_before, begin_after))
+    if keeps_left:
+        clean_cuts = clean_cuts[::-1]
+    cuts = cuts[clean_cuts]
+    end_before = end_before[clean_cuts]
+    begin_after = begin_after[clean_cuts]
     # 3. The one that the strategy chooses.
-    kept = cuts if right else count - cuts
-    chosen, by = _choose(
-        _Window(data, reach, right), low, high, kept, strategy, SMART_SHARE * budget
+    remaining_tokens = cuts if keeps_left else token_count - cuts
+    window = _Window(data, reach, keeps_left)
+    chosen_cut, rule = _choose(
+        window,
+        end_before,
+        begin_after,
+        remaining_tokens,
+        strategy,
+        SMART_SHARE * budget,
     )
-    cut = int(cuts[chosen])
-    if right:
-        return Cut(0, cut, 0, int(low[chosen]), by)
-    return Cut(cut, count, int(high[chosen]), len(data), by)
+    cut = int(cuts[chosen_cut])
+    if keeps_left:
+        return Cut(0, cut, 0, int(end_before[chosen_cut]), rule)
+    return Cut(cut, token_count, int(begin_after[chosen_cut]), len(data), rule)
 
 
 def _choose(
     window: _Window,
-    low: Int64,
-    high: Int64,
-    kept: Int64,
+    end_before: Int64,
+    begin_after: Int64,
+    remaining_tokens: Int64,
     strategy: Strategy,
     share: float,
 ) -> tuple[int, Strategy]:
-    """Return the index of the cut that is taken of the clean ones, the longest first,
-    and the rule that chose it.
+    """Return the index of the cut that is taken, and the rule that chose it.
 
     Args:
         window: Part of the text that decides.
-        low: Byte offsets at which the tokens before each cut end.
-        high: Byte offsets at which the tokens after each cut begin.
-        kept: Number of tokens that each cut keeps.
+        end_before: Byte offsets at which the tokens before each clean cut end; the cut
+            that keeps most comes first.
+        begin_after: Byte offsets at which the tokens after each cut begin.
+        remaining_tokens: Number of tokens that each cut keeps.
         strategy: Rule.
         share: Least number of tokens that ``smart`` keeps for a nicer end.
     """
-    least = share if strategy == "smart" else 1
-    # Cuts that leave a character and take one away.
-    real = np.flatnonzero((low > 0) & (high < len(window.data)))
-    if strategy == "simple" or not len(real):
+    least_tokens = share if strategy == "smart" else 1
+    # Only cuts that leave a character and take one away have a nicer end.
+    takes_some = begin_after < len(window.data)
+    inner_cuts = np.flatnonzero((end_before > 0) & takes_some)
+    if strategy == "simple" or not len(inner_cuts):
         return 0, "simple"
-    first_character = window.characters(low)
-    last_character = window.characters(high)
+    first_character = window.characters(end_before)
+    last_character = window.characters(begin_after)
+    # 1. Between sentences.
     if strategy != "word":
-        number = _between_sentences(
-            window.text, first_character[real], last_character[real]
+        position = _between_sentences(
+            window.text, first_character[inner_cuts], last_character[inner_cuts]
         )
-        if number is not None and kept[real[number]] >= least:
-            return int(real[number]), "sentence"
-    for cut in real[kept[real] >= least].tolist():
+        if position is not None:
+            sentence_cut = int(inner_cuts[position])
+            if remaining_tokens[sentence_cut] >= least_tokens:
+                return sentence_cut, "sentence"
+    # 2. Between words: at any character between the tokens of both sides.
+    long_enough = inner_cuts[remaining_tokens[inner_cuts] >= least_tokens]
+    for cut in long_enough.tolist():
         for character in range(int(first_character[cut]), int(last_character[cut]) + 1):
             if is_word_boundary(window.text, character):
                 return cut, "word"
@@ -192,8 +216,9 @@ def _choose(
 
 
 def _between_sentences(text: str, first: Int64, last: Int64) -> int | None:
-    """Return the index of the first cut between sentences; cut i lies between
-    characters first[i] and last[i].
+    """Return the index of the first cut between sentences; None where none is.
+
+    Cut i lies between the characters ``first[i]`` and ``last[i]``.
     """
     ends, begins = sentence_breaks(text)
     if not len(ends):
@@ -201,8 +226,11 @@ def _between_sentences(text: str, first: Int64, last: Int64) -> int | None:
     # Breaks ascend: of those whose sentence ends at or before the cut, the last one
     # reaches furthest.
     last_break = np.searchsorted(ends, last, side="right") - 1
-    fits = np.flatnonzero((last_break >= 0) & (begins[last_break] >= first))
-    return int(fits[0]) if len(fits) else None
+    is_at_break = (last_break >= 0) & (begins[last_break] >= first)
+    matching_cuts = np.flatnonzero(is_at_break)
+    if not len(matching_cuts):
+        return None
+    return int(matching_cuts[0])
 
 
 @final
@@ -227,74 +255,83 @@ class _Window:
         return self._part.tobytes().decode("utf-8", "replace")
 
     def characters(self, offsets: Int64) -> Int64:
-        """Return the index in :attr:`text` of the character at each byte offset of
-        the data.
-        """
+        """Return the index in :attr:`text` of the character at each byte offset."""
+        # In ASCII, characters are bytes.
         if self.text.isascii():
             return offsets - self._begin
+        # In UTF-8, a byte 0b10xxxxxx continues a character.
         begins_character = (self._part & 0xC0) != 0x80
-        characters_before = np.concatenate(
-            [np.zeros(1, np.int64), np.cumsum(begins_character)]
-        )
-        return characters_before[np.clip(offsets - self._begin, 0, len(self._part))]
+        no_characters = np.zeros(1, np.int64)
+        characters_before = np.concatenate([no_characters, np.cumsum(begins_character)])
+        byte_indices = np.clip(offsets - self._begin, 0, len(self._part))
+        return characters_before[byte_indices]
 
 
 def _edges(start: Int64, stop: Int64, cuts: Int64, size: int) -> tuple[Int64, Int64]:
-    """Return the byte offsets at which the tokens before each cut end, and those after
-    it begin: int64[len(cuts)] each.
+    """Return the byte offsets at which tokens before each cut end, and those after begin.
 
     Tokens may share bytes. A cut's end is therefore the largest `stop` of all tokens
-    before it, and its begin the smallest `start` of all tokens after it.
+    before it, and its begin the smallest `start` of all tokens after it. Both are
+    int64[len(cuts)].
     """
-    first = int(cuts[0])
-    last = int(cuts[-1])
-    stops = np.concatenate([[stop[:first].max(initial=0)], stop[first:last]])
-    starts = np.concatenate([start[first:last], [start[last:].min(initial=size)]])
-    return np.maximum.accumulate(stops), np.minimum.accumulate(starts[::-1])[::-1]
+    first_cut = int(cuts[0])
+    last_cut = int(cuts[-1])
+    stop_before = stop[:first_cut].max(initial=0)
+    stops = np.concatenate([[stop_before], stop[first_cut:last_cut]])
+    start_after = start[last_cut:].min(initial=size)
+    starts = np.concatenate([start[first_cut:last_cut], [start_after]])
+    # The largest so far, from the left; the smallest so far, from the right.
+    end_before = np.maximum.accumulate(stops)
+    begin_after = np.minimum.accumulate(starts[::-1])[::-1]
+    return end_before, begin_after
 
 
-def _inside(data: Bytes, low: Int64, high: Int64) -> Bools:
-    """Return which cuts go through a character: tokens on both sides hold it, or its
-    bytes are on both sides.
+def _inside(data: Bytes, end_before: Int64, begin_after: Int64) -> Bools:
+    """Return which cuts go through a character.
+
+    Tokens on both sides hold it, or its bytes are on both sides.
     """
-    in_text = high < len(data)
-    continues_character = np.zeros(len(low), np.bool_)
-    continues_character[in_text] = (data[high[in_text]] & 0xC0) == 0x80
-    return (low > high) | continues_character
+    is_in_text = begin_after < len(data)
+    first_bytes = data[begin_after[is_in_text]]
+    continues_character = np.zeros(len(end_before), np.bool_)
+    continues_character[is_in_text] = (first_bytes & 0xC0) == 0x80
+    return (end_before > begin_after) | continues_character
 
 
 def character_at(data: Bytes, at: int) -> int:
-    """Return the byte offset at or before `at` at which a character begins, between
-    0 and the size of the text.
+    """Return the byte offset at or before `at` at which a character begins.
+
+    It is between 0 and the size of the text.
     """
-    at = min(max(at, 0), len(data))
-    while 0 < at < len(data) and data[at] & 0xC0 == 0x80:
-        at -= 1
-    return at
+    byte_offset = min(max(at, 0), len(data))
+    while 0 < byte_offset < len(data) and data[byte_offset] & 0xC0 == 0x80:
+        byte_offset -= 1
+    return byte_offset
 
 
 def whole_cut(goes_on: Bools, at: Int64, limit: Int64) -> Int64:
-    """Return the first cut from each of `at` towards its `limit` that goes through no
-    character; the limit if all do.
+    """Return the first cut from each of `at` that goes through no character.
+
+    Cuts are searched towards their `limit`, which is the cut if all others do.
 
     Args:
         goes_on: bool[total]: True for tokens that begin inside a character.
         at: int64[n]: indices of tokens, 0 to total.
         limit: int64[n]: indices of tokens, 0 to total.
     """
+    # All cuts move by one token at a time: a character has few tokens.
     cuts = at.copy()
-    step = np.sign(limit - at)
+    direction = np.sign(limit - at)
     while True:
-        movable = np.flatnonzero((cuts != limit) & (cuts < len(goes_on)))
-        inside = movable[goes_on[cuts[movable]]]
-        if not len(inside):
+        movable_cuts = np.flatnonzero((cuts != limit) & (cuts < len(goes_on)))
+        inside_cuts = movable_cuts[goes_on[cuts[movable_cuts]]]
+        if not len(inside_cuts):
             return cuts
-        cuts[inside] += step[inside]
+        cuts[inside_cuts] += direction[inside_cuts]
 
 
 def pieces(goes_on: Bools, begin: int, end: int, most: int) -> Int64:
-    """Return the indices at which the pieces of the tokens ``begin:end`` begin:
-    int64[k].
+    """Return the indices at which the pieces of the tokens ``begin:end`` begin.
 
     A piece ends before a character that does not fit any more. A character of more than
     `most` tokens is cut, because no token may be lost.
@@ -304,18 +341,22 @@ def pieces(goes_on: Bools, begin: int, end: int, most: int) -> Int64:
         begin: Index of the first token.
         end: Index behind the last token.
         most: Maximum number of tokens of a piece.
+
+    Returns:
+        int64[k].
     """
+    # Most documents have no character across a border: all pieces are equally long.
     cuts = np.arange(begin, end, most)
     if not goes_on[cuts[1:]].any():
         return cuts
     begins = [begin]
     while begins[-1] + most < end:
-        cut = begins[-1] + most
-        while cut > begins[-1] and goes_on[cut]:
-            cut -= 1
-        if cut == begins[-1]:  # one character fills the whole part
-            cut += most
-        begins.append(cut)
+        piece_end = begins[-1] + most
+        while piece_end > begins[-1] and goes_on[piece_end]:
+            piece_end -= 1
+        if piece_end == begins[-1]:  # one character fills the whole piece
+            piece_end += most
+        begins.append(piece_end)
     return np.array(begins, np.int64)
 
 
@@ -338,10 +379,10 @@ def continuing_tokens(files: TokenizerFiles) -> Bools:
     All are False if the tokens of a tokenizer are whole characters.
     """
     continues = np.zeros(files.vocab_size, np.bool_)
-    is_byte_level = any(
-        _has_byte_level(files.spec.get(stage)) for stage in ("pre_tokenizer", "decoder")
-    )
-    has_byte_tokens = bool(files.spec["model"].get("byte_fallback"))
+    spec = files.spec
+    stages = [spec.get("pre_tokenizer"), spec.get("decoder")]
+    is_byte_level = any(map(_has_byte_level, stages))
+    has_byte_tokens = bool(spec["model"].get("byte_fallback"))
     if not is_byte_level and not has_byte_tokens:
         return continues
     # Added tokens are plain text, whatever their letters.
@@ -349,9 +390,10 @@ def continuing_tokens(files: TokenizerFiles) -> Bools:
     for token in files.tokens:
         if token in added_tokens:
             continue
-        is_continuing = (
-            token[:1] in _CONTINUE if is_byte_level else token in _BYTE_TOKENS
-        )
+        if is_byte_level:
+            is_continuing = token[:1] in _CONTINUE
+        else:
+            is_continuing = token in _BYTE_TOKENS
         if is_continuing:
             continues[files.token_id(token)] = True
     return continues
@@ -360,10 +402,12 @@ def continuing_tokens(files: TokenizerFiles) -> Bools:
 def _has_byte_level(stage: Any) -> bool:
     """Return whether a stage of a tokenizer, or one inside it, is ByteLevel."""
     if isinstance(stage, dict):
-        return stage.get("type") == "ByteLevel" or any(
-            map(_has_byte_level, stage.values())
-        )
-    return isinstance(stage, list) and any(map(_has_byte_level, stage))
+        if stage.get("type") == "ByteLevel":
+            return True
+        return any(map(_has_byte_level, stage.values()))
+    if isinstance(stage, list):
+        return any(map(_has_byte_level, stage))
+    return False
 
 
 # A document's budget should take a share of its bytes. The part that is encoded once
@@ -399,48 +443,35 @@ def cut_texts(
         side: Side from which tokens are cut away.
     """
     counts = np.diff(offsets)
-    right = side == "right"
+    keeps_left = side == "right"
     first = np.zeros(len(text), np.int64)
     last = np.zeros(len(text), np.int64)
-    scalars: Any = text
-    pending = list(range(len(text)))
-    spare = _SPARE
-    while pending:
-        # 1. The part of each text to encode: a share of its bytes, and some more, at
-        #    the side that is kept.
+    pending_rows = list(range(len(text)))
+    factor = _SPARE
+    while pending_rows:
+        # 1. The part of each text to encode.
         parts: list[_TextPart] = []
-        for row in pending:
-            data = np.frombuffer(scalars[row].as_buffer(), np.uint8)
-            needed = min(int(budgets[row]) + 1, int(counts[row]))
-            size = int(len(data) * (needed / int(counts[row]) * spare)) + _LEAST_BYTES
-            size = min(size, len(data))
-            begin = 0 if right else len(data) - size
-            parts.append(
-                _TextPart(
-                    row,
-                    data,
-                    character_at(data, begin),
-                    character_at(data, begin + size),
-                    needed,
-                )
-            )
-        texts = [part.data[part.begin : part.end].tobytes().decode() for part in parts]
-        encoded, start, stop = encoder.encode_places(pa.array(texts, pa.large_string()))
+        for row in pending_rows:
+            row_tokens = int(counts[row])
+            needed_tokens = min(int(budgets[row]) + 1, row_tokens)
+            share = needed_tokens / row_tokens * factor
+            parts.append(_text_part(text, row, share, needed_tokens, keeps_left))
+        part_texts = [part.text() for part in parts]
+        encoded, start, stop = encoder.encode_places(
+            pa.array(part_texts, pa.large_string())
+        )
         # 2. A part is exact if the ids that decide are those of the document.
-        pending = []
+        pending_rows = []
         for number, part in enumerate(parts):
             row = part.row
-            tokens = slice(
-                int(encoded.offsets[number]), int(encoded.offsets[number + 1])
-            )
+            first_token, end_token = encoded.offsets[number : number + 2].tolist()
+            tokens = slice(first_token, end_token)
             part_ids = encoded.ids[tokens]
             document_ids = ids[offsets[row] : offsets[row + 1]]
-            deciding = slice(None, part.needed) if right else slice(-part.needed, None)
-            is_whole = part.begin == 0 and part.end == len(part.data)
-            if not is_whole and not np.array_equal(
-                part_ids[deciding], document_ids[deciding]
+            if not part.is_whole() and not _decide_alike(
+                part_ids, document_ids, part.needed, keeps_left
             ):
-                pending.append(row)
+                pending_rows.append(row)
                 continue
             # 3. Cut. Tokens are counted from the side that is kept.
             cut = truncate(
@@ -451,11 +482,46 @@ def cut_texts(
                 strategy,
                 side,
             )
-            skipped = 0 if right else len(document_ids) - len(part_ids)
-            first[row] = cut.first + skipped
-            last[row] = cut.last + skipped
-        spare *= _GROWTH
+            skipped_tokens = 0
+            if not keeps_left:
+                skipped_tokens = len(document_ids) - len(part_ids)
+            first[row] = cut.first + skipped_tokens
+            last[row] = cut.last + skipped_tokens
+        factor *= _GROWTH
     return first, last
+
+
+def _text_part(
+    text: pa.LargeStringArray, row: int, share: float, needed: int, keeps_left: bool
+) -> _TextPart:
+    """Return a share of a document's bytes, and some more, at the side that is kept.
+
+    Args:
+        text: Texts of all documents, large_string[n].
+        row: Index of the document.
+        share: Share of its bytes; more than 1 means all.
+        needed: Number of tokens that decide where the document is cut.
+        keeps_left: Whether the beginning of the document is kept.
+    """
+    scalars: Any = text
+    data = np.frombuffer(scalars[row].as_buffer(), np.uint8)
+    part_size = min(int(len(data) * share) + _LEAST_BYTES, len(data))
+    begin = 0 if keeps_left else len(data) - part_size
+    return _TextPart(
+        row=row,
+        data=data,
+        begin=character_at(data, begin),
+        end=character_at(data, begin + part_size),
+        needed=needed,
+    )
+
+
+def _decide_alike(
+    part_ids: Int32, document_ids: Int32, needed: int, keeps_left: bool
+) -> bool:
+    """Return whether the ids that decide on a cut are equal in a part and the document."""
+    deciding = slice(None, needed) if keeps_left else slice(-needed, None)
+    return np.array_equal(part_ids[deciding], document_ids[deciding])
 
 
 class _TextPart(NamedTuple):
@@ -475,3 +541,11 @@ class _TextPart(NamedTuple):
     begin: int
     end: int
     needed: int
+
+    def text(self) -> str:
+        """Return the characters of the part."""
+        return self.data[self.begin : self.end].tobytes().decode()
+
+    def is_whole(self) -> bool:
+        """Return whether the part is the whole text."""
+        return self.begin == 0 and self.end == len(self.data)

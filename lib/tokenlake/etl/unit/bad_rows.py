@@ -20,8 +20,9 @@ from tokenlake.etl.unit.kept_fields import as_json
 def judged(
     source: ResolvedSource, batch: RowBatch, rows: Rows, faults: list[tuple[int, Fault]]
 ) -> tuple[BadRecord, ...]:
-    """Make bad records of rows of a batch. With the policy ``fail`` the first one ends
-    the build.
+    """Make bad records of rows of a batch.
+
+    With the policy ``fail`` the first one ends the build.
 
     Args:
         source: Source of the rows.
@@ -31,18 +32,18 @@ def judged(
     """
     if not faults:
         return ()
+    # The objects of bad rows alone: a batch of columns has none.
     is_faulty = np.zeros(len(rows), np.bool_)
     is_faulty[[index for index, _ in faults]] = True
     faulty_objects = rows.select(is_faulty).objects
     records: list[BadRecord] = []
     for (index, fault), row in zip(faults, faulty_objects, strict=True):
-        records.append(
-            bad_record(batch.file, int(batch.positions[index]), fault, _raw(row))
-        )
+        position = int(batch.positions[index])
+        records.append(bad_record(batch.file, position, fault, _raw(row)))
     if source.on_bad_record == "fail":
-        first = records[0]
-        line = _line_number(source, batch.file, first.position)
-        raise refuse(replace(first, line=line), batch.file)
+        first_record = records[0]
+        line_number = _line_number(source, batch.file, first_record.position)
+        raise refuse(replace(first_record, line=line_number), batch.file)
     return tuple(records)
 
 
@@ -67,8 +68,9 @@ def bad_record(file: InputFile, position: int, fault: Fault, raw: bytes) -> BadR
 
 
 def _line_number(source: ResolvedSource, file: InputFile, position: int) -> int | None:
-    """Return the line of a record in a local file of lines. Counting reads the file,
-    for an error message alone.
+    """Return the line of a record in a local file of lines.
+
+    Counting reads the file, for an error message alone.
     """
     if file.format != "jsonl" or file.compression or not file.is_local:
         return None

@@ -24,11 +24,14 @@ def with_text(rows: Rows, names: Collection[str] | None) -> Rows:
         rows: Rows.
         names: Fields to convert, or dotted paths into them; None for all.
     """
+    # JSON has no bytes; objects of other readers are converted value by value.
     if rows.has_objects:
         top_names: set[str] | None = None
         if names is not None:
-            top_names = {*names, *(name.partition(".")[0] for name in names)}
+            first_parts = [name.partition(".")[0] for name in names]
+            top_names = {*names, *first_parts}
         return _with_decoded(rows, top_names)
+    # Columns are cast as a whole, without a copy of their bytes.
     columns = rows.columns
     binary_names: set[str] = set()
     for field in columns.schema:
@@ -68,9 +71,8 @@ def _holds_bytes(kind: Any) -> bool:
     if is_list(kind):
         return _holds_bytes(kind.value_type)
     if pa.types.is_struct(kind):
-        return any(
-            _holds_bytes(kind.field(index).type) for index in range(kind.num_fields)
-        )
+        member_types = [kind.field(index).type for index in range(kind.num_fields)]
+        return any(map(_holds_bytes, member_types))
     return _is_bytes(kind)
 
 
@@ -90,15 +92,20 @@ def _text_type(kind: Any) -> Any:
 
 
 def _with_decoded(rows: Rows, names: set[str] | None) -> Rows:
-    """Return rows as objects, with decoded values in the fields `names`; None for
-    all fields.
+    """Return rows as objects, with decoded values in the fields `names`.
+
+    Args:
+        rows: Rows.
+        names: Fields to decode; None for all.
     """
     objects: list[dict[str, Any]] = []
     for row in rows.objects:
         decoded_row: dict[str, Any] = {}
         for name, value in row.items():
-            is_wanted = names is None or name in names
-            decoded_row[name] = _decoded(value) if is_wanted else value
+            if names is None or name in names:
+                decoded_row[name] = _decoded(value)
+            else:
+                decoded_row[name] = value
         objects.append(decoded_row)
     return Rows(objects=objects)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import final
 
 import numpy as np
@@ -36,7 +37,7 @@ from tokenlake.etl.unit.text_documents import TextDocuments, taken
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """Documents made of some consecutive records, and what became of the other records.
+    """Documents made of some consecutive records, and counts of the other records.
 
     Attributes:
         documents: Documents.
@@ -82,10 +83,11 @@ class Recipe:
 
     def __init__(self, source: ResolvedSource, files: TokenizerFiles) -> None:
         self._source = source
-        # 1. Fields that are kept beside the tokens.
+        # 1. Fields that are kept beside the tokens. A field without a type has no
+        #    values in any file.
         kept_fields = [(name, kind) for name, kind in source.kept if kind is not None]
-        declared = frozenset(name for name, _ in source.field_types)
-        self._keeper = Keeper(kept_fields, declared)
+        declared_names = frozenset(name for name, _ in source.field_types)
+        self._keeper = Keeper(kept_fields, declared_names)
         # 2. Steps and renderer, if documents are more than plain texts.
         texts = source.texts
         special_tokens_in_text = source.tokenizer.special_tokens_in_text
@@ -93,6 +95,7 @@ class Recipe:
         self._columns: tuple[str, ...] | None = ()
         spells_control_tokens = False
         if not texts.is_plain:
+            # Steps that make new fields need others than those that the text needs.
             chain = open_chain(texts)
             renderer = open_renderer(
                 texts, source.content_field, files, special_tokens_in_text
@@ -105,13 +108,14 @@ class Recipe:
             spells_control_tokens = renderer.control_tokens
         # 3. Facts for the encoder.
         is_text = source.tokens is None
-        self._reads_texts_alone = (
-            is_text and self._steps is None and not self._keeper.names
-        )
+        has_plain_rows = self._steps is None and not self._keeper.names
+        self._reads_texts_alone = is_text and has_plain_rows
         self.rendered = source.is_finished or texts.preference is not None
         self.control_tokens = (
             spells_control_tokens or special_tokens_in_text == "encode"
         )
+        # A renderer has refused the special tokens of rows; those that are left are its
+        # own.
         self.special_tokens_in_text = special_tokens_in_text
         if spells_control_tokens:
             self.special_tokens_in_text = "encode"
@@ -148,9 +152,11 @@ class Recipe:
         return ([part] for part in parts)
 
     def read_all(self, parts: Sequence[FileRange]) -> Iterator[Prepared]:
-        """Read one of :meth:`groups` as :meth:`read` does, small files at once if
-        that is possible.
+        """Read one of :meth:`groups` as :meth:`read` does.
+
+        Small files are read at once if that is possible.
         """
+        # A group with a bad record is read file by file, which names its place.
         together = None
         if self._reads_texts_alone:
             together = read_together(parts, self._source)
@@ -168,18 +174,19 @@ class Recipe:
 
     def _prepared_texts(self, batch: TextBatch) -> Prepared:
         """Make documents of a batch of plain texts."""
-        file = np.full(len(batch.positions), batch.file.file_id, np.int64)
-        documents = TextDocuments(batch.text, file, batch.positions)
+        file_ids = np.full(len(batch.positions), batch.file.file_id, np.int64)
+        documents = TextDocuments(batch.text, file_ids, batch.positions)
         if not self._keeper.names:
             return _prepared(batch, documents)
-        kept, faults = self._keeper.take(batch.table)
-        documents = replace(documents, kept=kept)
+        # A text whose kept fields do not fit their types is a bad record.
+        kept_fields, faults = self._keeper.take(batch.table)
+        documents = replace(documents, kept=kept_fields)
         if faults:
             is_good = np.ones(len(documents), np.bool_)
             is_good[list(faults)] = False
             documents = documents.select(is_good)
-        bad = judged(self._source, batch, batch.table, sorted(faults.items()))
-        return _prepared(batch, documents, bad)
+        bad_records = judged(self._source, batch, batch.table, sorted(faults.items()))
+        return _prepared(batch, documents, bad_records)
 
     def _read_ids(
         self, part: FileRange, tokens: ResolvedTokens, block_bytes: int
@@ -187,10 +194,12 @@ class Recipe:
         """Read a range of records of ids."""
         columns = tuple(dict.fromkeys((*tokens.columns, *self._keeper.names)))
         batches = read_rows(part, self._source, columns, block_bytes=block_bytes)
-        return (self._prepared_ids(batch, tokens) for batch in batches)
+        return map(partial(self._prepared_ids, tokens=tokens), batches)
 
     def _prepared_ids(self, batch: RowBatch, tokens: ResolvedTokens) -> Prepared:
         """Make documents of a batch of records of ids."""
+        # 1. Documents, of which a record may have several. Only the first one of a
+        # record counts as its row.
         rows = batch.table
         if not len(batch.positions):
             rows = no_rows(tokens.columns)
@@ -198,14 +207,16 @@ class Recipe:
         origin = imported.origin
         is_extra = np.zeros(len(origin), np.bool_)
         is_extra[1:] = np.diff(origin) == 0
-        # Fields that are kept. A record that cannot be used for them is bad as a whole.
+        # 2. Fields that are kept. A record that cannot be used for them is bad as a
+        #    whole.
         kept_fields = None
         faults = dict(imported.faults)
         if self._keeper.names and len(batch.positions):
-            fields_of_rows, unfit = self._keeper.take(rows)
-            faults |= unfit
-            good_rows = np.setdiff1d(np.arange(len(rows)), list(unfit))
+            fields_of_rows, unfit_rows = self._keeper.take(rows)
+            faults |= unfit_rows
+            good_rows = np.setdiff1d(np.arange(len(rows)), list(unfit_rows))
             kept_fields = taken(fields_of_rows, np.searchsorted(good_rows, origin))
+        # 3. The documents of all records that can be used.
         documents = TextDocuments(
             text=empty_texts(len(origin)),
             file=np.full(len(origin), batch.file.file_id, np.int64),
@@ -216,8 +227,9 @@ class Recipe:
         )
         if faults:
             documents = documents.select(~np.isin(origin, list(faults)))
-        bad = judged(self._source, batch, rows, sorted(faults.items()))
-        return replace(_prepared(batch, documents, bad), dropped=imported.dropped)
+        bad_records = judged(self._source, batch, rows, sorted(faults.items()))
+        prepared = _prepared(batch, documents, bad_records)
+        return replace(prepared, dropped=imported.dropped)
 
     def _read_rows(
         self,
@@ -226,9 +238,7 @@ class Recipe:
         renderer: Renderer,
         block_bytes: int,
     ) -> Iterator[Prepared]:
-        """Read a range by rows: steps change them, and a renderer makes documents of
-        them.
-        """
+        """Read a range by rows, which steps change and a renderer makes documents of."""
         # Without steps, a missing column is one that the text needs; with steps, one of
         # them may add it.
         if_there = bool(chain.steps)
@@ -254,37 +264,39 @@ class Recipe:
         has_kept_fields = bool(self._keeper.names)
         outcome = chain.on_rows(rows_of(rows) if has_kept_fields else rows)
         # 2. Take the fields to keep.
-        kept = None
-        unfit: dict[int, Fault] = {}
+        kept_fields = None
+        unfit_rows: dict[int, Fault] = {}
         if has_kept_fields:
-            kept, unfit = self._keeper.take(outcome.rows)
+            kept_fields, unfit_rows = self._keeper.take(outcome.rows)
         # 3. Render. JSON and CSV have no bytes that could be text.
-        texts = outcome.rows
+        text_rows = outcome.rows
         if batch.file.facts.layout == "blocks":
-            texts = with_text(texts, renderer.columns)
-        rendered = renderer.render(texts).without(unfit)
+            text_rows = with_text(text_rows, renderer.columns)
+        rendered = renderer.render(text_rows).without(unfit_rows)
         # 4. Documents and the rows that they come from.
-        row = outcome.origin[rendered.origin]
-        is_extra = np.zeros(len(row), np.bool_)
-        is_extra[1:] = np.diff(row) == 0
+        origin = outcome.origin[rendered.origin]
+        is_extra = np.zeros(len(origin), np.bool_)
+        is_extra[1:] = np.diff(origin) == 0
         documents = TextDocuments(
             rendered.text,
-            file=np.full(len(row), batch.file.file_id, np.int64),
-            position=batch.positions[row],
+            file=np.full(len(origin), batch.file.file_id, np.int64),
+            position=batch.positions[origin],
             spans=rendered.spans,
             extra=is_extra if is_extra.any() else None,
             parts=rendered.parts,
             label=rendered.label,
-            kept=taken(kept, rendered.origin),
+            kept=taken(kept_fields, rendered.origin),
         )
-        # 5. Rows that are bad, or left out.
+        # 5. Rows that are bad, or left out. A fault of a step comes before one of the
+        #    renderer.
         faults = _faults_of_rows(outcome.origin, rendered.origin, rendered.bad)
         faults |= dict(outcome.bad)
-        bad = judged(self._source, batch, rows, sorted(faults.items()))
+        bad_records = judged(self._source, batch, rows, sorted(faults.items()))
         filtered = dict(batch.filtered)
-        for reason, count in outcome.filtered.items():
-            filtered[reason] = filtered.get(reason, 0) + count
-        return replace(_prepared(batch, documents, bad), filtered=filtered)
+        for reason, row_count in outcome.filtered.items():
+            filtered[reason] = filtered.get(reason, 0) + row_count
+        prepared = _prepared(batch, documents, bad_records)
+        return replace(prepared, filtered=filtered)
 
 
 def _prepared(
@@ -297,6 +309,7 @@ def _prepared(
         documents: Documents made of them.
         bad: Bad records of the batch, beside those that the batch knows.
     """
+    # Both lists ascend, and so must the quarantine of a unit.
     all_bad = batch.bad
     if bad:
         all_bad = tuple(sorted((*batch.bad, *bad), key=lambda record: record.position))
@@ -315,8 +328,9 @@ def _prepared(
 def _faults_of_rows(
     origin: Int64, rendered: Int64, bad: tuple[tuple[int, Fault], ...]
 ) -> dict[int, Fault]:
-    """Return row of the input -> fault. A row with other documents beside the bad one
-    is not bad.
+    """Return the faults of rows of the input, by their indices.
+
+    A row with other documents beside the bad one is not bad.
 
     Args:
         origin: Row of the input that each row after the steps comes from, int64[n].

@@ -40,8 +40,7 @@ class _EncodedTexts:
         text: Texts, large_string[m].
         infill: The texts for fill-in-the-middle; None if it is off.
         ids: Ids, marked with the loss mask if there is one, int32[total].
-        offsets: Where the ids of each text begin, and where the last ones end, int64[m
-            + 1].
+        offsets: Beginnings of the texts in `ids`, and the end of the last one, int64[m + 1].
         special_tokens: Number of special-token strings in the texts.
         refused: Indices of the refused texts, int64[k].
     """
@@ -107,44 +106,47 @@ class DocumentEncoder:
             Documents, whose `origin` are indices of the texts.
 
         Raises:
-            EngineMismatchError, TokenizerError: as
+            EngineMismatchError, TokenizerError: Errors of
                 :meth:`tokenlake.etl.tokenizers.encoder.Encoder.encode`.
         """
         # 1. Encode, and refuse texts.
         encoded = self._encoded(text, spans, infill)
         # 2. Apply the length policy.
+        # 2. Apply the length policy, which looks at texts only where it cuts them well.
         policy_text = encoded.text if self.lengths.needs_text else None
         fitted = self.lengths.apply(encoded.ids, encoded.offsets, policy_text)
-        tokens = len(encoded.ids)
+        token_count = len(encoded.ids)
         # 3. Reorder for fill-in-the-middle.
         if self._infilling is not None and encoded.infill is not None:
             stretches = self._stretches(fitted, encoded.infill)
             fitted = self._infilled(self._infilling, fitted, stretches)
-            tokens = len(fitted.ids)
+            token_count = len(fitted.ids)
         # 4. Put BOS and EOS around rendered documents.
         fitted = fitted.without_empty()
         if self._finish is not None and len(fitted.origin):
             fitted = self._finish.apply(fitted)
         # Documents are numbered as the texts are, of which some were refused.
         rows = encoded.rows
+        left_out: dict[str, Int64] = {}
+        for reason, indices in fitted.left_out.items():
+            left_out[reason] = rows[indices]
         return replace(
             fitted,
             origin=rows[fitted.origin],
-            left_out={
-                reason: rows[indices] for reason, indices in fitted.left_out.items()
-            },
-            tokens=tokens,
+            left_out=left_out,
+            tokens=token_count,
             special_tokens=encoded.special_tokens,
             refused=encoded.refused,
         )
 
     def fit(self, ids: Int32, offsets: Int64, *, has_loss: bool) -> Fitted:
-        """Make documents of ids that are imported: no text is encoded, and the other
-        steps are those of texts.
+        """Make documents of ids that are imported.
+
+        No text is encoded, and the other steps are those of texts.
 
         Args:
             ids: Ids of n documents, int32[total].
-            offsets: Where the ids of each document begin, and where the last ones end,
+            offsets: Beginnings of the documents in `ids`, and the end of the last one,
                 int64[n + 1].
             has_loss: True if the ids are marked with their loss.
         """
@@ -159,9 +161,8 @@ class DocumentEncoder:
     def _encoded(
         self, text: pa.LargeStringArray, spans: Spans | None, infill: Stretches | None
     ) -> _EncodedTexts:
-        """Encode n texts, and leave out those that spell a special token although
-        they must not.
-        """
+        """Encode n texts, and leave out those that must not spell a special token."""
+        # 1. Ids, marked with their loss.
         counts_toward_loss: Bools | bool = True
         if spans is not None:
             encoded, counts_toward_loss = self._encoder.encode_spans(text, spans)
@@ -169,9 +170,10 @@ class DocumentEncoder:
             encoded = self._encode_for_infilling(text, infill)
         else:
             encoded = self._encoder.encode(text)
-        ids = encoded.ids
+        token_ids = encoded.ids
         if self._has_loss_marks:
-            ids = marked(ids, counts_toward_loss)
+            token_ids = marked(token_ids, counts_toward_loss)
+        # 2. Without refused texts nothing is copied.
         rows = np.arange(len(text))
         refused = encoded.special_docs
         if not self._refuses_special_tokens or not len(refused):
@@ -180,14 +182,15 @@ class DocumentEncoder:
                 rows,
                 text,
                 infill,
-                ids,
+                token_ids,
                 encoded.offsets,
                 encoded.special_tokens,
                 refused=no_rows,
             )
+        # 3. The others. They spell no special token, so that none is counted.
         is_good = ~np.isin(rows, refused)
         good_rows = rows[is_good]
-        documents = Ragged(ids, encoded.offsets).select(is_good)
+        documents = Ragged(token_ids, encoded.offsets).select(is_good)
         return _EncodedTexts(
             rows=good_rows,
             text=text.filter(pa.array(is_good)),
@@ -201,9 +204,11 @@ class DocumentEncoder:
     def _encode_for_infilling(
         self, text: pa.LargeStringArray, infill: Stretches
     ) -> Encoded:
-        """Encode n texts, except those that fill-in-the-middle reorders as a whole:
-        these get no ids yet.
+        """Encode n texts, except those that fill-in-the-middle reorders as a whole.
+
+        These get no ids yet.
         """
+        # A text that may be cut must be encoded to know its length.
         if self._infilling is None or not self.lengths.keeps_all:
             return self._encoder.encode(text)
         is_encoded = ~self._infilling.chosen(infill)
@@ -219,8 +224,9 @@ class DocumentEncoder:
         )
 
     def _stretches(self, fitted: Fitted, texts: Stretches) -> Stretches:
-        """Return the parts of the texts that documents, or parts of split documents,
-        were made of.
+        """Return the parts of the texts that documents were made of.
+
+        A document may be a part of a text that was split.
 
         Args:
             fitted: Documents after the length policy, m of them.
@@ -235,56 +241,59 @@ class DocumentEncoder:
         if len(further_parts):
             # A part begins at the character at which its first token begins, and ends
             # where the next part begins.
-            split_rows, split_index = np.unique(
-                texts.row[origin[further_parts]], return_inverse=True
-            )
+            origins = origin[further_parts]
+            split_rows, split_index = np.unique(texts.row[origins], return_inverse=True)
             split_texts = texts.text.take(pa.array(split_rows, pa.int64()))
             encoded, token_begins, _ = self._encoder.encode_places(split_texts)
             offsets = fitted.offsets
             tokens_before = offsets[further_parts] - offsets[first_part[further_parts]]
-            begin[further_parts] = token_begins[
-                encoded.offsets[split_index] + tokens_before
-            ]
+            first_tokens = encoded.offsets[split_index] + tokens_before
+            begin[further_parts] = token_begins[first_tokens]
             end[further_parts - 1] = begin[further_parts]
         return replace(texts.take(origin), begin=begin, end=end, number=part_number)
 
     def _infilled(
         self, infilling: Infilling, fitted: Fitted, stretches: Stretches
     ) -> Fitted:
-        """Reorder some of m documents. Those that become too long for a row stay as
-        they are.
+        """Reorder some of m documents.
+
+        Those that become too long for a row stay as they are.
 
         Args:
             infilling: Fill-in-the-middle.
             fitted: Documents after the length policy.
             stretches: Parts of the texts that the documents were made of.
         """
+        # 1. Reordered ids, and the documents whose ids fit. Sentinels alone are no
+        #    document.
         chosen = np.flatnonzero(infilling.chosen(stretches))
         reordered, is_spm = infilling.apply(stretches.take(chosen))
-        sentinels = len(infilling.sentinels)
-        fits = reordered.lengths > sentinels
+        sentinel_count = len(infilling.sentinels)
+        is_fitting = reordered.lengths > sentinel_count
         if not self.lengths.keeps_all:
-            fits &= reordered.lengths <= infilling.room(self._max_length)
-        # The reordered ids are put after all others, and taken from there.
+            is_fitting &= reordered.lengths <= infilling.room(self._max_length)
+        # 2. The reordered ids are put after all others, and taken from there.
         new_ids = reordered.ids
         if self._has_loss_marks:
             new_ids = marked(new_ids)
         begin = fitted.offsets[:-1].copy()
         end = fitted.offsets[1:].copy()
-        begin[chosen[fits]] = len(fitted.ids) + reordered.offsets[:-1][fits]
-        end[chosen[fits]] = len(fitted.ids) + reordered.offsets[1:][fits]
+        fitting = chosen[is_fitting]
+        begin[fitting] = len(fitted.ids) + reordered.offsets[:-1][is_fitting]
+        end[fitting] = len(fitted.ids) + reordered.offsets[1:][is_fitting]
         documents = Ragged.taken(np.concatenate([fitted.ids, new_ids]), begin, end)
-        # Count the documents by form, and those that did not fit.
+        # 3. Count the documents by form, and those that did not fit.
         counts = {
-            "fim_psm": int((fits & ~is_spm).sum()),
-            "fim_spm": int((fits & is_spm).sum()),
-            "fim_sentinels": int(fits.sum()) * sentinels,
+            "fim_psm": int((is_fitting & ~is_spm).sum()),
+            "fim_spm": int((is_fitting & is_spm).sum()),
+            "fim_sentinels": int(is_fitting.sum()) * sentinel_count,
         }
         if not self.lengths.keeps_all:
-            counts["fim_too_long"] = int((~fits).sum())
-        touched = fitted.touched | {
-            name: count for name, count in counts.items() if count
-        }
+            counts["fim_too_long"] = int((~is_fitting).sum())
+        nonzero_counts = {kind: count for kind, count in counts.items() if count}
         return replace(
-            fitted, ids=documents.ids, offsets=documents.offsets, touched=touched
+            fitted,
+            ids=documents.ids,
+            offsets=documents.offsets,
+            touched=fitted.touched | nonzero_counts,
         )

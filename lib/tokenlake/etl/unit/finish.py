@@ -59,6 +59,7 @@ class Finish:
             suffix: Ids that the post-processor puts after a document.
             packed: True if documents are packed.
         """
+        # A prompt ends with its answer: EOS of packing would be a second one.
         packing_eos = eos_id if packed else None
         if prompt is None:
             return cls(prefix, suffix, packing_eos)
@@ -73,20 +74,19 @@ class Finish:
         return cls(prefix, suffix, None, prompts=True)
 
     def lacks(self, ids: Int32, offsets: Int64) -> tuple[Bools, Bools]:
-        """Return True for the documents that lack the prefix, and for those that lack
-        the suffix, bool[n] each.
+        """Return which documents lack the prefix, and which lack the suffix, bool[n].
 
         Args:
             ids: Ids of all documents, at least one.
-            offsets: Where each document begins in `ids`, and where the last one ends,
+            offsets: Beginnings of the documents in `ids`, and the end of the last one,
                 int64[n + 1].
         """
         documents = Ragged(ids, offsets)
-        count = len(offsets) - 1
+        document_count = len(offsets) - 1
         # The loss marks of the ends alone are removed: otherwise all ids would be
         # copied.
-        heads = documents.cut(np.full(count, len(self.prefix)))
-        tails = documents.end(np.full(count, len(self.suffix)))
+        heads = documents.cut(np.full(document_count, len(self.prefix)))
+        tails = documents.end(np.full(document_count, len(self.suffix)))
         has_prefix = Ragged(plain(heads.ids), heads.offsets).begins_with(self.prefix)
         has_suffix = Ragged(plain(tails.ids), tails.offsets).ends_with(self.suffix)
         return ~has_prefix, ~has_suffix
@@ -98,29 +98,30 @@ class Finish:
         does (for prompts: if any token does): a model that learns the last word of an
         answer must learn to stop after it, but not where the answer was cut off.
         """
-        ids = documents.ids
+        token_ids = documents.ids
         offsets = documents.offsets
         # 1. Find the ids that each document lacks.
-        lacks_prefix, lacks_suffix = self.lacks(ids, offsets)
-        lacks_eos = self._lacks_eos(ids, offsets, lacks_suffix)
+        lacks_prefix, lacks_suffix = self.lacks(token_ids, offsets)
+        lacks_eos = self._lacks_eos(token_ids, offsets, lacks_suffix)
         existing = self._existing_eos(lacks_suffix, lacks_eos)
-        bos = int(lacks_prefix.sum()) * len(self.prefix)
-        eos = int(lacks_suffix.sum()) * len(self.suffix) + int(lacks_eos.sum())
-        if not bos and not eos:
+        bos_count = int(lacks_prefix.sum()) * len(self.prefix)
+        suffix_ids = int(lacks_suffix.sum()) * len(self.suffix)
+        eos_count = suffix_ids + int(lacks_eos.sum())
+        if not bos_count and not eos_count:
             return replace(documents, eos_existing=existing)
         # 2. Decide whether the ids that are put after a document count toward the loss.
         if self.prompts:
-            is_learned = np.logical_or.reduceat(
-                learned(ids[: offsets[-1]]), offsets[:-1]
-            )
+            is_learned_id = learned(token_ids[: offsets[-1]])
+            is_learned = np.logical_or.reduceat(is_learned_id, offsets[:-1])
         else:
-            is_learned = learned(ids[offsets[1:] - 1])
+            is_learned = learned(token_ids[offsets[1:] - 1])
+        # A document that was cut off has no end to be learned.
         if documents.ends is not None:
             is_learned = is_learned & documents.ends
         # 3. Join prefix, document, suffix and EOS.
         runs = [
             Ragged.alike(self.prefix, lacks_prefix),
-            Ragged(ids[offsets[0] : offsets[-1]], offsets - offsets[0]),
+            Ragged(token_ids[offsets[0] : offsets[-1]], offsets - offsets[0]),
             _appended(self.suffix, lacks_suffix, is_learned),
         ]
         if self.eos_id is not None:
@@ -130,8 +131,8 @@ class Finish:
             documents,
             ids=finished.ids,
             offsets=finished.offsets,
-            bos=bos,
-            eos=eos,
+            bos=bos_count,
+            eos=eos_count,
             eos_existing=existing,
         )
 
@@ -147,11 +148,14 @@ class Finish:
         return lacks_eos
 
     def _existing_eos(self, lacks_suffix: Bools, lacks_eos: Bools) -> int:
-        """Return the number of documents that end with EOS although packing, or the
-        prompt, adds none.
+        """Return the number of documents with an EOS where none is added.
+
+        Packing, or the prompt, would add it.
         """
         if self.prompts:
-            return int((~lacks_suffix).sum()) if self.suffix else 0
+            if not self.suffix:
+                return 0
+            return int((~lacks_suffix).sum())
         if self.eos_id is None:
             return 0
         return int((~lacks_eos).sum())
@@ -166,6 +170,5 @@ def _appended(run: tuple[int, ...], is_put: Bools, is_learned: Bools) -> Ragged:
         is_learned: True for the documents in which they count toward the loss, bool[n].
     """
     runs = Ragged.alike(run, is_put)
-    return Ragged(
-        marked(runs.ids, np.repeat(is_learned[is_put], len(run))), runs.offsets
-    )
+    is_learned_id = np.repeat(is_learned[is_put], len(run))
+    return Ragged(marked(runs.ids, is_learned_id), runs.offsets)

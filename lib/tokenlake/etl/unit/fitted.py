@@ -1,6 +1,4 @@
-"""Documents of ids after the length policy: their ids, loss marks, and the documents
-that they are parts of.
-"""
+"""Documents of ids after the length policy: ids, loss marks, and their origins."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ class Fitted:
 
     Attributes:
         ids: Ids of all documents, int32[total].
-        offsets: Where each document begins in `ids`, and where the last one ends,
+        offsets: Beginnings of the documents in `ids`, and the end of the last one,
             int64[m + 1].
         origin: Index of the document that each is, or is a part of, ascending,
             int64[m].
@@ -53,9 +51,7 @@ class Fitted:
 
     @property
     def again(self) -> Bools | None:
-        """True for a part that is not its document's first, bool[m]; None if there
-        is no such part.
-        """
+        """True for a part that is not its document's first, bool[m]; None without one."""
         is_further_part = np.zeros(len(self.origin), np.bool_)
         is_further_part[1:] = np.diff(self.origin) == 0
         if not is_further_part.any():

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, TypeAlias, cast, final
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +42,7 @@ _IGNORED_LABEL: Final = -100
 """Label of an id that does not count toward the loss, as PyTorch and transformers
 have it.
 """
+# JSON knows no limit, but the column of ids has one.
 _INT64_LIMIT: Final = 1 << 63
 _LABELS: Final = "labels"
 SEGMENTS: Final = "segment_ids"
@@ -91,15 +92,15 @@ def import_ids(rows: Rows, tokens: ResolvedTokens) -> ImportedIds:
     is_usable[list(faults)] = False
     usable_records = np.flatnonzero(is_usable)
     # 3. The ids that are no padding, and the record of each.
-    ids = lists[tokens.field]
-    content = ids.values
-    record_of_id = np.repeat(np.arange(len(usable_records)), ids.lengths)
+    id_lists = lists[tokens.field]
+    content = id_lists.values
+    record_of_id = np.repeat(np.arange(len(usable_records)), id_lists.lengths)
     is_content = _content_mask(lists, tokens)
     if is_content is not None:
         content = content[is_content]
         record_of_id = record_of_id[is_content]
     content = content.astype(np.int32)
-    padding = len(ids.values) - len(content)
+    padding_count = len(id_lists.values) - len(content)
     # 4. Documents: the first id of each.
     segments = None
     if SEGMENTS in tokens.mask_fields:
@@ -109,40 +110,46 @@ def import_ids(rows: Rows, tokens: ResolvedTokens) -> ImportedIds:
     is_separator: Bools | None = None
     if tokens.eos == "none":
         is_separator = content == tokens.eos_token_id
+    # Ids are marked after they were compared with EOS, which has no mark.
     if tokens.loss_field is not None:
         is_learned = _learned(lists[tokens.loss_field], tokens.loss_field)
         if is_content is not None:
             is_learned = is_learned[is_content]
         content = marked(content, is_learned)
-    separators = 0
+    separator_count = 0
     if is_separator is not None:
         # The places of documents among the ids that stay.
         offsets = offsets_of((~is_separator).astype(np.int64))[offsets]
         content = content[~is_separator]
-        separators = len(is_separator) - len(content)
+        separator_count = len(is_separator) - len(content)
     origin, offsets = _with_empty_records(
         record_of_id[starts], offsets, len(usable_records)
     )
-    dropped = {PADDING: padding, SEPARATORS: separators}
+    dropped: dict[str, int] = {}
+    if padding_count:
+        dropped[PADDING] = padding_count
+    if separator_count:
+        dropped[SEPARATORS] = separator_count
     return ImportedIds(
         ids=_ARROW.LargeListArray.from_arrays(
             _ARROW.array(offsets), _ARROW.array(content)
         ),
         origin=usable_records[origin],
         faults=faults,
-        dropped={reason: count for reason, count in dropped.items() if count},
+        dropped=dropped,
     )
 
 
 def _content_mask(lists: dict[str, _Lists], tokens: ResolvedTokens) -> Bools | None:
-    """Return True for the ids that are no padding, bool[total]; None if no field
-    marks padding.
+    """Return True for the ids that are no padding, bool[total].
+
+    None if no field marks padding.
     """
     if not tokens.mask_fields:
         return None
     is_content = np.ones(len(lists[tokens.field].values), np.bool_)
-    for name in tokens.mask_fields:
-        is_content &= lists[name].values != 0
+    for mask_field in tokens.mask_fields:
+        is_content &= lists[mask_field].values != 0
     return is_content
 
 
@@ -157,27 +164,28 @@ def _usable_lists(
         faults: Index of a record -> why it cannot be used; it is filled.
     """
     lists: dict[str, _Lists] = {}
-    for name in tokens.columns:
-        lists[name] = _Lists.of(rows, name, faults)
-    ids = lists[tokens.field]
-    _check_vocabulary(ids, tokens, faults)
+    lists: dict[str, _Lists] = {}
+    for column in tokens.columns:
+        lists[column] = _Lists.of(rows, column, faults)
+    # The first fault of a record counts: a list that is none has a length of 0, too.
+    id_lists = lists[tokens.field]
+    _check_vocabulary(id_lists, tokens, faults)
     if tokens.row_length is not None:
-        _check_rows(ids, tokens.row_length, faults)
-    for name, values in lists.items():
-        _check_lengths(name, values, ids, tokens.field, faults)
+        _check_rows(id_lists, tokens.row_length, faults)
+    for column, values in lists.items():
+        _check_lengths(column, values, id_lists, tokens.field, faults)
     if not faults:
         return lists
     is_usable = np.ones(len(rows), np.bool_)
     is_usable[list(faults)] = False
-    return {name: values.select(is_usable) for name, values in lists.items()}
+    return {column: values.select(is_usable) for column, values in lists.items()}
 
 
 def no_rows(names: Sequence[str]) -> Rows:
     """Return no records of lists of ids."""
     no_ids: Any = _ARROW.array([], pa.large_list(pa.int32()))
-    return Rows(
-        _ARROW.RecordBatch.from_arrays([no_ids for _ in names], names=list(names))
-    )
+    columns = [no_ids] * len(names)
+    return Rows(_ARROW.RecordBatch.from_arrays(columns, names=list(names)))
 
 
 def empty_texts(count: int) -> pa.LargeStringArray:
@@ -187,15 +195,19 @@ def empty_texts(count: int) -> pa.LargeStringArray:
 
 
 def ids_of(documents: LargeLists) -> tuple[Int32, Int64]:
-    """Return the ids of documents, int32[total], and where each begins and the last
-    one ends, int64[n + 1] from 0.
+    """Return the ids of documents, and their offsets; neither is copied.
+
+    Returns:
+        Ids, int32[total]; and where each document begins and the last one ends, int64[n
+        + 1] from 0.
     """
     lists: Any = documents
     if not len(lists):
         return np.zeros(0, np.int32), np.zeros(1, np.int64)
-    offsets = np.frombuffer(
-        lists.buffers()[1], np.int64, len(lists) + 1, 8 * lists.offset
-    )
+    # A slice of an Arrow array has the offsets of the whole one, from its place on.
+    offset_buffer = lists.buffers()[1]
+    byte_offset = 8 * lists.offset
+    offsets = np.frombuffer(offset_buffer, np.int64, len(lists) + 1, byte_offset)
     values: Int32 = lists.values.to_numpy()[offsets[0] : offsets[-1]]
     return values, offsets - offsets[0]
 
@@ -207,7 +219,7 @@ class _Lists:
 
     Attributes:
         values: Numbers of all lists.
-        offsets: Where each list begins and the last one ends, int64[n + 1] from 0.
+        offsets: Beginnings of the lists and the end of the last one, int64[n + 1] from 0.
     """
 
     values: Numbers
@@ -228,8 +240,9 @@ class _Lists:
 
     @classmethod
     def of(cls, rows: Rows, name: str, faults: dict[int, Fault]) -> _Lists:
-        """Return a field of records; a record without a list of integers gets an empty
-        one, and a fault.
+        """Return a field of records as lists.
+
+        A record without a list of integers gets an empty one, and a fault.
 
         Args:
             rows: Records.
@@ -246,51 +259,36 @@ class _Lists:
         lists: list[list[int | None]] = []
         for index, row in enumerate(rows.objects):
             value: Any = row.get(name)
-            if isinstance(value, list) and all(
-                item is None or _is_integer(item) for item in value
-            ):
+            if _is_list_of_integers(value):
                 lists.append(value)  # a null in it has a fault of its own
                 continue
-            shown = "no such field" if name not in row else repr(value)[:80]
-            faults.setdefault(
-                index,
-                Fault(
-                    "no_ids",
-                    f"field {name!r} is {shown}, expected a list of integers",
-                    name,
-                ),
-            )
+            description = repr(value)[:80] if name in row else "no such field"
+            detail = f"field {name!r} is {description}, expected a list of integers"
+            faults.setdefault(index, Fault("no_ids", detail, name))
             lists.append([])
-        return cls._of_column(
-            _ARROW.array(lists, pa.large_list(pa.int64())), name, faults
-        )
+        column = _ARROW.array(lists, pa.large_list(pa.int64()))
+        return cls._of_column(column, name, faults)
 
     @classmethod
     def _of_column(cls, column: Any, name: str, faults: dict[int, Fault]) -> _Lists:
         """Return a column of lists of integers."""
+        # 1. A null has no list.
         lists: Any = column.cast(pa.large_list(column.type.value_type))
-        for row in np.flatnonzero(
-            lists.is_null().to_numpy(zero_copy_only=False)
-        ).tolist():
-            faults.setdefault(
-                row,
-                Fault(
-                    "no_ids",
-                    f"field {name!r} is null, expected a list of integers",
-                    name,
-                ),
-            )
-        lengths: Int64 = _COMPUTE.fill_null(
-            _COMPUTE.list_value_length(lists), 0
-        ).to_numpy()
+        is_null = lists.is_null().to_numpy(zero_copy_only=False)
+        detail = f"field {name!r} is null, expected a list of integers"
+        for row in np.flatnonzero(is_null).tolist():
+            faults.setdefault(row, Fault("no_ids", detail, name))
+        list_lengths = _COMPUTE.list_value_length(lists)
+        lengths: Int64 = _COMPUTE.fill_null(list_lengths, 0).to_numpy()
         offsets = offsets_of(lengths)
+        # 2. Nulls inside of lists become 0, so that the values are integers.
         values: Any = lists.flatten()
         if values.null_count:
-            nulls = np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))
-            for row, place in zip(
-                np.searchsorted(offsets, nulls, side="right") - 1, nulls, strict=True
-            ):
-                offset = int(place - offsets[row])
+            is_null_value = values.is_null().to_numpy(zero_copy_only=False)
+            null_positions = np.flatnonzero(is_null_value)
+            null_rows = np.searchsorted(offsets, null_positions, side="right") - 1
+            for row, position in zip(null_rows, null_positions, strict=True):
+                offset = int(position - offsets[row])
                 fault = Fault(
                     "null_id",
                     f"field {name!r} is null at offset {offset}, expected an integer",
@@ -301,20 +299,28 @@ class _Lists:
         return cls(values.to_numpy(zero_copy_only=False), offsets)
 
 
+def _is_list_of_integers(value: Any) -> bool:
+    """Return whether a value of JSON is a list of integers and nulls."""
+    if not isinstance(value, list):
+        return False
+    items = cast("list[Any]", value)
+    return all(item is None or _is_integer(item) for item in items)
+
+
 def _is_integer(value: Any) -> bool:
-    """Say whether a value of JSON is an integer of 64 bits; true and false are none."""
+    """Return whether a value of JSON is an integer of 64 bits; true and false are none."""
     return type(value) is int and -_INT64_LIMIT <= value < _INT64_LIMIT
 
 
 def _holds_integers(column_type: Any) -> bool:
-    """Say whether a column holds lists of integers, or of true and false."""
+    """Return whether a column holds lists of integers, or of true and false."""
     types = pa.types
     is_list = types.is_list(column_type) or types.is_large_list(column_type)
     if not is_list and not types.is_fixed_size_list(column_type):
         return False
-    return types.is_integer(column_type.value_type) or types.is_boolean(
-        column_type.value_type
-    )
+    # Masks may be lists of true and false.
+    value_type = column_type.value_type
+    return types.is_integer(value_type) or types.is_boolean(value_type)
 
 
 def _check_vocabulary(
@@ -324,14 +330,16 @@ def _check_vocabulary(
     is_unknown = (ids.values < 0) | (ids.values >= tokens.vocab_size)
     if not is_unknown.any():
         return
-    places = np.flatnonzero(is_unknown)
-    record_of_place = np.searchsorted(ids.offsets, places, side="right") - 1
-    records, first = np.unique(record_of_place, return_index=True)
-    for record, place in zip(records.tolist(), places[first].tolist(), strict=True):
-        offset = place - int(ids.offsets[record])
+    # Of each record the first such id is named.
+    positions = np.flatnonzero(is_unknown)
+    record_of_position = np.searchsorted(ids.offsets, positions, side="right") - 1
+    records, first_indices = np.unique(record_of_position, return_index=True)
+    first_positions = positions[first_indices].tolist()
+    for record, position in zip(records.tolist(), first_positions, strict=True):
+        offset = position - int(ids.offsets[record])
         fault = Fault(
             "unknown_id",
-            f"id {int(ids.values[place])} at offset {offset} of its ids is not in the vocabulary of the tokenizer, "
+            f"id {int(ids.values[position])} at offset {offset} of its ids is not in the vocabulary of the tokenizer, "
             f"which has ids 0 to {tokens.vocab_size - 1}",
             tokens.field,
         )
@@ -339,8 +347,9 @@ def _check_vocabulary(
 
 
 def _check_rows(ids: _Lists, row_length: int, faults: dict[int, Fault]) -> None:
-    """Add a fault for each record that is longer than a packed row; a shorter one is
-    padded, as its files had it.
+    """Add a fault for each record that is longer than a packed row.
+
+    A shorter one is padded, as its files had it.
     """
     for record in np.flatnonzero(ids.lengths > row_length).tolist():
         fault = Fault(
@@ -378,6 +387,7 @@ def _begins_document(
         tokens: Form of the records.
     """
     is_first = np.ones(len(ids), np.bool_)
+    # A document never crosses records.
     is_first[1:] = record_of_id[1:] != record_of_id[:-1]
     if tokens.eos in ("split", "none"):
         is_first[1:] |= ids[:-1] == tokens.eos_token_id
@@ -386,9 +396,9 @@ def _begins_document(
     return is_first
 
 
-def _learned(mask: _Lists, name: str) -> Bools:
+def _learned(mask: _Lists, mask_field: str) -> Bools:
     """Return True for ids that count toward the loss, bool[total]."""
-    if name == _LABELS:
+    if mask_field == _LABELS:
         return mask.values != _IGNORED_LABEL
     return mask.values != 0
 
@@ -400,13 +410,14 @@ def _with_empty_records(
 
     Args:
         origin: Record of each of m documents, ascending, int64[m].
-        offsets: Where each document begins and the last one ends, int64[m + 1].
+        offsets: Beginnings of the documents and the end of the last one, int64[m + 1].
         count: Number of records.
     """
     empty_records = np.setdiff1d(np.arange(count), origin)
     if not len(empty_records):
         return origin, offsets
-    places = np.searchsorted(origin, empty_records)
-    return np.insert(origin, places, empty_records), np.insert(
-        offsets, places, offsets[places]
-    )
+    # An empty document begins and ends where the next one begins.
+    insert_indices = np.searchsorted(origin, empty_records)
+    new_origin = np.insert(origin, insert_indices, empty_records)
+    new_offsets = np.insert(offsets, insert_indices, offsets[insert_indices])
+    return new_origin, new_offsets

@@ -1,5 +1,6 @@
-"""Fill-in-the-middle: a document is cut twice, and its parts are put in another order
-between sentinel tokens.
+"""Fill-in-the-middle: a document is cut twice, and its parts change their order.
+
+Sentinel tokens stand between the parts.
 
 ::
 
@@ -160,16 +161,18 @@ class Infilling:
     def __init__(self, settings: ResolvedFim, encoder: Encoder) -> None:
         self._settings = settings
         self._encoder = encoder
-        names = settings.tokens or ()
-        self.sentinels = np.array(
-            [encoder.files.token_id(name) for name in names], np.int32
-        )
+        sentinel_ids = list(map(encoder.files.token_id, settings.tokens or ()))
+        self.sentinels = np.array(sentinel_ids, np.int32)
         self._key = key_of(settings.seed, _STREAM)
 
     def room(self, max_length: int) -> int:
-        """Return the largest number of ids of a reordered part, if parts have at
-        most `max_length` ids.
+        """Return the largest number of ids of a reordered part.
+
+        Args:
+            max_length: Number of ids that parts have at most.
         """
+        # A part has room for sentinels beyond `max_length`, except that for its prefix
+        # and suffix, which every row needs.
         affixes = len(self._encoder.prefix) + len(self._encoder.suffix)
         return max_length + FIM_ROOM - 1 - affixes
 
@@ -193,17 +196,20 @@ class Infilling:
         return self._joined(parts, is_spm), is_spm
 
     def _draws(self, of: Stretches, draw: int) -> npt.NDArray[np.float64]:
-        """Return numbers from 0 to 1, float64[n]; `draw` separates the draws of a
-        stretch.
+        """Return numbers from 0 to 1, float64[n].
+
+        Args:
+            of: Stretches.
+            draw: Number that separates the draws of a stretch.
         """
         document_keys: UInt64 = extended(extended(self._key, of.file), of.position)
         stretch_keys = extended(document_keys, of.number)
-        bits = extended(stretch_keys, np.full(len(of.row), draw))
-        return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        random_bits = extended(stretch_keys, np.full(len(of.row), draw))
+        # The upper 53 bits are as many as a float holds.
+        return (random_bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
     def _part_edges(self, of: Stretches) -> Int64:
-        """Return where the three parts of each stretch begin and the last one ends,
-        int64[n, 4].
+        """Return where the parts of each stretch begin and the last one ends, int64[n, 4].
 
         Edges are byte offsets into the data of all texts.
         """
@@ -222,9 +228,8 @@ class Infilling:
             for _ in range(3):
                 is_before_end = edges < edges[:, 3:]
                 bytes_at_edges = data[np.minimum(edges, len(data) - 1)]
-                edges -= is_before_end & (
-                    bytes_at_edges & _CONTINUATION_MASK == _CONTINUATION
-                )
+                leading_bits = bytes_at_edges & _CONTINUATION_MASK
+                edges -= is_before_end & (leading_bits == _CONTINUATION)
         return edges
 
     def _encoded(self, of: Stretches, edges: Int64) -> Ragged:
@@ -242,16 +247,15 @@ class Infilling:
         has_lead = continues.reshape(-1) & bool(lead)
         begins = edges[:, :-1].reshape(-1).tolist()
         ends = edges[:, 1:].reshape(-1).tolist()
-        view = string_buffers(of.text)[1].data
-        texts: list[bytes | memoryview] = []
+        utf8_data = string_buffers(of.text)[1].data
+        part_texts: list[bytes | memoryview] = []
         for begin, end, is_led in zip(begins, ends, has_lead.tolist(), strict=True):
-            text = view[begin:end]
-            texts.append(lead + bytes(text) if is_led else text)
-        offsets = offsets_of([len(text) for text in texts])
+            part_text = utf8_data[begin:end]
+            part_texts.append(lead + bytes(part_text) if is_led else part_text)
+        offsets = offsets_of([len(part_text) for part_text in part_texts])
         # 2. Encode.
-        encoded = self._encoder.encode(
-            text_over(offsets, pa.py_buffer(b"".join(texts)))
-        )
+        joined_texts = pa.py_buffer(b"".join(part_texts))
+        encoded = self._encoder.encode(text_over(offsets, joined_texts))
         parts = Ragged(encoded.ids, encoded.offsets)
         if not has_lead.any():
             return parts
@@ -262,9 +266,8 @@ class Infilling:
                 "with the ids of that character, so the ids of a part of a document cannot be determined; leave "
                 "`fim` out"
             )
-        return Ragged.taken(
-            parts.ids, parts.offsets[:-1] + has_lead * len(lead_ids), parts.offsets[1:]
-        )
+        part_begins = parts.offsets[:-1] + has_lead * len(lead_ids)
+        return Ragged.taken(parts.ids, part_begins, parts.offsets[1:])
 
     def _joined(self, parts: Ragged, is_spm: Bools) -> Ragged:
         """Join the parts and sentinels of n stretches.
@@ -273,20 +276,17 @@ class Infilling:
             parts: Prefix, middle and suffix of each stretch, 3n runs.
             is_spm: True for the form SPM, bool[n].
         """
-        count = len(is_spm)
+        stretch_count = len(is_spm)
         sentinel_count = len(self.sentinels)
         # 1. One table of runs: a row for each stretch, with its parts and the sentinels
         #    as columns.
-        ids = np.concatenate([parts.ids, self.sentinels])
-        sentinel_begins = np.tile(
-            len(parts.ids) + np.arange(sentinel_count), (count, 1)
-        )
-        begins = np.concatenate(
-            [parts.offsets[:-1].reshape(count, _PARTS), sentinel_begins], axis=1
-        )
-        ends = np.concatenate(
-            [parts.offsets[1:].reshape(count, _PARTS), sentinel_begins + 1], axis=1
-        )
+        all_ids = np.concatenate([parts.ids, self.sentinels])
+        sentinel_row = len(parts.ids) + np.arange(sentinel_count)
+        sentinel_begins = np.tile(sentinel_row, (stretch_count, 1))
+        part_begins = parts.offsets[:-1].reshape(stretch_count, _PARTS)
+        part_ends = parts.offsets[1:].reshape(stretch_count, _PARTS)
+        begins = np.concatenate([part_begins, sentinel_begins], axis=1)
+        ends = np.concatenate([part_ends, sentinel_begins + 1], axis=1)
         # 2. Columns in the order of the form of each stretch. Without a sentinel at the
         #    end its column is missing.
         columns = _PARTS + sentinel_count
@@ -296,7 +296,7 @@ class Infilling:
         begins = np.take_along_axis(begins, order, 1)
         ends = np.take_along_axis(ends, order, 1)
         # 3. Join the runs; the runs of a stretch become one.
-        runs = Ragged.taken(ids, begins.reshape(-1), ends.reshape(-1))
+        runs = Ragged.taken(all_ids, begins.reshape(-1), ends.reshape(-1))
         return Ragged(runs.ids, runs.offsets[:: order.shape[1]])
 
     @cached_property
@@ -305,25 +305,28 @@ class Infilling:
 
 
 def lead_of(encoder: Encoder) -> tuple[bytes, tuple[int, ...]]:
-    """Return a character after which a text is encoded as one that continues, and the
-    ids of that character.
+    """Return a character after which a text is encoded as one that continues.
 
-    Both are empty if every text is encoded in this way.
+    Returns:
+        Character and its ids. Both are empty if every text is encoded in this way.
 
     Raises:
         TokenizerError: There is no such character.
     """
     files = encoder.files
-    probes_alone = _ids_of(encoder, _PROBES)
+    files = encoder.files
+    ids_alone = _ids_of(encoder, _PROBES)
     for lead in _LEADS:
-        lead_ids, *led_ids = _ids_of(
-            encoder, [lead, *(lead + probe for probe in _PROBES)]
-        )
-        length = len(lead_ids)
-        if any(ids[:length] != lead_ids for ids in led_ids):
+        led_probes = [lead + probe for probe in _PROBES]
+        lead_ids, *led_ids = _ids_of(encoder, [lead, *led_probes])
+        # 1. The ids of the lead must stay the same before every text.
+        lead_size = len(lead_ids)
+        if any(probe_ids[:lead_size] != lead_ids for probe_ids in led_ids):
             continue
-        if [ids[length:] for ids in led_ids] == probes_alone:
+        # 2. Behind it, a text has the ids that it has alone: no lead is needed.
+        if [probe_ids[lead_size:] for probe_ids in led_ids] == ids_alone:
             return b"", ()
+        # 3. No token joins the lead and a text that the probes do not show.
         if not _joins_next(files, lead):
             return lead.encode(), tuple(lead_ids)
     raise TokenizerError(
@@ -335,7 +338,8 @@ def lead_of(encoder: Encoder) -> tuple[bytes, tuple[int, ...]]:
 def _ids_of(encoder: Encoder, texts: Sequence[str]) -> list[list[int]]:
     """Return the ids of each text."""
     encoded = encoder.encode(pa.array(texts, pa.large_string()))
-    return [ids.tolist() for ids in Ragged(encoded.ids, encoded.offsets).rows()]
+    documents = Ragged(encoded.ids, encoded.offsets).rows()
+    return [token_ids.tolist() for token_ids in documents]
 
 
 def _joins_next(files: TokenizerFiles, lead: str) -> bool:

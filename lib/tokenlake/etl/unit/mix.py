@@ -1,9 +1,8 @@
-"""Building a unit of a mixture: the rows at some positions, gathered from the parents
-and written in their order.
+"""Building a unit of a mixture: rows at some positions, written in their order.
 
-Held in memory are the windows of all lanes of all sources, and some bytes for each row
-of the unit, however large the parents are. See :mod:`tokenlake.etl.unit.row_steps` for
-the steps.
+The rows are gathered from the parents. Held in memory are the windows of all lanes of
+all sources, and some bytes for each row of the unit, however large the parents are. See
+:mod:`tokenlake.etl.unit.row_steps` for the steps.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _STEP_TOKENS: Final = 1 << 23
 
 _LEAST_ROWS: Final = 64
 _MOST_ROWS: Final = 1 << 18
-"""Bounds of the rows of a step, if rows are documents."""
+"""Bounds of the rows of a step, if rows are documents: few long ones, many short ones."""
 
 _UNBOUNDED: Final = 1 << 62
 """Bytes of row groups that the cache may keep: the steps say when a row group is let
@@ -54,8 +53,9 @@ def mix_unit(
     opened: OpenedParents,
     progress: Progress,
 ) -> UnitRecord:
-    """Write the parts of one unit of a mixture and return its record, which the caller
-    publishes.
+    """Write the parts of one unit of a mixture and return its record.
+
+    The caller publishes the record.
 
     Args:
         job: Job of the unit.
@@ -86,15 +86,17 @@ class _MixBuild:
     ) -> None:
         self._job = job
         self._progress = progress
-        rows_by_name = {
-            parent.name: opened.open(parents_store, parent) for parent in job.parents
-        }
+        # 1. The parents, in the order of the mixture.
+        rows_by_name: dict[str, StoredRows] = {}
+        for parent in job.parents:
+            rows_by_name[parent.name] = opened.open(parents_store, parent)
         group_rows = {name: rows.group_rows for name, rows in rows_by_name.items()}
         self._stream = open_stream(job.mixture, group_rows)
         names = self._stream.mixture.names
         self._rows = [rows_by_name[name] for name in names]
         self._cache = batch_cache(_UNBOUNDED)
         self._bos_id = job.out.prefix[0] if job.out.prefix else None
+        # 2. The output: packed rows as they are, or documents.
         self.output: SequencesOut | DocumentsOut
         if job.level == "sequences":
             self.output = SequencesOut(job, store, SPLIT, names)
@@ -108,9 +110,9 @@ class _MixBuild:
         """Write all rows of the unit, step by step."""
         # Progress is told in stored bytes: the mean bytes of a row of each source.
         row_bytes = np.empty(len(self._rows), np.float64)
-        for index, rows in enumerate(self._rows):
+        for source, rows in enumerate(self._rows):
             totals = rows.manifest.splits[rows.split]
-            row_bytes[index] = totals.bytes / max(1, totals.rows)
+            row_bytes[source] = totals.bytes / max(1, totals.rows)
         rows_done = np.zeros(len(self._rows), np.int64)
         bytes_done = 0
         CLOCK.begin("mix")
@@ -119,8 +121,9 @@ class _MixBuild:
             CLOCK.begin("load")
             tokens = self._write_step(step)
             CLOCK.begin("mix")
-            for source, group in step.done:
-                self._cache.groups.invalidate((self._rows[source], group))
+            # Row groups that no later step needs soon make room for those of the next.
+            for source, row_group in step.done:
+                self._cache.groups.invalidate((self._rows[source], row_group))
             rows_done += np.bincount(step.source, minlength=len(rows_done))
             bytes_before = bytes_done
             bytes_done = int(rows_done @ row_bytes)
@@ -163,8 +166,9 @@ def _shuffle_key(job: MixJob) -> int | None:
 def _step_rows(
     job: MixJob, mixture: SourceMixture, parents: Sequence[StoredRows]
 ) -> int:
-    """Return the rows of a step that have about ``_STEP_TOKENS`` tokens; whole row
-    groups of packed rows.
+    """Return the rows of a step that have about ``_STEP_TOKENS`` tokens.
+
+    Steps of packed rows are whole row groups.
 
     It depends on the job alone: row groups of documents end with steps.
     """
@@ -173,10 +177,11 @@ def _step_rows(
         group_rows = row_group_rows(width)
         return max(1, _STEP_TOKENS // (group_rows * width)) * group_rows
     # The tokens that the unit's rows will have, by the means of their sources.
-    drawn = (mixture.drawn_before(job.stop) - mixture.drawn_before(job.start)).tolist()
-    tokens = 0
-    for count, rows in zip(drawn, parents, strict=True):
+    drawn_before = mixture.drawn_before(job.start)
+    drawn_rows = (mixture.drawn_before(job.stop) - drawn_before).tolist()
+    unit_tokens = 0
+    for row_count, rows in zip(drawn_rows, parents, strict=True):
         totals = rows.manifest.splits[rows.split]
-        tokens += count * totals.tokens // max(1, totals.rows)
-    step_rows = _STEP_TOKENS * (job.stop - job.start) // max(1, tokens)
+        unit_tokens += row_count * totals.tokens // max(1, totals.rows)
+    step_rows = _STEP_TOKENS * (job.stop - job.start) // max(1, unit_tokens)
     return max(_LEAST_ROWS, min(_MOST_ROWS, step_rows))

@@ -1,6 +1,4 @@
-"""Parents of mixed and repacked units: stored versions that stay open in a worker
-between jobs.
-"""
+"""Parents of mixed and repacked units, which stay open in a worker between jobs."""
 
 from __future__ import annotations
 
@@ -43,6 +41,8 @@ class OpenedParents:
         """
         if split is None:
             split = parent.split
+        # The hash of the manifest is the identity of a version: a name may be given
+        # again.
         key = (store.url, parent.sha256, split)
         if key not in self._rows:
             self._rows[key] = StoredRows(store, self.manifest(store, parent), split)
@@ -54,6 +54,7 @@ class OpenedParents:
 
     def manifest(self, store: Store, parent: ParentVersion) -> Manifest:
         """Return the manifest of a parent; errors as of :meth:`open`."""
+        # All splits of a version share its manifest.
         for (_, sha256, _), rows in self._rows.items():
             if sha256 == parent.sha256:
                 return rows.manifest

@@ -1,6 +1,4 @@
-"""The Parquet files of a unit: hashed as they are written, ended at a size,
-published whole.
-"""
+"""The Parquet files of a unit: hashed, ended at a size, and published whole."""
 
 from __future__ import annotations
 
@@ -50,6 +48,7 @@ class UnitFile:
         self._layout = layout
         self._unit = unit
         self._temp = store.temp(layout.prefix)
+        # A writer that cannot be opened leaves no temporary file.
         try:
             self._file = HashingFile(self._temp)
             self._writer = open_(self._file)
@@ -69,20 +68,22 @@ class UnitFile:
         self.rows += len(rows)
 
     def publish(self, path: str) -> FileEntry:
-        """Put the whole file in its place. An unequal file there is replaced if it
-        belongs to no finished unit.
+        """Put the whole file in its place.
+
+        An unequal file there is replaced if it belongs to no finished unit.
         """
         self._writer.close()
         self._file.close()
-        entry = FileEntry(bytes=self._file.bytes, sha256=self._file.sha256)
+        file_entry = FileEntry(bytes=self._file.bytes, sha256=self._file.sha256)
+        # An attempt of the unit that died may have left a file of this name.
         ledger_key = self._layout.ledger(self._unit)
         self._store.publish(
             self._temp,
             self._layout.key(path),
-            entry.sha256,
+            file_entry.sha256,
             replace_orphan=lambda: not self._store.exists(ledger_key),
         )
-        return entry
+        return file_entry
 
     def discard(self) -> None:
         """Give up: remove the temporary file."""
@@ -146,6 +147,8 @@ class PartWriter:
             self._logical.update(rows)
             self._tokens += tokens
             self._documents += documents
+            # A part ends with a row group, so that its size is exceeded by less than
+            # one.
             if self._only is None and file.bytes >= self._max_bytes:
                 self._close(file)
 
@@ -179,8 +182,11 @@ class PartWriter:
 
     def _close(self, file: UnitFile) -> None:
         """Publish a part and add its entry."""
-        number = len(self._entries) if self._only is None else self._only
-        path = shard_path(self._split, self._unit, number)
+        part_number = len(self._entries)
+        if self._only is not None:
+            part_number = self._only
+        path = shard_path(self._split, self._unit, part_number)
+        # The hash of no rows is that of an empty table.
         if not file.rows:
             self._logical.update(self.schema.empty_table())
         published = file.publish(path)
@@ -190,7 +196,7 @@ class PartWriter:
                 path=path,
                 split=self._split,
                 unit=self._unit,
-                part=number,
+                part=part_number,
                 bytes=published.bytes,
                 sha256=published.sha256,
                 rows=file.rows,

@@ -30,8 +30,9 @@ _ARROW: Final[Any] = pa
 
 @final
 class PreferenceSink:
-    """Joins prompts and answers to one row per judged prompt, and counts what became of
-    every token.
+    """Joins prompts and answers to one row per judged prompt.
+
+    It counts every token: written, or left out for a reason.
 
     Rows have the columns of their trainer, and are dealt to the files one by one.
 
@@ -66,17 +67,25 @@ class PreferenceSink:
             tokenizer.max_length,
             tokenizer.long_documents,
         )
+        # 1. The schema: the columns of the trainer, and the fields that are kept.
         kept_fields = [(name, arrow_type(kind)) for name, kind in job.kept]
         schema = preference_schema(settings.method, settings.trainer, kept_fields)
         self._schema = described(schema, job.tokenizer_json)
-        # Rows are not padded. This padding of length 0 keeps a row out of a group that
+        # 2. Files. Rows are not padded. This padding of length 0 keeps a row out of a
+        #    group that
         # it does not fit into.
         padding = Padding("max_length")
         full_group = group_tokens(job.files)
         self._files: list[RowsFile] = []
-        for number in part_numbers(job):
+        for part_number in part_numbers(job):
             writer = PartWriter(
-                store, layout, split, job.unit, self._schema, job.max_shard_size, number
+                store,
+                layout,
+                split,
+                job.unit,
+                self._schema,
+                job.max_shard_size,
+                part_number,
             )
             self._files.append(
                 RowsFile(writer, padding, full_group, lambda rows, _: rows)
@@ -84,7 +93,7 @@ class PreferenceSink:
         self._dealt_rows = 0
 
     def add(self, documents: TextDocuments, encoded: Encoded) -> Joined:
-        """Add documents whose texts were encoded; return what became of them."""
+        """Add documents whose texts were encoded; return their rows and counts."""
         joined = self._joiner.join(encoded.ids, encoded.offsets)
         self.counts.update(
             documents=len(joined.origin),
@@ -98,18 +107,21 @@ class PreferenceSink:
         return joined
 
     def text_bytes(self, documents: TextDocuments) -> int:
-        """Return the UTF-8 bytes of prompts and answers, each counted once as ids
-        are.
+        """Return the UTF-8 bytes of prompts and answers, each counted once.
+
+        Ids are counted in the same way.
         """
-        bytes_of_parts = documents.text_sizes.reshape(-1, documents.parts).sum(axis=0)
+        # The texts of a document are a row, in which some texts hold the prompt again.
+        sizes_of_parts = documents.text_sizes.reshape(-1, documents.parts)
+        bytes_of_parts = sizes_of_parts.sum(axis=0)
         return int(bytes_of_parts @ np.array(text_weights(self._settings.method)))
 
     def finish(self) -> list[ShardEntry]:
         """Write and publish the rest; return the parts."""
-        parts: list[ShardEntry] = []
+        entries: list[ShardEntry] = []
         for file in self._files:
-            parts += file.finish()
-        return parts
+            entries += file.finish()
+        return entries
 
     def discard(self) -> None:
         """Give up: remove temporary files."""
@@ -126,9 +138,11 @@ class PreferenceSink:
         )
         columns["file"] = _ARROW.array(documents.file[joined.origin])
         columns["position"] = _ARROW.array(documents.position[joined.origin])
-        kept = taken(documents.kept, joined.origin)
-        if kept is not None:
-            columns.update(zip(kept.schema.names, kept.columns, strict=True))
+        kept_fields = taken(documents.kept, joined.origin)
+        if kept_fields is not None:
+            columns.update(
+                zip(kept_fields.schema.names, kept_fields.columns, strict=True)
+            )
         return row_of(self._schema, columns, len(joined.origin))
 
     def _deal(self, rows: pa.RecordBatch, lengths: Int64) -> None:
@@ -138,12 +152,15 @@ class PreferenceSink:
             rows: n rows.
             lengths: Ids of each, int64[n].
         """
+        # Row i of all rows belongs to file i modulo their number, so that the files do
+        # not depend on the batches.
         file_count = len(self._files)
         if file_count == 1:
             self._files[0].add(rows, lengths)
         else:
             for number, file in enumerate(self._files):
-                first = (number - self._dealt_rows) % file_count
-                indices = np.arange(first, len(lengths), file_count)
-                file.add(rows.take(_ARROW.array(indices)), lengths[indices])
+                first_row = (number - self._dealt_rows) % file_count
+                row_indices = np.arange(first_row, len(lengths), file_count)
+                file_rows = rows.take(_ARROW.array(row_indices))
+                file.add(file_rows, lengths[row_indices])
         self._dealt_rows += len(lengths)

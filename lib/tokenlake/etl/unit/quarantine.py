@@ -25,10 +25,11 @@ _COLUMNS: Final = {
 }
 """Column -> its type, and the attribute of a record that it holds."""
 
+# Only a record of a file of lines has a line number.
 _SCHEMA: Final = pa.schema(
     [
-        pa.field(name, kind, nullable=name == "line")
-        for name, (kind, _) in _COLUMNS.items()
+        pa.field(name, column_type, nullable=name == "line")
+        for name, (column_type, _) in _COLUMNS.items()
     ]
 )
 
@@ -75,9 +76,12 @@ class QuarantineWriter:
         if self._file is None:
             return None
         path = quarantine_path(self._unit)
-        entry = self._file.publish(path)
+        file_entry = self._file.publish(path)
         return QuarantineEntry(
-            path=path, bytes=entry.bytes, sha256=entry.sha256, rows=self._file.rows
+            path=path,
+            bytes=file_entry.bytes,
+            sha256=file_entry.sha256,
+            rows=self._file.rows,
         )
 
     def discard(self) -> None:
@@ -92,9 +96,9 @@ class QuarantineWriter:
         if self._file is None:
             self._file = UnitFile(self._store, self._layout, self._unit, _open_writer)
         arrays: list[Any] = []
-        for kind, attribute in _COLUMNS.values():
+        for column_type, attribute in _COLUMNS.values():
             values = [getattr(record, attribute) for record in self._held]
-            arrays.append(pa.array(values, kind))
+            arrays.append(pa.array(values, column_type))
         self._file.write(pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA))
         self._held = []
         self._held_bytes = 0

@@ -23,8 +23,9 @@ from tokenlake.runtime.store.manifest import Manifest
 
 
 def repacked_shards(manifest: Manifest, split: str) -> tuple[ShardEntry, ...]:
-    """Return the shards that are packed again: those of a split that is held out, or
-    of all splits.
+    """Return the shards that are packed again.
+
+    They are those of a split that is held out, or of all splits.
     """
     if split in manifest.held_out.values():
         return tuple(shard for shard in manifest.files if shard.split == split)
@@ -51,6 +52,7 @@ def repack_unit(
         IntegrityError: The parent is damaged; the message names file and row group.
         AccountError: The written rows are not those that were read, which is a bug.
     """
+    # 1. The splits that the unit of the parent has, and an output for each.
     manifest = opened.manifest(parents_store, job.parent)
     splits: list[str] = []
     for shard in repacked_shards(manifest, job.parent.split):
@@ -58,17 +60,18 @@ def repack_unit(
             splits.append(shard.split)
     is_rendered = np.array([job.parent.name in job.out.whole])
     outputs: dict[str, DocumentsOut] = {}
-    for split in splits:
-        shuffle_key = _shuffle_key(job, parents_store, manifest, splits, split)
-        outputs[split] = DocumentsOut(
-            job, store, split, (job.source,), is_rendered, shuffle_key
+    for split_name in splits:
+        shuffle_key = _shuffle_key(job, parents_store, manifest, splits, split_name)
+        outputs[split_name] = DocumentsOut(
+            job, store, split_name, (job.source,), is_rendered, shuffle_key
         )
 
+    # 2. Each split is read and written by itself.
     def write_rows() -> None:
-        for split, output in outputs.items():
-            rows = opened.open(parents_store, job.parent, split)
-            for group in _row_groups(rows, job.parent_unit):
-                _repack_group(job, rows, group, output, progress)
+        for split_name, output in outputs.items():
+            rows = opened.open(parents_store, job.parent, split_name)
+            for row_group in _row_groups(rows, job.parent_unit):
+                _repack_group(job, rows, row_group, output, progress)
 
     return write_record(job, job.source, list(outputs.values()), write_rows)
 
@@ -81,33 +84,40 @@ def _repack_group(
     progress: Progress,
 ) -> None:
     """Write the documents of one row group."""
-    count = int(rows.group_rows[group])
-    source = np.zeros(count, np.int64)
+    document_count = int(rows.group_rows[group])
+    source = np.zeros(document_count, np.int64)
     CLOCK.begin("load")
     documents = take_documents(
         [rows],
         source,
-        np.full(count, group),
-        np.arange(count),
+        np.full(document_count, group),
+        np.arange(document_count),
         read=batch_cache(0).read,  # each row group is read once
         bos_id=job.out.prefix[0] if job.out.prefix else None,
     )
     CLOCK.begin("pack")
     tokens = output.add(documents, source)
     CLOCK.end()
-    progress({"bytes": rows.bytes_of(group), "documents": count, "tokens": tokens})
+    progress(
+        {
+            "bytes": rows.bytes_of(group),
+            "documents": document_count,
+            "tokens": tokens,
+        }
+    )
 
 
 def _row_groups(rows: StoredRows, unit: int) -> Iterator[int]:
     """Yield the row groups of a unit, in their stored order."""
-    first = 0
+    # Row groups are numbered in the order of the split's shards.
+    first_group = 0
     for shard in rows.manifest.files:
         if shard.split != rows.split:
             continue
-        last = first + len(shard.row_groups)
+        end_group = first_group + len(shard.row_groups)
         if shard.unit == unit:
-            yield from range(first, last)
-        first = last
+            yield from range(first_group, end_group)
+        first_group = end_group
 
 
 def _shuffle_key(
@@ -127,6 +137,7 @@ def _shuffle_key(
         return None
     layout = Layout(job.parent.dataset, job.parent.version)
     record = read_record(parents_store, layout, job.parent_unit)
+    # A unit without inputs, as of a mixture, is named by its number.
     first_input = (record.unit,)
     if record.inputs:
         first_input = (record.inputs[0].file_id, record.inputs[0].start)
@@ -134,6 +145,7 @@ def _shuffle_key(
     split_names = [name for name, _ in source.get("splits", ())]
     if "eval" in source:
         split_names.append(source["eval"]["split"])
+    # A version whose manifest lists no splits has those of its shards.
     if split not in split_names:
         split_names = list(splits)
     return key_of(pack.shuffle_seed, *first_input, split_names.index(split), 0)

@@ -1,5 +1,4 @@
-"""Steps of a mixed unit: neighbouring positions of the mixture, and the row groups that
-each step needs.
+"""Steps of a mixed unit: neighbouring positions, and the row groups that each needs.
 
 Neighbouring positions come from all lanes of all sources, so that many row groups are
 open at a time. A row group is decoded when the first of its rows is needed, and let go
@@ -69,35 +68,35 @@ def mix_steps(
         step_rows: Positions of a step; the last step may have fewer.
     """
     # 1. Look up the rows of all positions, whole steps at a time.
-    size = stop - start
-    sources = np.empty(size, np.int16)
-    groups = np.empty(size, np.int32)
-    rows = np.empty(size, np.int32)
-    uses: list[Int64] = []
+    row_count = stop - start
+    sources = np.empty(row_count, np.int16)
+    groups = np.empty(row_count, np.int32)
+    rows = np.empty(row_count, np.int32)
+    group_uses: list[Int64] = []
     lookup_rows = -(-_LOOKUP_ROWS // step_rows) * step_rows
-    for first in range(0, size, lookup_rows):
-        last = min(first + lookup_rows, size)
-        looked_up = stream.rows(start + first, start + last)
-        sources[first:last] = looked_up.source
-        groups[first:last] = looked_up.group
-        rows[first:last] = looked_up.row
-        lane = stream.lanes(start + first, start + last)
-        step = np.arange(first, last) // step_rows
-        uses.append(
-            _distinct(looked_up.source, looked_up.group, looked_up.epoch, lane, step)
+    for first_row in range(0, row_count, lookup_rows):
+        end_row = min(first_row + lookup_rows, row_count)
+        looked_up = stream.rows(start + first_row, start + end_row)
+        sources[first_row:end_row] = looked_up.source
+        groups[first_row:end_row] = looked_up.group
+        rows[first_row:end_row] = looked_up.row
+        lanes = stream.lanes(start + first_row, start + end_row)
+        steps = np.arange(first_row, end_row) // step_rows
+        group_uses.append(
+            _distinct(looked_up.source, looked_up.group, looked_up.epoch, lanes, steps)
         )
     # 2. Find the step after which each row group is let go.
-    done: dict[int, list[tuple[int, int]]] = {}
-    if uses:
-        done = _last_steps(np.concatenate(uses, axis=1))
+    done_groups: dict[int, list[tuple[int, int]]] = {}
+    if group_uses:
+        done_groups = _last_steps(np.concatenate(group_uses, axis=1))
     # 3. Yield the steps.
-    for number, first in enumerate(range(0, size, step_rows)):
-        last = first + step_rows
+    for step_number, first_row in enumerate(range(0, row_count, step_rows)):
+        end_row = first_row + step_rows
         yield MixStep(
-            source=sources[first:last].astype(np.int64),
-            group=groups[first:last].astype(np.int64),
-            row=rows[first:last].astype(np.int64),
-            done=tuple(done.get(number, ())),
+            source=sources[first_row:end_row].astype(np.int64),
+            group=groups[first_row:end_row].astype(np.int64),
+            row=rows[first_row:end_row].astype(np.int64),
+            done=tuple(done_groups.get(step_number, ())),
         )
 
 
@@ -105,17 +104,21 @@ def _distinct(*columns: Int64) -> Int64:
     """Return the distinct tuples of some columns (int64[n] each), int64[columns, m]."""
     # Each tuple becomes one number, which fits: this many rows have at most as many
     # lanes, epochs and steps.
-    lows: list[int] = []
-    sizes: list[int] = []
+    smallest: list[int] = []
+    value_counts: list[int] = []
     shifted: list[Int64] = []
     for column in columns:
-        low = int(column.min())
-        lows.append(low)
-        sizes.append(int(column.max()) - low + 1)
-        shifted.append(column - low)
-    numbers = np.unique(np.ravel_multi_index(shifted, sizes))
-    indices = np.unravel_index(numbers, sizes)
-    return np.stack([index + low for index, low in zip(indices, lows, strict=True)])
+        column_min = int(column.min())
+        smallest.append(column_min)
+        value_counts.append(int(column.max()) - column_min + 1)
+        shifted.append(column - column_min)
+    numbers = np.unique(np.ravel_multi_index(shifted, value_counts))
+    # Back to tuples.
+    distinct_columns: list[Int64] = []
+    indices = np.unravel_index(numbers, value_counts)
+    for column_min, column_indices in zip(smallest, indices, strict=True):
+        distinct_columns.append(column_indices + column_min)
+    return np.stack(distinct_columns)
 
 
 def _last_steps(needs: Int64) -> dict[int, list[tuple[int, int]]]:
@@ -126,26 +129,29 @@ def _last_steps(needs: Int64) -> dict[int, list[tuple[int, int]]]:
             more, int64[5, n].
     """
     # 1. Uses: the first and the last step of each source, group, epoch and lane.
-    needs = needs[:, np.lexsort(needs[3::-1])]
-    is_next_use = (np.diff(needs[:4]) != 0).any(axis=0)
+    sorted_needs = needs[:, np.lexsort(needs[3::-1])]
+    is_next_use = (np.diff(sorted_needs[:4]) != 0).any(axis=0)
     use_begins = np.flatnonzero(np.append(True, is_next_use))
-    first_steps = np.minimum.reduceat(needs[4], use_begins)
-    last_steps = np.maximum.reduceat(needs[4], use_begins)
+    first_steps = np.minimum.reduceat(sorted_needs[4], use_begins)
+    last_steps = np.maximum.reduceat(sorted_needs[4], use_begins)
     # 2. Uses of each row group in the order of their first steps.
-    source = needs[0, use_begins]
-    group = needs[1, use_begins]
-    order = np.lexsort((first_steps, group, source))
-    source = source[order]
-    group = group[order]
-    first_steps = first_steps[order]
-    last_steps = last_steps[order]
+    use_sources = sorted_needs[0, use_begins]
+    use_groups = sorted_needs[1, use_begins]
+    use_order = np.lexsort((first_steps, use_groups, use_sources))
+    use_sources = use_sources[use_order]
+    use_groups = use_groups[use_order]
+    first_steps = first_steps[use_order]
+    last_steps = last_steps[use_order]
     # 3. Gaps between the uses of a row group, and the end of the last one.
-    done: dict[int, list[tuple[int, int]]] = {}
-    is_next_group = (np.diff(source) != 0) | (np.diff(group) != 0)
+    done_groups: dict[int, list[tuple[int, int]]] = {}
+    is_next_group = (np.diff(use_sources) != 0) | (np.diff(use_groups) != 0)
     group_begins = np.flatnonzero(np.append(True, is_next_group)).tolist()
-    for begin, end in pairwise([*group_begins, len(order)]):
+    for begin, end in pairwise([*group_begins, len(use_order)]):
+        row_group = (int(use_sources[begin]), int(use_groups[begin]))
         last_step_so_far = np.maximum.accumulate(last_steps[begin:end])
-        gaps = np.flatnonzero(first_steps[begin + 1 : end] > last_step_so_far[:-1] + 1)
-        for step in (*last_step_so_far[gaps].tolist(), int(last_step_so_far[-1])):
-            done.setdefault(step, []).append((int(source[begin]), int(group[begin])))
-    return done
+        next_first_steps = first_steps[begin + 1 : end]
+        gap_indices = np.flatnonzero(next_first_steps > last_step_so_far[:-1] + 1)
+        steps_before_gaps = last_step_so_far[gap_indices].tolist()
+        for step_number in (*steps_before_gaps, int(last_step_so_far[-1])):
+            done_groups.setdefault(step_number, []).append(row_group)
+    return done_groups

@@ -51,8 +51,9 @@ class Padding:
     pad_id: int = 0
 
     def sizes(self, lengths: Int64) -> Int64:
-        """Return the number of ids of each row of a row group, padding included,
-        int64[n].
+        """Return the number of ids of each row of a row group, int64[n].
+
+        Padding is included.
 
         Args:
             lengths: Ids of each document, int64[n].
@@ -64,8 +65,9 @@ class Padding:
         return np.full(len(lengths), lengths.max())
 
     def apply(self, ids: Int32, lengths: Int64, sizes: Int64) -> tuple[Int32, Int32]:
-        """Lay documents into rows; return ids, and a mask with 1 for ids that are not
-        padding, int32[total] each.
+        """Lay documents into rows; return ids, and a mask, int32[total] each.
+
+        The mask has 1 for ids that are not padding.
 
         Args:
             ids: Ids of all documents.
@@ -74,6 +76,7 @@ class Padding:
         """
         if self.kind == "none":
             return ids, np.ones(len(ids), np.int32)
+        # The places of all ids among those of the rows; all other places are padding.
         begins = np.cumsum(sizes) - sizes
         if self.side == "left":
             begins += sizes - lengths
@@ -87,8 +90,9 @@ class Padding:
 
 @final
 class RowGroups:
-    """Borders of row groups of documents: each has at most about `tokens` ids, padding
-    included.
+    """Borders of row groups of documents, each of at most about `tokens` ids.
+
+    Padding is included.
 
     Args:
         padding: Padding of the documents.
@@ -116,33 +120,37 @@ class RowGroups:
         if self._padding.kind == "longest":
             return self._take_longest(lengths)
         ends = np.cumsum(self._padding.sizes(lengths))
-        count = int(np.searchsorted(ends, self._tokens - self._held_ids, side="right"))
+        free_ids = self._tokens - self._held_ids
+        document_count = int(np.searchsorted(ends, free_ids, side="right"))
         # Without padding the group takes one document even if it does not fit. An empty
         # group takes one in any case.
         takes_one = self._padding.kind == "none" or not self._held_ids
         if takes_one:
-            count = max(1, count)
-        if not count:
+            document_count = max(1, document_count)
+        if not document_count:
             return 0, True
-        self._held_ids += int(ends[count - 1])
-        is_full = self._held_ids >= self._tokens or count < len(lengths)
-        return count, is_full
+        self._held_ids += int(ends[document_count - 1])
+        is_full = self._held_ids >= self._tokens or document_count < len(lengths)
+        return document_count, is_full
 
     def _take_longest(self, lengths: Int64) -> tuple[int, bool]:
         """Add documents to a group whose rows are as long as the longest of them."""
-        longest = np.maximum.accumulate(
-            np.maximum(lengths[: self._tokens], self._longest)
-        )
-        rows = self._held_documents + 1 + np.arange(len(longest))
-        areas: Any = longest * rows
-        count = int(np.searchsorted(areas, self._tokens, side="right"))
-        if not count and self._held_documents:
+        # The area of the group after each document. At most as many documents fit as
+        # the group has ids, because each has one at least.
+        candidates = np.maximum(lengths[: self._tokens], self._longest)
+        longest = np.maximum.accumulate(candidates)
+        row_counts = self._held_documents + 1 + np.arange(len(longest))
+        areas: Any = longest * row_counts
+        document_count = int(np.searchsorted(areas, self._tokens, side="right"))
+        if not document_count and self._held_documents:
             return 0, True
-        count = max(1, count)
-        self._held_documents += count
-        self._longest = int(longest[count - 1])
-        is_full = count < len(lengths) or int(areas[count - 1]) >= self._tokens
-        return count, is_full
+        # An empty group takes one document in any case.
+        document_count = max(1, document_count)
+        self._held_documents += document_count
+        self._longest = int(longest[document_count - 1])
+        last_area = int(areas[document_count - 1])
+        is_full = document_count < len(lengths) or last_area >= self._tokens
+        return document_count, is_full
 
     def clear(self) -> None:
         """Begin a new group."""
@@ -152,8 +160,9 @@ class RowGroups:
 
 
 Finished: TypeAlias = Callable[[pa.RecordBatch, Int64], pa.RecordBatch]
-"""Function from the rows of a row group, and the number of ids of each (int64[n]),
-to the rows that are written.
+"""Function that makes the written rows of a row group.
+
+It gets the rows, and the number of ids of each (int64[n]).
 """
 
 
@@ -192,19 +201,20 @@ class RowsFile:
             rows: n rows.
             lengths: Ids of each, padding not counted, int64[n].
         """
-        first = 0
-        while first < len(lengths):
-            count, is_full = self._groups.take(lengths[first:])
-            if count:
-                group_rows = rows.slice(first, count)
+        first_row = 0
+        while first_row < len(lengths):
+            row_count, is_full = self._groups.take(lengths[first_row:])
+            end_row = first_row + row_count
+            if row_count:
+                group_rows = rows.slice(first_row, row_count)
                 self._waiting_rows.append(group_rows)
-                self._waiting_lengths.append(lengths[first : first + count])
-                self._kept_bytes += sum(
-                    group_rows.column(name).nbytes for name in self._kept
-                )
+                self._waiting_lengths.append(lengths[first_row:end_row])
+                for column_name in self._kept:
+                    self._kept_bytes += group_rows.column(column_name).nbytes
+            # Kept fields may be far larger than the ids beside them.
             if is_full or self._kept_bytes >= _KEPT_BYTES:
                 self._flush()
-            first += count
+            first_row = end_row
 
     def finish(self) -> list[ShardEntry]:
         """Write and publish the rest; return the parts."""

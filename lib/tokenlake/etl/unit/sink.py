@@ -1,5 +1,6 @@
-"""Sinks: the documents of one split of a unit, on their way to packed rows or to rows
-of one document each.
+"""Sinks: the documents of one split of a unit, on their way to rows.
+
+Rows are packed, or have one document each.
 
 Documents go to one file after the other or, if a unit writes several files at a time,
 are dealt to them one by one.
@@ -35,7 +36,7 @@ from tokenlake.runtime.store.ledger import ShardEntry
 
 @final
 class Sink:
-    """Takes documents, writes parts, and counts what became of every token.
+    """Takes documents, writes parts, and counts every token.
 
     Args:
         files: Files to which documents are dealt, document i to file i modulo their
@@ -76,12 +77,14 @@ class Sink:
         if not len(documents):
             return
         # 1. Count.
+        # A further part counts as a document only where it is a row by itself.
         is_first_part = np.ones(len(documents), np.bool_)
         if documents.again is not None:
             is_first_part = ~documents.again
         document_count = int(is_first_part.sum())
-        ids = int(documents.offsets[-1] - documents.offsets[0])
-        self._count(len(documents), document_count, ids - documents.bos - documents.eos)
+        id_count = int(documents.offsets[-1] - documents.offsets[0])
+        content_ids = id_count - documents.bos - documents.eos
+        self._count(len(documents), document_count, content_ids)
         self.counts.update(
             bos=documents.bos, eos=documents.eos, eos_existing=documents.eos_existing
         )
@@ -90,8 +93,9 @@ class Sink:
             self._files[0].add(documents)
             return
         document_number = self._next_file - 1 + np.cumsum(is_first_part)
-        for index, file in enumerate(self._files):
-            rows = np.flatnonzero(document_number % len(self._files) == index)
+        file_count = len(self._files)
+        for file_index, file in enumerate(self._files):
+            rows = np.flatnonzero(document_number % file_count == file_index)
             if len(rows):
                 file.add(documents.take(rows))
         self._next_file = (self._next_file + document_count) % len(self._files)
@@ -106,9 +110,11 @@ class Sink:
         """
 
         def counted() -> Iterator[Int32]:
-            for ids in windows:
-                self.counts["content_packed"] += len(ids)
-                yield ids
+            # The ids are counted while they are packed: they are never in memory as a
+            # whole.
+            for token_ids in windows:
+                self.counts["content_packed"] += len(token_ids)
+                yield token_ids
 
         self._count(1, 1, 0)
         self._files[self._next_file].add_long(counted(), file, position)
@@ -116,10 +122,10 @@ class Sink:
 
     def finish(self) -> list[ShardEntry]:
         """Write and publish the rest; return the parts."""
-        parts: list[ShardEntry] = []
+        entries: list[ShardEntry] = []
         for file in self._files:
-            parts += file.finish()
-        return parts
+            entries += file.finish()
+        return entries
 
     def discard(self) -> None:
         """Give up: remove temporary files."""
@@ -147,8 +153,9 @@ class Sink:
 
 
 def part_numbers(job: UnitJob) -> Sequence[int | None]:
-    """Return the numbers of the files that are written at a time; None: one after
-    the other.
+    """Return the numbers of the files that are written at a time.
+
+    None: one file after the other.
     """
     if job.files is None:
         return [None]
@@ -173,6 +180,7 @@ def open_sink(
         prefix: Ids that the tokenizer's post-processor puts before a document.
         suffix: Ids that the tokenizer's post-processor puts after a document.
     """
+    # 1. A writer for each file that is written at a time.
     schema = rows_schema(
         job.pack,
         job.tokenizer_json,
@@ -181,19 +189,21 @@ def open_sink(
         kept=job.kept,
     )
     writers: dict[int | None, PartWriter] = {}
-    for number in part_numbers(job):
-        writers[number] = PartWriter(
-            store, layout, split, job.unit, schema, job.max_shard_size, number
+    for part_number in part_numbers(job):
+        writers[part_number] = PartWriter(
+            store, layout, split, job.unit, schema, job.max_shard_size, part_number
         )
+    # 2. Rows of one document each, rows that were packed already, or packed rows.
     if job.pack is None:
         return _tokens_sink(job, list(writers.values()), prefix, suffix)
     if job.source.has_whole_rows:
         full_group = group_tokens(job.files)
-        whole_rows = [
-            WholeRowsFile(writer, job.pack.width, job.pad_id, full_group)
-            for writer in writers.values()
-        ]
-        return Sink(whole_rows, 0, 0, packed=True)
+        whole_rows_files: list[WholeRowsFile] = []
+        for writer in writers.values():
+            whole_rows_files.append(
+                WholeRowsFile(writer, job.pack.width, job.pad_id, full_group)
+            )
+        return Sink(whole_rows_files, 0, 0, packed=True)
     return _packed_sink(job, job.pack, split, writers, prefix, suffix)
 
 
@@ -213,10 +223,11 @@ def _tokens_sink(
     )
     full_group = group_tokens(job.files)
     kept_names = [name for name, _ in job.source.kept]
-    files = [
-        TokensFile(writer, prefix, suffix, padding, full_group, kept_names)
-        for writer in writers
-    ]
+    files: list[TokensFile] = []
+    for writer in writers:
+        files.append(
+            TokensFile(writer, prefix, suffix, padding, full_group, kept_names)
+        )
     return Sink(files, len(prefix), len(suffix), packed=False)
 
 
@@ -230,24 +241,26 @@ def _packed_sink(
 ) -> Sink:
     """Return a sink of packed rows."""
     # Files that are written at the same time share the memory of one window.
-    pack = replace(pack, window_tokens=pack.window_tokens // (job.files or 1))
+    window_tokens = pack.window_tokens // (job.files or 1)
+    shared_pack = replace(pack, window_tokens=window_tokens)
     # A rendered document, and one of imported ids, comes finished; its BOS and EOS are
     # counted where they were put.
     is_finished = job.source.is_finished
     if job.append_eos and not is_finished:
         suffix = (*suffix, job.eos_id)
     files: list[PackedFile] = []
-    for number, writer in writers.items():
+    for part_number, writer in writers.items():
         file = PackedFile(
             writer,
-            pack,
+            shared_pack,
             prefix=prefix,
             suffix=suffix,
             pad_id=job.pad_id,
             full=group_tokens(job.files),
-            shuffle_key=_shuffle_key(job, pack, split, number or 0),
+            shuffle_key=_shuffle_key(job, shared_pack, split, part_number or 0),
         )
         files.append(file)
+    # Without an EOS of packing, plain documents end with that of the post-processor.
     has_eos = not job.append_eos and not is_finished
     return Sink(files, len(prefix), len(suffix), packed=True, existing=has_eos)
 

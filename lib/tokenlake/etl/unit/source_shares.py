@@ -1,5 +1,6 @@
-"""Accounts of the sources of a unit of stored rows, and the check that all that was
-read was written.
+"""Accounts of the sources of a unit of stored rows, and the check of written rows.
+
+All that was read must be written.
 """
 
 from __future__ import annotations
@@ -50,24 +51,25 @@ class Shares:
         np.add.at(self._existing_eos, source, existing)
 
     def accounts(self) -> dict[str, Account]:
-        """Return source -> account, without the rows and padding that belong to no
-        single source.
+        """Return the account of each source by its name.
+
+        Rows and padding of packing belong to no single source, and are not in them.
         """
         accounts: dict[str, Account] = {}
-        for index, name in enumerate(self._names):
-            rows = int(self._rows[index])
-            bos = int(self._bos[index])
-            eos = int(self._eos[index])
-            content = int(self._ids[index]) - bos - eos
+        for source, name in enumerate(self._names):
+            row_count = int(self._rows[source])
+            bos_count = int(self._bos[source])
+            eos_count = int(self._eos[source])
+            content = int(self._ids[source]) - bos_count - eos_count
             accounts[name] = Account(
-                rows_read=rows,
-                kept=rows,
-                documents=rows,
+                rows_read=row_count,
+                kept=row_count,
+                documents=row_count,
                 tokens=content,
                 content_packed=content,
-                bos=bos,
-                eos=eos,
-                eos_existing=int(self._existing_eos[index]),
+                bos=bos_count,
+                eos=eos_count,
+                eos_existing=int(self._existing_eos[source]),
             )
         return accounts
 
@@ -75,8 +77,7 @@ class Shares:
 def check_written(
     account: Account, parts: Sequence[ShardEntry], width: int | None, *, where: str
 ) -> None:
-    """Check that the account of the rows that were read balances, and that as many ids
-    were written.
+    """Check that the account of a unit balances, and that as many ids were written.
 
     Args:
         account: Account of the unit.

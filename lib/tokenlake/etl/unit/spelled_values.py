@@ -1,5 +1,6 @@
-"""Values of kept fields whose types are declared: text that spells a number, as
-cells of CSV do, and shorter floats.
+"""Values of kept fields whose types are declared.
+
+Text may spell a number, as cells of CSV do, and floats may be shortened.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Any, Final, cast
 
 from tokenlake.base.columns import ColumnType
 
+# A limit of digits: Python takes quadratic time for an integer of many.
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,100}")
 _NUMBER: Final = re.compile(r"[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?")
 _TRUTH: Final = {"true": True, "false": False}
@@ -18,14 +20,15 @@ _FLOATS: Final = frozenset({"float", "double"})
 
 
 def read_declared(value: Any, kind: ColumnType) -> Any:
-    """Return a value as one of the type that is declared for its field, where that is
-    clear; else as it is.
+    """Return a value as one of the type that is declared for its field.
 
     Text becomes the number or truth value that it spells, and null where it is empty.
-    Bytes of UTF-8 become text. A float becomes the nearest one of 32 bits.
+    Bytes of UTF-8 become text. A float becomes the nearest one of 32 bits. A value that
+    is none of these stays as it is.
 
     Args:
-        kind: the declared type.
+        value: Value of the field.
+        kind: Declared type.
     """
     if isinstance(kind, dict):
         return _read_nested(value, kind)
@@ -39,31 +42,37 @@ def read_declared(value: Any, kind: ColumnType) -> Any:
 
 
 def _read_nested(value: Any, kind: dict[str, Any]) -> Any:
+    """Return a list or an object with its members as their declared types."""
     if "list" in kind and isinstance(value, list):
         items = cast("list[Any]", value)
         return [read_declared(item, kind["list"]) for item in items]
     if "struct" in kind and isinstance(value, dict):
         fields: dict[str, ColumnType] = dict(kind["struct"])
         members = cast("dict[str, Any]", value)
-        return {
-            name: read_declared(member, fields[name]) if name in fields else member
-            for name, member in members.items()
-        }
+        read_members: dict[str, Any] = {}
+        for name, member in members.items():
+            if name in fields:
+                read_members[name] = read_declared(member, fields[name])
+            else:
+                read_members[name] = member
+        return read_members
     return value
 
 
 def _read_spelled(text: str, kind: str) -> Any:
-    spelled = text.strip()
-    if not spelled:
+    """Return the value that a text spells, or the text where it spells none."""
+    spelled_value = text.strip()
+    if not spelled_value:
         return None
     if kind == "bool":
-        return _TRUTH.get(spelled.lower(), text)
+        return _TRUTH.get(spelled_value.lower(), text)
     if kind in _FLOATS:
-        return float(spelled) if _NUMBER.fullmatch(spelled) else text
-    return int(spelled) if _INTEGER.fullmatch(spelled) else text
+        return float(spelled_value) if _NUMBER.fullmatch(spelled_value) else text
+    return int(spelled_value) if _INTEGER.fullmatch(spelled_value) else text
 
 
 def _shortened(value: float) -> float:
+    """Return the nearest float of 32 bits; the value itself where it is too large."""
     try:
         (shortened,) = struct.unpack("<f", struct.pack("<f", value))
     except OverflowError:

@@ -1,5 +1,6 @@
-"""Splits of documents: a hash of a document's identity decides its split, and whether
-it is held out or excluded.
+"""Splits of documents: a hash of a document's identity decides its split.
+
+It also decides whether the document is held out.
 
 The identity is (file, position). A document therefore keeps its split when data is
 added, units move or other documents are taken down.
@@ -27,8 +28,9 @@ from tokenlake.runtime.mixing.random import Int64, UInt64, splitmix64
 def split_indices(
     file: Int64, position: Int64, shares: Sequence[float], below: int | None = None
 ) -> npt.NDArray[np.int8]:
-    """Return the index of the split of each document, int8[n]; ``len(shares)`` for
-    those that are held out.
+    """Return the index of the split of each document, int8[n].
+
+    ``len(shares)`` stands for those that are held out.
 
     Args:
         file: Id of each document's file, int64[n].
@@ -37,19 +39,22 @@ def split_indices(
         below: Bound of :func:`held_out_draws`; documents below it are held out. None:
             none is.
     """
+    # The last share has no upper bound, so that every draw is below one. A bound of 2^64
+    # itself would not fit 64 bits.
     bounds = np.cumsum(np.asarray(shares, np.float64))[:-1]
-    limits = np.minimum(bounds * 2.0**64, np.nextafter(2.0**64, 0)).astype(np.uint64)
-    split = np.searchsorted(limits, _draws(file, position), side="right").astype(
-        np.int8
-    )
+    largest_bound = np.nextafter(2.0**64, 0)
+    limits = np.minimum(bounds * 2.0**64, largest_bound).astype(np.uint64)
+    draws = _draws(file, position)
+    split_index = np.searchsorted(limits, draws, side="right").astype(np.int8)
     if below is not None:
-        split[held_out_draws(file, position) < below] = len(shares)
-    return split
+        split_index[held_out_draws(file, position) < below] = len(shares)
+    return split_index
 
 
 def held_out_draws(file: Int64, position: Int64) -> Int64:
-    """Return a number below 2^53 for each document, int64[n]. The documents with the
-    smallest are held out.
+    """Return a number below 2^53 for each document, int64[n].
+
+    The documents with the smallest numbers are held out.
 
     Args:
         file: Id of each document's file, int64[n].

@@ -29,19 +29,20 @@ def write_record(
     Raises:
         AccountError: The written rows are not those that were read, which is a bug.
     """
-    parts: list[ShardEntry] = []
+    entries: list[ShardEntry] = []
+    # A unit that fails leaves no temporary file behind.
     try:
         write_rows()
         CLOCK.begin("pack")
         for output in outputs:
-            parts += output.finish()
+            entries += output.finish()
         CLOCK.end()
     except BaseException:
         for output in outputs:
             output.discard()
         raise
-    # The account of the unit: those of its sources, and the rows and padding that
-    # belong to no single source.
+    # The account of the unit: those of its sources, and the rows and padding that belong
+    # to no single source. Only a mixture has accounts of several sources.
     shares: dict[str, Account] = {}
     accounts: list[Account] = []
     for output in outputs:
@@ -52,13 +53,13 @@ def write_record(
     for output in outputs:
         accounts.append(output.rows_of_all)
     account = Account.total(accounts)
-    check_written(account, parts, job.out.width, where=f"unit {job.unit}")
+    check_written(account, entries, job.out.width, where=f"unit {job.unit}")
     return UnitRecord(
         unit=job.unit,
         fingerprint=job.fingerprint,
         source=source,
         inputs=(),
-        parts=tuple(parts),
+        parts=tuple(entries),
         account=account,
         shares=shares,
         quarantine=None,

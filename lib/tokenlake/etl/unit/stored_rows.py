@@ -1,5 +1,6 @@
-"""Outputs of units of stored rows: documents, packed or not, and packed rows, with the
-accounts of their sources.
+"""Outputs of units of stored rows: documents, packed or not, and packed rows.
+
+Each has the accounts of its sources.
 
 A parent does not record which ids were put around its documents. They are counted here
 by looking at the ids: a document that begins with the prefix of the tokenizer's
@@ -59,34 +60,38 @@ def _ends(ids: Int32, offsets: Int64, is_rendered: Bools, out: RowsOut) -> _Ends
 
     Args:
         ids: Ids of the documents, without loss marks, int32[total].
-        offsets: Where each document begins, and the last one ends, from 0, int64[n +
-            1]. None is empty.
+        offsets: Beginnings of the documents and the end of the last one, from 0, int64[n +
+            1]. No document is empty.
         is_rendered: True for documents that are content as a whole, bool[n]; of these
             only the EOS that packing appends is not.
         out: Rows of the job.
     """
     documents = Ragged(ids, offsets)
-    size = np.diff(offsets)
-    bos = np.zeros(len(size), np.int64)
-    eos = np.zeros(len(size), np.int64)
+    sizes = np.diff(offsets)
+    bos_ids = np.zeros(len(sizes), np.int64)
+    eos_ids = np.zeros(len(sizes), np.int64)
     if out.prefix:
-        bos[documents.begins_with(out.prefix) & ~is_rendered] = len(out.prefix)
+        has_prefix = documents.begins_with(out.prefix)
+        bos_ids[has_prefix & ~is_rendered] = len(out.prefix)
+    # A document of one id that is both prefix and suffix has only its BOS.
     if out.suffix:
-        has_room = size - bos >= len(out.suffix)
-        eos[documents.ends_with(out.suffix) & ~is_rendered & has_room] = len(out.suffix)
+        has_suffix = documents.ends_with(out.suffix)
+        has_room = sizes - bos_ids >= len(out.suffix)
+        eos_ids[has_suffix & ~is_rendered & has_room] = len(out.suffix)
     if out.pack is None:
-        return _Ends(bos, eos, np.zeros(len(size), np.bool_))
+        return _Ends(bos_ids, eos_ids, np.zeros(len(sizes), np.bool_))
     # The text of a plain document may spell an EOS itself: the document still gets its
     # own.
     last_ids = ids[offsets[1:] - 1]
     lacks_eos = np.where(is_rendered, last_ids != out.eos_id, out.append_eos)
-    return _Ends(bos, eos, lacks_eos)
+    return _Ends(bos_ids, eos_ids, lacks_eos)
 
 
 @final
 class DocumentsOut:
-    """Writes documents of `tokens` datasets as a job says, each as it is stored except
-    for the EOS that packing adds.
+    """Writes documents of `tokens` datasets as a job says.
+
+    Each is written as it is stored, except for the EOS that packing adds.
 
     Args:
         job: Job of the unit.
@@ -116,6 +121,8 @@ class DocumentsOut:
         self.shares = Shares(names)
         # If every document lacks its EOS, the packer puts it down while it copies.
         self._packer_adds_eos = out.append_eos and not whole.any()
+        # Rows of one document each, or packed rows. The ends of documents are stored
+        # already.
         schema = rows_schema(out.pack, out.tokenizer, loss_mask=out.loss_mask)
         layout = Layout(job.dataset, job.version)
         writer = PartWriter(store, layout, split, job.unit, schema, out.max_shard_size)
@@ -148,34 +155,33 @@ class DocumentsOut:
         """
         if not len(source):
             return 0
-        ids = documents.ids
+        token_ids = documents.ids
         offsets = documents.offsets
         if not np.diff(offsets).all():
             raise IntegrityError(
                 f"a stored document has no ids, among those from file id {documents.file[0]} on; expected some in "
                 "every row. Run `tokenlake verify --deep` on the dataset"
             )
-        # 1. Count.
+        # 1. Count. The EOS that packing adds is one more id.
         is_rendered = self._is_rendered_source[source]
-        ends = _ends(ids, offsets, is_rendered, self._out)
+        ends = _ends(token_ids, offsets, is_rendered, self._out)
         existing_eos = np.zeros(len(source), np.int64)
         if self._out.pack is not None:
             existing_eos[~ends.lacks_eos] = 1
         lengths = np.diff(offsets) + ends.lacks_eos
-        self.shares.add(
-            source, lengths, ends.bos, ends.eos + ends.lacks_eos, existing_eos
-        )
+        eos_ids = ends.eos + ends.lacks_eos
+        self.shares.add(source, lengths, ends.bos, eos_ids, existing_eos)
         # 2. Mark ids with the loss mask, and add EOS.
         if self._out.loss_mask:
             is_learned = True if documents.learned is None else documents.learned
-            ids = marked(ids, is_learned)
+            token_ids = marked(token_ids, is_learned)
         if not self._packer_adds_eos and ends.lacks_eos.any():
-            ids = self._with_eos(ids, offsets, ends.lacks_eos, is_rendered)
+            token_ids = self._with_eos(token_ids, offsets, ends.lacks_eos, is_rendered)
             offsets = offsets + offsets_of(ends.lacks_eos)
         # 3. Write.
         self._file.add(
             TokenDocuments(
-                ids=ids,
+                ids=token_ids,
                 offsets=offsets,
                 file=documents.file,
                 position=documents.position,
@@ -185,9 +191,7 @@ class DocumentsOut:
 
     @property
     def rows_of_all(self) -> Account:
-        """Account of the packed rows and their padding, which belong to no single
-        source.
-        """
+        """Account of the packed rows and their padding, of no single source."""
         counts = self._file.counts
         return Account(
             sequences=counts["sequences"], slots=counts["slots"], pad=counts["pad"]
@@ -201,11 +205,12 @@ class DocumentsOut:
         After a rendered document the EOS counts toward the loss if the last id does: a
         model that learns the last word of an answer must learn to stop after it.
         """
-        end = offsets[1:][lacks_eos]
-        eos = np.full(len(end), self._out.eos_id, np.int32)
+        document_ends = offsets[1:][lacks_eos]
+        eos_ids = np.full(len(document_ends), self._out.eos_id, np.int32)
         if self._out.loss_mask:
-            eos[learned(ids[end - 1]) | ~is_rendered[lacks_eos]] |= LOSS
-        return np.insert(ids, end, eos)
+            is_last_learned = learned(ids[document_ends - 1])
+            eos_ids[is_last_learned | ~is_rendered[lacks_eos]] |= LOSS
+        return np.insert(ids, document_ends, eos_ids)
 
 
 @final
@@ -255,17 +260,17 @@ class SequencesOut:
             raise ConfigError(
                 f"rows with the columns {rows.schema}; expected {self._schema.remove_metadata()}, as planned"
             )
+        # Packed rows have no EOS of the post-processor to be told from others.
         counts = _count_packed(rows, self._out)
-        self.shares.add(
-            source, counts.tokens, counts.bos, counts.eos, np.zeros_like(counts.tokens)
-        )
+        no_existing_eos = np.zeros_like(counts.tokens)
+        self.shares.add(source, counts.tokens, counts.bos, counts.eos, no_existing_eos)
         group_rows = row_group_rows(self._width)
-        for first in range(0, len(rows), group_rows):
-            last = first + group_rows
+        for first_row in range(0, len(rows), group_rows):
+            end_row = first_row + group_rows
             self._writer.write(
-                FlatRows.of(rows.slice(first, group_rows)),
-                tokens=int(counts.tokens[first:last].sum()),
-                documents=int(counts.documents[first:last].sum()),
+                FlatRows.of(rows.slice(first_row, group_rows)),
+                tokens=int(counts.tokens[first_row:end_row].sum()),
+                documents=int(counts.documents[first_row:end_row].sum()),
             )
         tokens = int(counts.tokens.sum())
         self._rows += len(rows)
@@ -308,21 +313,22 @@ def _count_packed(rows: pa.RecordBatch, out: RowsOut) -> _PackedCounts:
     begins_document = documents.flatten().field("start").to_numpy() == 0
     # 2. Index of each segment's first id: its row's first id, and the ids of the row's
     #    segments before it.
-    ids = input_ids.flatten().to_numpy()
+    token_ids = input_ids.flatten().to_numpy()
     ids_before = offsets_of(lengths)
     row_begins = np.arange(len(rows)) * input_ids.type.list_size
     shift_of_row = row_begins - ids_before[row_offsets[:-1]]
-    begin = ids_before[:-1] + np.repeat(shift_of_row, np.diff(row_offsets))
+    segment_begins = ids_before[:-1] + np.repeat(shift_of_row, np.diff(row_offsets))
     # 3. BOS and EOS. A prefix of several ids may continue in the next row.
     has_bos = np.zeros(len(lengths), np.bool_)
     if out.prefix:
-        has_bos = begins_document & (ids[begin] == out.prefix[0])
-    bos = np.minimum(has_bos * len(out.prefix), lengths)
-    has_eos = (ids[begin + lengths - 1] == out.eos_id) & (lengths > bos)
+        has_bos = begins_document & (token_ids[segment_begins] == out.prefix[0])
+    bos_ids = np.minimum(has_bos * len(out.prefix), lengths)
+    last_ids = token_ids[segment_begins + lengths - 1]
+    has_eos = (last_ids == out.eos_id) & (lengths > bos_ids)
     return _PackedCounts(
         tokens=np.diff(ids_before[row_offsets]),
         documents=_sums(begins_document, row_offsets),
-        bos=_sums(bos, row_offsets),
+        bos=_sums(bos_ids, row_offsets),
         eos=_sums(has_eos, row_offsets),
     )
 

@@ -1,6 +1,4 @@
-"""Counts of a unit: the records that were read, and the documents that became of
-them.
-"""
+"""Counts of a unit: the records that were read, and the documents made of them."""
 
 from __future__ import annotations
 
@@ -40,14 +38,12 @@ class UnitTally:
     def __init__(self, *, packed: bool) -> None:
         self._packed = packed
         self.numbers: Counter[str] = Counter()
-        self.by: dict[str, Counter[str]] = {
-            name: Counter() for name in _FIELDS_BY_REASON
-        }
+        self.by: dict[str, Counter[str]] = {}
+        for field_name in _FIELDS_BY_REASON:
+            self.by[field_name] = Counter()
 
     def read(self, batch: Prepared) -> None:
-        """Count the records of a batch. Bad ones are counted where they are set
-        aside.
-        """
+        """Count the records of a batch; bad ones are counted where they are set aside."""
         self.numbers["rows_read"] += batch.rows_read
         # Most files have no such counts, and there may be very many files.
         if batch.normalized:
@@ -68,7 +64,7 @@ class UnitTally:
         left_out: Mapping[str, Int64],
         refused: Int64 | None = None,
     ) -> None:
-        """Count what became of some documents.
+        """Count documents: written, left out, or refused.
 
         Args:
             count: Number of documents.
@@ -84,6 +80,7 @@ class UnitTally:
         #    others are additional rows.
         is_first_part = np.ones(len(origin), np.bool_)
         is_first_part[1:] = np.diff(origin) > 0
+        # The parts of a packed document are one document.
         if self._packed:
             origin = origin[is_first_part]
             is_first_part = np.ones(len(origin), np.bool_)
@@ -97,9 +94,10 @@ class UnitTally:
         is_gone[origin] = False
         if refused is not None:
             is_gone[refused] = False
-        for reason, rows in left_out.items():
-            self.by["filtered"][reason] += int(is_gone[rows].sum())
-            is_gone[rows] = False
+        # The first reason of a document counts.
+        for reason, documents in left_out.items():
+            self.by["filtered"][reason] += int(is_gone[documents].sum())
+            is_gone[documents] = False
         if is_gone.any():
             self.by["filtered"]["empty"] += int(is_gone.sum())
 
@@ -107,13 +105,14 @@ class UnitTally:
         """Return the account of the unit.
 
         Args:
-            sink_counts: Counts of the sinks, which know what became of the tokens.
+            sink_counts: Counts of the sinks, which write the tokens.
         """
+        # Counts of the unit and of its sinks have the names of the account's fields.
         fields: dict[str, Any] = {}
         numbers = Counter(self.numbers)
         for counts in sink_counts:
             numbers.update(counts)
         fields.update(numbers)
-        for name, reasons in self.by.items():
-            fields[name] = dict(reasons)
+        for field_name, reasons in self.by.items():
+            fields[field_name] = dict(reasons)
         return Account(**fields)

@@ -1,5 +1,4 @@
-"""Building one unit of texts: prepare, leave out, split, encode, fit, finish, pack,
-write, account.
+"""Building one unit of texts, from its ranges of inputs to its record.
 
 1. Ranges of inputs are read in batches of documents
    (:mod:`~tokenlake.etl.unit.documents`). Bad records are set aside, and excluded
@@ -119,14 +118,14 @@ class TextBuild:
             AccountError: A row or a token is missing, which is a bug.
         """
         job = self._job
-        parts: list[ShardEntry] = []
+        entries: list[ShardEntry] = []
         try:
             for ranges in self._recipe.groups(job.ranges):
                 self._read(ranges)
             self._flush()
             CLOCK.begin("pack")
             for sink in self._all_sinks:
-                parts += sink.finish()
+                entries += sink.finish()
             quarantine = self._quarantine.publish()
             CLOCK.end()
         except BaseException:
@@ -134,7 +133,7 @@ class TextBuild:
                 sink.discard()
             self._quarantine.discard()
             raise
-        return self._record(parts, quarantine)
+        return self._record(entries, quarantine)
 
     def _open_sinks(self, store: Store, layout: Layout) -> None:
         """Open a sink for each split."""
@@ -182,21 +181,23 @@ class TextBuild:
     ) -> UnitRecord:
         """Return the record of the unit; its account must balance."""
         job = self._job
+        # 1. The account, and the ranges that were read.
         account = self._tally.account(sink.counts for sink in self._all_sinks)
         width = None if job.pack is None else job.pack.width
         account.check(width, where=f"unit {job.unit}")
         inputs: list[InputEntry] = []
-        for part in job.ranges:
-            entry = InputEntry(
-                start=part.start,
-                stop=part.stop,
-                source=part.file.source,
-                path=part.file.path,
-                size=part.file.size,
-                token=part.file.token,
-                file_id=part.file.file_id,
+        for file_range in job.ranges:
+            input_entry = InputEntry(
+                start=file_range.start,
+                stop=file_range.stop,
+                source=file_range.file.source,
+                path=file_range.file.path,
+                size=file_range.file.size,
+                token=file_range.file.token,
+                file_id=file_range.file.file_id,
             )
-            inputs.append(entry)
+            inputs.append(input_entry)
+        # 2. The record.
         return UnitRecord(
             unit=job.unit,
             fingerprint=job.fingerprint,
@@ -212,8 +213,9 @@ class TextBuild:
     # 1. Reading
 
     def _read(self, ranges: Sequence[FileRange]) -> None:
-        """Read a range, or several that are read together, and encode whenever
-        enough documents wait.
+        """Read a range, or several that are read together.
+
+        Documents are encoded whenever enough of them wait.
         """
         begin("reading", ranges[0].file)
         CLOCK.begin("load")
@@ -234,6 +236,8 @@ class TextBuild:
         self._tally.read(batch)
         self._set_aside(batch.bad)
         documents = batch.documents
+        # Lists of documents to leave out are by file; a batch of small files has
+        # several.
         for file in batch.files:
             self._files[file.file_id] = file
             documents = self._leave_out(documents, file.file_id)
@@ -243,23 +247,21 @@ class TextBuild:
         self._unreported.update(bytes=batch.bytes_read, documents=batch.rows_read)
 
     def _set_aside(self, bad_records: Sequence[BadRecord]) -> None:
-        """Quarantine bad records, and give up when the build cannot succeed any
-        more.
-        """
+        """Quarantine bad records, and give up when the build cannot succeed any more."""
         if not bad_records:
             return
         self._quarantine.add(bad_records)
         quarantined = self._tally.by["quarantined"]
-        quarantined.update(record.reason for record in bad_records)
+        quarantined.update([record.reason for record in bad_records])
         source = self._job.source
-        total = quarantined.total()
-        if total > self._job.bad_budget:
+        bad_count = quarantined.total()
+        if bad_count > self._job.bad_budget:
             raise TooManyBadRecordsError(
-                f"source {source.name!r}: {total} bad records in one unit are more than "
+                f"source {source.name!r}: {bad_count} bad records in one unit are more than "
                 f"max_bad_fraction={source.max_bad_fraction} of all its records can be; the first: "
                 f"{self._quarantine.first}. Fix the input, or raise max_bad_fraction if the loss is acceptable",
                 source=source.name,
-                bad=total,
+                bad=bad_count,
             )
 
     def _leave_out(self, documents: TextDocuments, file_id: int) -> TextDocuments:
@@ -283,11 +285,12 @@ class TextBuild:
         """Encode the documents that wait, split by split, and report progress."""
         tokens_before = self._tally.numbers["tokens"]
         if self._waiting:
-            first = self._waiting[0]
-            file = self._files[int(first.file[0])]
+            # Errors and crashes name the first document that is encoded.
+            first_documents = self._waiting[0]
+            file = self._files[int(first_documents.file[0])]
             CLOCK.begin("tokenize")
-            begin("encoding the documents of", file, first.position)
-            del first
+            begin("encoding the documents of", file, first_documents.position)
+            del first_documents
             # The list is emptied when its texts are encoded, so that they are freed
             # before packing.
             texts = [TextDocuments.concat(self._waiting)]
@@ -306,21 +309,23 @@ class TextBuild:
     def _write_splits(self, documents: TextDocuments) -> None:
         """Write documents to the splits that they belong to."""
         source = self._job.source
+        # The hash of a document decides its split. The held-out split comes last.
         shares = [share for _, share in source.splits]
-        below = None if source.held_out is None else source.held_out.below
+        held_out_bound = None if source.held_out is None else source.held_out.below
         split_of_document = split_indices(
-            documents.file, documents.position, shares, below
+            documents.file, documents.position, shares, held_out_bound
         )
-        for index, split in enumerate(self._split_names):
-            is_in_split = split_of_document == index
+        for split_index, split_name in enumerate(self._split_names):
+            is_in_split = split_of_document == split_index
             if is_in_split.all():
-                self._write(split, [documents])
+                self._write(split_name, [documents])
             elif is_in_split.any():
-                self._write(split, [documents.select(is_in_split)])
+                self._write(split_name, [documents.select(is_in_split)])
 
     def _write(self, split: str, texts: list[TextDocuments]) -> None:
-        """Encode documents in order, long ones each by itself, and hand them to their
-        sink.
+        """Encode documents in order, and hand them to their sink.
+
+        Long documents are encoded each by itself.
 
         Args:
             split: Name of the split.
@@ -332,9 +337,8 @@ class TextBuild:
             self._write_preferences(self._preference_sinks[split], texts.pop())
             return
         sink = self._sinks[split]
-        long_rows: list[int] = np.flatnonzero(
-            texts[0].text_sizes > _LONG_BYTES
-        ).tolist()
+        is_long = texts[0].text_sizes > _LONG_BYTES
+        long_rows: list[int] = np.flatnonzero(is_long).tolist()
         if not long_rows:
             encoded = self._encoded(split, texts.pop())
             CLOCK.begin("pack")
@@ -346,28 +350,29 @@ class TextBuild:
         edges = {0, len(documents)}
         for row in long_rows:
             edges |= {row, row + 1}
-        for first, last in pairwise(sorted(edges)):
-            part = documents.slice(first, last)
-            is_written = first in long_rows and self._write_long(sink, part)
+        for first_row, end_row in pairwise(sorted(edges)):
+            part = documents.slice(first_row, end_row)
+            is_written = first_row in long_rows and self._write_long(sink, part)
             if not is_written:
                 sink.add(self._encoded(split, part))
 
     def _encoded(self, split: str, documents: TextDocuments) -> TokenDocuments:
         """Encode documents and account for them."""
+        # 1. Ids: imported ones are only fitted, texts are encoded.
         if documents.ids is not None:
-            ids, offsets = ids_of(documents.ids)
-            fitted = self._documents.fit(ids, offsets, has_loss=self._job.source.masked)
+            token_ids, offsets = ids_of(documents.ids)
+            has_loss = self._job.source.masked
+            fitted = self._documents.fit(token_ids, offsets, has_loss=has_loss)
         else:
-            fitted = self._documents.encode(
-                documents.text,
-                documents.spans,
-                self._infill_stretches(split, documents),
-            )
+            infill = self._infill_stretches(split, documents)
+            fitted = self._documents.encode(documents.text, documents.spans, infill)
+        # 2. Their account, and where they come from. A document in several parts has
+        #    one end.
         self._count_encoded(documents, fitted)
-        again = fitted.again
+        is_further_part = fitted.again
         whole_documents = len(fitted.origin)
-        if again is not None:
-            whole_documents -= int(again.sum())
+        if is_further_part is not None:
+            whole_documents -= int(is_further_part.sum())
         return TokenDocuments(
             ids=fitted.ids,
             offsets=fitted.offsets,
@@ -376,7 +381,7 @@ class TextBuild:
             bos=fitted.bos,
             eos=fitted.eos,
             eos_existing=min(fitted.eos_existing, whole_documents),
-            again=again,
+            again=is_further_part,
             kept=taken(documents.kept, fitted.origin),
         )
 
@@ -396,20 +401,18 @@ class TextBuild:
         return Stretches.whole(documents.text, documents.file, documents.position)
 
     def _count_encoded(self, documents: TextDocuments, fitted: Fitted) -> None:
-        """Account for encoded documents, and set aside those that spell special
-        tokens.
-        """
+        """Account for encoded documents, and set aside those with special tokens."""
         tally = self._tally
         tally.numbers.update(
             tokens=fitted.tokens,
             special_tokens_in_text=fitted.special_tokens,
             text_bytes=documents.text_bytes,
         )
+        # The bytes of bad records count as theirs, not as those of texts.
         if len(fitted.refused):
             self._refuse_special(documents, fitted.refused)
-            tally.numbers["text_bytes"] -= int(
-                documents.text_sizes[fitted.refused].sum()
-            )
+            refused_sizes = documents.text_sizes[fitted.refused]
+            tally.numbers["text_bytes"] -= int(refused_sizes.sum())
         tally.by["dropped"].update(fitted.dropped)
         tally.by["normalized"].update(fitted.touched)
         tally.settle(
@@ -421,16 +424,16 @@ class TextBuild:
         )
 
     def _refuse_special(self, documents: TextDocuments, rows: Int64) -> None:
-        """Make bad records of documents that spell a special token, with
-        `special_tokens_in_text: fail`.
+        """Make bad records of documents that spell a special token.
+
+        `special_tokens_in_text` is ``fail``.
         """
         bad_records: list[BadRecord] = []
         for row in rows.tolist():
             file = self._files[int(documents.file[row])]
-            raw = str(documents.text[row].as_py()).encode()
-            bad_records.append(
-                bad_record(file, int(documents.position[row]), _SPELLED, raw)
-            )
+            position = int(documents.position[row])
+            raw_text = str(documents.text[row].as_py()).encode()
+            bad_records.append(bad_record(file, position, _SPELLED, raw_text))
         if self._job.source.on_bad_record == "fail":
             raise refuse(bad_records[0], self._files[bad_records[0].file_id])
         self._set_aside(bad_records)
@@ -446,6 +449,7 @@ class TextBuild:
         tally.numbers.update(
             tokens=joined.tokens, text_bytes=sink.text_bytes(documents)
         )
+        # Control tokens of texts are wanted: only others are counted.
         if not self._recipe.control_tokens:
             tally.numbers["special_tokens_in_text"] += encoded.special_tokens
         tally.by["dropped"].update(joined.dropped)
@@ -465,16 +469,17 @@ class TextBuild:
         if encoded is None:
             return False
         special_tokens, pieces = encoded
-        if (
-            special_tokens
-            and self._job.source.tokenizer.special_tokens_in_text == "fail"
-        ):
+        # A document with a special token is refused as a whole.
+        policy = self._job.source.tokenizer.special_tokens_in_text
+        if special_tokens and policy == "fail":
             return False
         numbers = self._tally.numbers
         numbers.update(
             text_bytes=document.text_bytes, special_tokens_in_text=special_tokens
         )
-        windows = (ids for ids in pieces if len(ids))
+        # The first piece with ids shows that the document is not empty; the others are
+        # encoded while the sink packs.
+        windows = (token_ids for token_ids in pieces if len(token_ids))
         first_window = next(windows, None)
         has_tokens = first_window is not None
         self._tally.settle(1, np.arange(int(has_tokens)), document.extra, {})

@@ -1,6 +1,4 @@
-"""Documents as texts, or as ids that are imported, with their identities and the
-fields kept beside them.
-"""
+"""Documents as texts, or as imported ids, with their identities and kept fields."""
 
 from __future__ import annotations
 
@@ -78,9 +76,7 @@ class TextDocuments:
 
     @property
     def sizes(self) -> Int64:
-        """Bytes of each text, int64[n * parts], or of the ids of each document,
-        int64[n].
-        """
+        """Bytes of each text, int64[n * parts], or of each document's ids, int64[n]."""
         if self.ids is None:
             return self.text_sizes
         lengths: Int64 = _COMPUTE.list_value_length(self.ids).to_numpy()
@@ -88,42 +84,70 @@ class TextDocuments:
 
     @property
     def _edges(self) -> Int64:
-        """Where each text begins in Arrow's buffer, and where the last one ends,
-        int64[n * parts + 1].
-        """
+        """Where texts begin in Arrow's buffer and the last ends, int64[n * parts + 1]."""
         return string_buffers(self.text)[0]
 
     def slice(self, first: int, last: int) -> Self:
         """Return the documents ``first:last``; no text is copied."""
         first_text = first * self.parts
-        last_text = last * self.parts
+        end_text = last * self.parts
+        spans = self.spans
+        if spans is not None:
+            spans = spans.slice(first_text, end_text)
+        extra = self.extra
+        if extra is not None:
+            extra = extra[first:last]
+        label = self.label
+        if label is not None:
+            label = label[first:last]
+        kept_fields = self.kept
+        if kept_fields is not None:
+            kept_fields = kept_fields.slice(first, last - first)
+        ids = self.ids
+        if ids is not None:
+            ids = ids.slice(first, last - first)
         return type(self)(
-            text=self.text.slice(first_text, last_text - first_text),
+            text=self.text.slice(first_text, end_text - first_text),
             file=self.file[first:last],
             position=self.position[first:last],
-            spans=None
-            if self.spans is None
-            else self.spans.slice(first_text, last_text),
-            extra=None if self.extra is None else self.extra[first:last],
+            spans=spans,
+            extra=extra,
             parts=self.parts,
-            label=None if self.label is None else self.label[first:last],
-            kept=None if self.kept is None else self.kept.slice(first, last - first),
-            ids=None if self.ids is None else self.ids.slice(first, last - first),
+            label=label,
+            kept=kept_fields,
+            ids=ids,
         )
 
     def select(self, mask: Bools) -> Self:
         """Return the documents where `mask` is true, bool[n]."""
+        # The texts of a document lie together, so that its verdict is repeated.
         text_mask = np.repeat(mask, self.parts)
+        arrow_mask = pa.array(mask)
+        spans = self.spans
+        if spans is not None:
+            spans = spans.select(text_mask)
+        extra = self.extra
+        if extra is not None:
+            extra = extra[mask]
+        label = self.label
+        if label is not None:
+            label = label[mask]
+        kept_fields = self.kept
+        if kept_fields is not None:
+            kept_fields = kept_fields.filter(arrow_mask)
+        ids = self.ids
+        if ids is not None:
+            ids = ids.filter(arrow_mask)
         return type(self)(
             text=self.text.filter(pa.array(text_mask)),
             file=self.file[mask],
             position=self.position[mask],
-            spans=None if self.spans is None else self.spans.select(text_mask),
-            extra=None if self.extra is None else self.extra[mask],
+            spans=spans,
+            extra=extra,
             parts=self.parts,
-            label=None if self.label is None else self.label[mask],
-            kept=None if self.kept is None else self.kept.filter(pa.array(mask)),
-            ids=None if self.ids is None else self.ids.filter(pa.array(mask)),
+            label=label,
+            kept=kept_fields,
+            ids=ids,
         )
 
     @classmethod
@@ -137,21 +161,38 @@ class TextDocuments:
             return parts[0]
         # Columns that some parts of a recipe have, all of them have; except for
         # `extra`.
-        spans = [part.spans for part in parts if part.spans is not None]
-        labels = [part.label for part in parts if part.label is not None]
-        kept = [part.kept for part in parts if part.kept is not None]
-        ids = [part.ids for part in parts if part.ids is not None]
-        text: Any = pa.concat_arrays([part.text for part in parts])
+        # 1. Columns of which each part has its piece. Those that some parts of a recipe
+        #    have, all of them have; except for `extra`.
+        texts: list[Any] = []
+        files: list[Int64] = []
+        positions: list[Int64] = []
+        spans: list[Spans] = []
+        labels: list[Bools] = []
+        kept_fields: list[pa.RecordBatch] = []
+        id_lists: list[Any] = []
+        for part in parts:
+            texts.append(part.text)
+            files.append(part.file)
+            positions.append(part.position)
+            if part.spans is not None:
+                spans.append(part.spans)
+            if part.label is not None:
+                labels.append(part.label)
+            if part.kept is not None:
+                kept_fields.append(part.kept)
+            if part.ids is not None:
+                id_lists.append(part.ids)
+        # 2. The pieces, one after the other.
         return cls(
-            text=text,
-            file=np.concatenate([part.file for part in parts]),
-            position=np.concatenate([part.position for part in parts]),
+            text=_ARROW.concat_arrays(texts),
+            file=np.concatenate(files),
+            position=np.concatenate(positions),
             spans=Spans.concat(spans) if spans else None,
             extra=_joined_extra(parts),
             parts=parts[0].parts,
             label=np.concatenate(labels) if labels else None,
-            kept=_ARROW.concat_batches(kept) if kept else None,
-            ids=_ARROW.concat_arrays(ids) if ids else None,
+            kept=_ARROW.concat_batches(kept_fields) if kept_fields else None,
+            ids=_ARROW.concat_arrays(id_lists) if id_lists else None,
         )
 
 

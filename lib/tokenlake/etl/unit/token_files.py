@@ -64,7 +64,7 @@ class TokenDocuments:
     Attributes:
         ids: Ids of all documents; in a build with a loss mask they are marked, see
             :mod:`tokenlake.etl.packing.loss_marks`, int32[total].
-        offsets: Where each document begins in `ids`, and where the last one ends,
+        offsets: Beginnings of the documents in `ids`, and the end of the last one,
             int64[n + 1].
         file: Id of each document's file, int64[n].
         position: Position of each document in its file, int64[n].
@@ -90,9 +90,7 @@ class TokenDocuments:
         return len(self.position)
 
     def take(self, rows: Int64) -> TokenDocuments:
-        """Return the documents `rows` (int64[m]), without the numbers of all
-        documents.
-        """
+        """Return the documents `rows` (int64[m]), without the numbers of all documents."""
         documents = Ragged.taken(self.ids, self.offsets[rows], self.offsets[rows + 1])
         return TokenDocuments(
             ids=documents.ids,
@@ -133,14 +131,15 @@ class TokensFile:
         self._has_loss_mask = "loss_mask" in writer.schema.names
         self._prefix = np.asarray(prefix, np.int32)
         self._suffix = np.asarray(suffix, np.int32)
+        # The ids of the suffix count toward the loss, as a plain text does.
         if self._has_loss_mask:
             self._suffix |= np.int32(LOSS)
         # Masks are added when a row group is complete and its padding known.
-        unpadded_fields = [
-            field
-            for field in writer.schema
-            if field.name not in ("attention_mask", "loss_mask")
-        ]
+        mask_names = ("attention_mask", "loss_mask")
+        unpadded_fields: list[Any] = []
+        for field in writer.schema:
+            if field.name not in mask_names:
+                unpadded_fields.append(field)
         self._unpadded_schema = pa.schema(unpadded_fields)
         self._rows = RowsFile(writer, padding, full, self._finished, kept)
         self.finish = self._rows.finish
@@ -148,34 +147,36 @@ class TokensFile:
 
     def add(self, documents: TokenDocuments) -> None:
         """Append documents; none is empty."""
+        # 1. The ids, with prefix and suffix around each document.
         offsets = documents.offsets
         lengths = np.diff(offsets)
         affixes = len(self._prefix) + len(self._suffix)
         if affixes:
-            ids = join_documents(documents.ids, offsets, self._prefix, self._suffix)
+            row_ids = join_documents(documents.ids, offsets, self._prefix, self._suffix)
             lengths += affixes
         else:
-            ids = documents.ids[offsets[0] : offsets[-1]]
+            row_ids = documents.ids[offsets[0] : offsets[-1]]
+        # 2. The columns. Ids override a kept field of their name.
         columns: dict[str, Any] = {}
         if documents.kept is not None:
             columns.update(
                 zip(documents.kept.schema.names, documents.kept.columns, strict=True)
             )
-        columns["input_ids"] = _lists(
-            self._unpadded_schema.field("input_ids").type, lengths, ids
-        )
+        ids_type = self._unpadded_schema.field("input_ids").type
+        columns["input_ids"] = _lists(ids_type, lengths, row_ids)
         columns["file"] = pa.array(documents.file)
         columns["position"] = pa.array(documents.position)
         self._rows.add(row_of(self._unpadded_schema, columns, len(lengths)), lengths)
 
     def add_long(self, windows: Iterable[Int32], file: int, position: int) -> None:
-        """Append one document that comes in pieces; it is one row, and is put
-        together here.
+        """Append one document that comes in pieces.
+
+        It is one row, and is put together here.
         """
-        ids = np.concatenate(list(windows))
+        document_ids = np.concatenate(list(windows))
         document = TokenDocuments(
-            ids=ids,
-            offsets=np.array([0, len(ids)]),
+            ids=document_ids,
+            offsets=np.array([0, len(document_ids)]),
             file=np.array([file]),
             position=np.array([position]),
         )
@@ -186,28 +187,31 @@ class TokensFile:
         columns: dict[str, Any] = dict(
             zip(rows.schema.names, rows.columns, strict=True)
         )
-        sizes = self._padding.sizes(lengths)
+        row_sizes = self._padding.sizes(lengths)
         unpadded_ids = plain_values(columns["input_ids"].flatten())
-        ids, mask = self._padding.apply(unpadded_ids, lengths, sizes)
-        self.counts["pad"] += len(ids) - int(lengths.sum())
-        values: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
+        padded_ids, attention_mask = self._padding.apply(
+            unpadded_ids, lengths, row_sizes
+        )
+        self.counts["pad"] += len(padded_ids) - int(lengths.sum())
+        # Marks of ids become a mask of their own. Padding has no mark.
+        values: dict[str, Any] = {
+            "input_ids": padded_ids,
+            "attention_mask": attention_mask,
+        }
         if self._has_loss_mask:
-            values["input_ids"] = plain(ids)
-            values["loss_mask"] = learned(ids)
-        for name, column_values in values.items():
-            if name in self._schema.names:
-                columns[name] = _lists(
-                    self._schema.field(name).type, sizes, column_values
-                )
+            values["input_ids"] = plain(padded_ids)
+            values["loss_mask"] = learned(padded_ids)
+        for column_name, column_values in values.items():
+            if column_name in self._schema.names:
+                list_type = self._schema.field(column_name).type
+                columns[column_name] = _lists(list_type, row_sizes, column_values)
         return row_of(self._schema, columns, len(lengths))
 
 
-def _lists(kind: Any, lengths: Int64, values: Any) -> Any:
-    """Return a list column of type `kind` whose rows have the given lengths
-    (int64[n]).
-    """
+def _lists(list_type: Any, lengths: Int64, values: Any) -> Any:
+    """Return a list column whose rows have the given lengths (int64[n])."""
     offsets: Any = pa.array(offsets_of(lengths).astype(np.int32))
-    return pa.ListArray.from_arrays(offsets, pa.array(values), type=kind)
+    return pa.ListArray.from_arrays(offsets, pa.array(values), type=list_type)
 
 
 @final
@@ -241,8 +245,9 @@ class PackedFile:
         self._writer = writer
         self._prefix = prefix
         self._suffix = suffix
+        # The suffix of a plain text counts toward the loss.
         if "loss_mask" in writer.schema.names:
-            self._suffix = tuple(token | LOSS for token in suffix)
+            self._suffix = tuple([token_id | LOSS for token_id in suffix])
         self._packer = open_packer(
             pack,
             group_tokens=full,
@@ -275,15 +280,16 @@ class PackedFile:
 
     def _write(self, rows: Iterator[Packed]) -> None:
         for packed in rows:
+            # A row that cuts a prefix or a suffix in two would be a bug of a packer.
             packed.check_boundaries(self._prefix, self._suffix)
             self.counts.update(
                 pad=packed.pad, sequences=packed.rows, slots=len(packed.input_ids)
             )
-            for group in packed.groups(self._packer.group_rows):
+            for row_group in packed.groups(self._packer.group_rows):
                 self._writer.write(
-                    flat_rows(group, self._writer.schema),
-                    tokens=int(group.segment_lengths.sum(dtype=np.int64)),
-                    documents=int((group.start == 0).sum()),
+                    flat_rows(row_group, self._writer.schema),
+                    tokens=int(row_group.segment_lengths.sum(dtype=np.int64)),
+                    documents=int((row_group.start == 0).sum()),
                 )
 
 
@@ -294,11 +300,13 @@ def flat_rows(packed: Packed, schema: pa.Schema) -> FlatRows:
         packed: Rows. If the schema has a column ``loss_mask``, their ids are marked.
         schema: Schema of the file.
     """
-    count = packed.rows
+    # Every level of a column's nesting has its number of values, and the lengths of the
+    # lists or the values in it.
+    row_count = packed.rows
     levels: dict[str, list[Level]] = {}
 
     def add_tokens(name: str, values: Any) -> None:
-        levels[name] = [(count, None, None), (len(values), values, None)]
+        levels[name] = [(row_count, None, None), (len(values), values, None)]
 
     # 1. Columns with one value per token.
     add_tokens("input_ids", packed.input_ids)
@@ -308,17 +316,18 @@ def flat_rows(packed: Packed, schema: pa.Schema) -> FlatRows:
     if "segment_ids" in schema.names:
         add_tokens("segment_ids", packed.segment_ids)
     # 2. Columns with one value per piece.
-    pieces = len(packed.segment_lengths)
-    lists: Level = (count, np.diff(packed.row_offsets).astype(np.int32), None)
-    levels["segment_lengths"] = [lists, (pieces, packed.segment_lengths, None)]
+    piece_count = len(packed.segment_lengths)
+    pieces_per_row = np.diff(packed.row_offsets).astype(np.int32)
+    lists: Level = (row_count, pieces_per_row, None)
+    levels["segment_lengths"] = [lists, (piece_count, packed.segment_lengths, None)]
     levels["documents"] = [
         lists,
-        (pieces, None, None),
-        (pieces, packed.file, None),
-        (pieces, packed.position, None),
-        (pieces, packed.start, None),
+        (piece_count, None, None),
+        (piece_count, packed.file, None),
+        (piece_count, packed.position, None),
+        (piece_count, packed.start, None),
     ]
-    return FlatRows(count, {name: levels[name] for name in schema.names})
+    return FlatRows(row_count, {name: levels[name] for name in schema.names})
 
 
 def rows_schema(
@@ -343,9 +352,9 @@ def rows_schema(
         return described_packed(
             pack.width, tokenizer, pieces=pack.store_segment_ids, loss_mask=loss_mask
         )
-    fields = [(name, arrow_type(kind)) for name, kind in kept]
+    kept_fields = [(name, arrow_type(kind)) for name, kind in kept]
     schema = tokens_schema(
-        loss_mask=loss_mask, attention_mask=attention_mask, kept=fields
+        loss_mask=loss_mask, attention_mask=attention_mask, kept=kept_fields
     )
     return described(schema, tokenizer)
 
@@ -363,6 +372,5 @@ def described_packed(
         pieces: True for a column ``segment_ids``.
         loss_mask: True for a column ``loss_mask``.
     """
-    return described(
-        packed_schema(width, store_segment_ids=pieces, loss_mask=loss_mask), tokenizer
-    )
+    schema = packed_schema(width, store_segment_ids=pieces, loss_mask=loss_mask)
+    return described(schema, tokenizer)

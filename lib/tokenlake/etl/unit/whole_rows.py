@@ -1,5 +1,6 @@
-"""Packed rows that are imported as they are: every record is a row, and nothing is
-packed.
+"""Packed rows that are imported as they are: every record is a row.
+
+Nothing is packed.
 
 Documents of one record follow each other and have the same file and position. They
 become the pieces of a row, and the rest of the row is padding.
@@ -47,12 +48,11 @@ class WholeRowsFile:
         self.discard = writer.discard
 
     def add(self, documents: TokenDocuments) -> None:
-        """Append documents; all documents of a record come together, and none is
-        empty.
-        """
+        """Append documents; all of a record come together, and none is empty."""
         rows = self._rows_of(documents)
         self._waiting.append(rows)
         self._waiting_rows += rows.rows
+        # Full row groups are written at once, so that little waits in memory.
         if self._waiting_rows >= self._group_rows:
             self._write(is_last=False)
 
@@ -69,17 +69,17 @@ class WholeRowsFile:
         """Return the documents as rows."""
         # 1. A row begins where the record changes.
         begins_row = np.ones(len(documents), np.bool_)
-        begins_row[1:] = (np.diff(documents.position) != 0) | (
-            np.diff(documents.file) != 0
-        )
+        is_next_position = np.diff(documents.position) != 0
+        is_next_file = np.diff(documents.file) != 0
+        begins_row[1:] = is_next_position | is_next_file
         row_offsets = np.append(np.flatnonzero(begins_row), len(documents))
         # 2. Its ids, and padding behind them.
         lengths = np.diff(documents.offsets)
         row_lengths = np.diff(offsets_of(lengths)[row_offsets])
-        ids = documents.ids[documents.offsets[0] : documents.offsets[-1]]
-        count = len(row_lengths)
-        input_ids = np.full((count, self._width), self._pad_id, np.int32)
-        input_ids[cells(row_lengths, self._width, left=False)] = ids
+        row_ids = documents.ids[documents.offsets[0] : documents.offsets[-1]]
+        row_count = len(row_lengths)
+        input_ids = np.full((row_count, self._width), self._pad_id, np.int32)
+        input_ids[cells(row_lengths, self._width, left=False)] = row_ids
         return Packed(
             input_ids=input_ids.ravel(),
             segment_lengths=lengths.astype(np.int32),
@@ -88,25 +88,30 @@ class WholeRowsFile:
             position=documents.position,
             start=np.zeros(len(documents), np.int32),
             ends=np.ones(len(documents), np.bool_),
-            pad=count * self._width - len(ids),
+            pad=row_count * self._width - len(row_ids),
         )
 
     def _write(self, *, is_last: bool) -> None:
         """Write full row groups, and with the last one the rest."""
         if not self._waiting_rows:
             return
-        rest: list[Packed] = []
-        for group in Packed.joined(self._waiting).groups(self._group_rows):
-            if group.rows < self._group_rows and not is_last:
-                rest.append(group)
+        # The last group waits for more rows, unless none come.
+        waiting_groups: list[Packed] = []
+        waiting_rows = 0
+        for row_group in Packed.joined(self._waiting).groups(self._group_rows):
+            if row_group.rows < self._group_rows and not is_last:
+                waiting_groups.append(row_group)
+                waiting_rows += row_group.rows
                 continue
             self.counts.update(
-                pad=group.pad, sequences=group.rows, slots=len(group.input_ids)
+                pad=row_group.pad,
+                sequences=row_group.rows,
+                slots=len(row_group.input_ids),
             )
             self._writer.write(
-                flat_rows(group, self._writer.schema),
-                tokens=int(group.segment_lengths.sum(dtype=np.int64)),
-                documents=len(group.segment_lengths),
+                flat_rows(row_group, self._writer.schema),
+                tokens=int(row_group.segment_lengths.sum(dtype=np.int64)),
+                documents=len(row_group.segment_lengths),
             )
-        self._waiting = rest
-        self._waiting_rows = sum(group.rows for group in rest)
+        self._waiting = waiting_groups
+        self._waiting_rows = waiting_rows
