@@ -349,7 +349,10 @@ class Catalog:
             IntegrityError: The claim is damaged, or that of another version.
         """
         stored = self.stored_claim(dataset, version)
-        return None if stored is None else stored[0]
+        if stored is None:
+            return None
+        claim, _ = stored
+        return claim
 
     def stored_claim(self, dataset: str, version: int) -> tuple[Claim, bytes] | None:
         """Return the claim of a version and the bytes of its file, for a swap; None if
@@ -412,9 +415,10 @@ class Catalog:
                 )
             except VersionConflictError:
                 continue
-            return ClaimResult(
-                version, "new" if put_outcome == "created" else "resumed"
-            )
+            # Another build of the same fingerprint may have created the claim just now.
+            if put_outcome == "created":
+                return ClaimResult(version, "new")
+            return ClaimResult(version, "resumed")
         raise VersionConflictError(
             f"{dataset}: lost {_CLAIM_TRIES} races for a version number in {self.store.url}. Other builds claim "
             "versions at the same time; run again when they have finished."
@@ -447,11 +451,11 @@ class Catalog:
                 continue
             # The claim may have been swept after the states were listed. Only a build
             # without a manifest can be.
+            if info.committed:
+                return ClaimResult(info.version, "committed")
             was_just_swept = claim is not None and claim.state == "swept"
-            if info.committed or not was_just_swept:
-                return ClaimResult(
-                    info.version, "committed" if info.committed else "resumed"
-                )
+            if not was_just_swept:
+                return ClaimResult(info.version, "resumed")
         return None
 
     # Helpers.

@@ -114,7 +114,7 @@ class LocalStore(Store):
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         # Entries come in the order of keys, and a folder at its place among them.
         for entry in self._entries(prefix):
-            object_key = f"{prefix}/{entry.name}" if prefix else entry.name
+            object_key = _joined_key(prefix, entry.name)
             if entry.is_dir(follow_symlinks=False):
                 yield from self.list(object_key)
             elif not entry.name.startswith(TEMP_MARK):
@@ -137,15 +137,21 @@ class LocalStore(Store):
 
         A folder that does not exist has none.
         """
-        folder = self.local_path(prefix) if prefix else self._root
+        folder = self._folder(prefix)
         try:
             with os_errors("list", prefix or self.url), os.scandir(folder) as entries:
                 return sorted(entries, key=_key_order)
         except NotFoundError:
             return []
 
+    def _folder(self, prefix: str) -> Path:
+        """Return the folder of a prefix; "" is the root of the store."""
+        if not prefix:
+            return self._root
+        return self.local_path(prefix)
+
     def temp(self, prefix: str) -> Path:
-        folder = self.local_path(prefix) if prefix else self._root
+        folder = self._folder(prefix)
         with os_errors("write below", prefix or self.url):
             return self._new_temp(folder)
 
@@ -334,7 +340,7 @@ class LocalStore(Store):
         # Temporary files lie beside the objects, in folders with safe names.
         leftovers: builtins.list[Leftover] = []
         for entry in self._entries(prefix):
-            entry_key = f"{prefix}/{entry.name}" if prefix else entry.name
+            entry_key = _joined_key(prefix, entry.name)
             if entry.is_dir(follow_symlinks=False):
                 if key_problem(entry_key) is None:
                     leftovers += self.leftovers(entry_key)
@@ -363,7 +369,7 @@ class LocalStore(Store):
                 f"{leftover.name} is not a temporary file; nothing was removed",
                 key=leftover.name,
             )
-        folder_path = self.local_path(folder) if folder else self._root
+        folder_path = self._folder(folder)
         with contextlib.suppress(NotFoundError), os_errors("remove", leftover.name):
             (folder_path / file_name).unlink()
             return True
@@ -404,6 +410,13 @@ class LocalStore(Store):
             with locked(folder):
                 fsync_directory(folder)
         self._durable.add(folder_path)
+
+
+def _joined_key(prefix: str, name: str) -> str:
+    """Return the key of a name in the folder of a prefix; "" is the root."""
+    if not prefix:
+        return name
+    return f"{prefix}/{name}"
 
 
 def _key_order(entry: os.DirEntry[str]) -> str:

@@ -302,7 +302,9 @@ class Remover:
             return None
         except StoreError as error:
             return Kept(file.name, f"it could not be removed: {error}", failed=True)
-        return None if is_missing else file
+        if is_missing:
+            return None
+        return file
 
     def _remove_empty_folders(self, folder: str) -> None:
         """Remove the empty folders below a folder, deepest first."""
