@@ -11,10 +11,11 @@ from tokenlake.runtime.store.manifest import Kind
 VersionState: TypeAlias = Literal[
     "committed", "running", "idle", "failed", "cancelled", "unreadable", "damaged"
 ]
-"""State of a version. ``unreadable``: its manifest is damaged. ``damaged``: a file
-that its page needs is damaged.
+"""State of a version. ``unreadable``: its manifest is damaged. ``damaged``: a file that
+its page needs is damaged.
 """
 
+# A build in one of these states can be resumed; the others are committed versions.
 _UNFINISHED: Final[frozenset[VersionState]] = frozenset(
     {"running", "idle", "failed", "cancelled"}
 )
