@@ -203,7 +203,6 @@ def other_rows(
 
     There are none if all rows are the same.
 
-
     Args:
         store: Store of the rebuilt parts.
         layout: Keys of the version.
@@ -297,7 +296,6 @@ def judge(
 
     A file without good bytes gets the reason. A file that came out in other bytes, with
     the same rows, gets neither: it is for a new version.
-
 
     Args:
         workshop: Store in which the unit was built.

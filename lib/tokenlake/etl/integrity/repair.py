@@ -430,7 +430,6 @@ class _Repair:
     def _commit_new_version(self, manifest: Manifest, replanned: Replanned) -> int:
         """Commit the same build beside the damaged version, and return its number.
 
-
         Committed bytes are those of their manifest, or damaged; they never change.
         Units with other bytes and the same rows therefore become a version of their
         own, which takes over the intact units. A repair that was killed may have

@@ -215,7 +215,6 @@ class RowCheck:
     def _check_attention_mask(self, table: pa.Table, lengths: Int64s) -> None:
         """Check that masks are 1 for ids and 0 for padding, at one end of the row.
 
-
         Args:
             table: Rows.
             lengths: Ids of each row, padding included, int64[n].
@@ -308,7 +307,6 @@ def _differs_from_ids(
     column: TrainerColumn, ids: _PartIds, lengths: Int64s, column_values: Int64s
 ) -> _Bools:
     """Return True for the rows that do not follow from the ids of their parts, bool[n].
-
 
     Args:
         column: Column.

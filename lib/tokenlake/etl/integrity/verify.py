@@ -1,6 +1,5 @@
 """Verification of a version: its bytes against the manifest, and the manifest itself.
 
-
 1. The manifest is read (seal and shape). One that is damaged ends the verification.
 2. The ledger is read; records that match the manifest are verified by that.
 3. Account, claim, second copy of the manifest, parents, unlisted files and tags are

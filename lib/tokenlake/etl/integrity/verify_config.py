@@ -1,6 +1,5 @@
 """Verification of a manifest's statements on configuration and tokenizers.
 
-
 A seal only proves that a manifest is as somebody wrote it. ``config.yaml`` states the
 configuration once more, and ``tokenizer/`` holds all facts of a tokenizer: its files
 are hashed, loaded, and must give the same ids for a fixed set of texts.

@@ -2,7 +2,6 @@
 
 The footer is always checked; in a deep verification, every page, row and value.
 
-
 Nearly all of a packed shard are columns whose rows have one length, and only the
 logical hash of these is needed. Their pages are therefore read as the loader reads
 them, and hashed page by page while they are in the processor's cache

@@ -23,7 +23,6 @@ def observed_batches(
 
     It shows progress if the configuration has a section `observability`.
 
-
     Args:
         items: Batches or rows.
         config: Configuration of the pipeline.

@@ -50,7 +50,6 @@ _IDLE_SECONDS: Final = 30  # after which a connection without a request is close
 def serve_folder(path: Path, port: int = 0) -> Generator[str]:
     """Serve the files of a folder until the context ends, and return its URL.
 
-
     Args:
         path: Folder. A URL of a folder gives its ``index.html``.
         port: TCP port, 0 to 65535. Default: 0, a free port.
