@@ -15,6 +15,7 @@ VersionState: TypeAlias = Literal[
 file is missing or has another size, or a file that its page needs is damaged.
 """
 
+# A build in one of these states can be resumed; the others are committed versions.
 _UNFINISHED: Final[frozenset[VersionState]] = frozenset(
     {"running", "idle", "failed", "cancelled"}
 )
