@@ -6,22 +6,22 @@ import re
 from importlib import import_module
 from pathlib import Path
 
-from tokenlake.config import REFUSALS, ROADS
+from tokenlake.config import READERS, UNSUPPORTED_OPTIONS
 
 ROOT = Path(__file__).parent.parent
 CONFIGURATION = ROOT / "docs/configuration.md"
-MARK = "in lib/tokenlake/config/refusals.py. -->\n"
+MARK = "in lib/tokenlake/config/unsupported.py. -->\n"
 
 
-def refusals_table() -> str:
+def unsupported_table() -> str:
     """Return the table of the options that are refused or not used, as Markdown."""
     rows: list[tuple[str, ...]] = []
-    for refusal in REFUSALS:
+    for refusal in UNSUPPORTED_OPTIONS:
         roads: dict[str, list[str]] = {}
-        for road, name in ROADS.items():
+        for reader, name in READERS.items():
             # A source on its own looks at the options of its dataset alone.
-            applies = road != "source" or refusal.key.startswith("datasets.")
-            if applies and (instead := refusal.instead(road)):
+            applies = reader != "source" or refusal.key.startswith("datasets.")
+            if applies and (instead := refusal.instead(reader)):
                 roads.setdefault(instead, []).append(name)
         fine = ", ".join(f"`{value!r}`" for value in refusal.also)
         outcome = "accepted with a note" if refusal.is_speed else "refused"
@@ -39,7 +39,7 @@ def refusals_table() -> str:
 
 def test_the_table_of_what_is_refused_is_current() -> None:
     text = CONFIGURATION.read_text()
-    assert text.partition(MARK)[2] == refusals_table(), (
+    assert text.partition(MARK)[2] == unsupported_table(), (
         "run `python -m tests.test_docs` to write it again"
     )
 
@@ -74,4 +74,4 @@ def test_tests_and_modules_that_pages_name_are_there() -> None:
 
 if __name__ == "__main__":
     head, mark, _ = CONFIGURATION.read_text().partition(MARK)
-    CONFIGURATION.write_text(head + mark + refusals_table())
+    CONFIGURATION.write_text(head + mark + unsupported_table())

@@ -29,7 +29,7 @@ from tests.lazily import lazily
 from tests.servers.hub import hub
 from tests.tokenizers.tokenizer_samples import byte_level
 from tokenlake import DatasetConfig, load_config
-from tokenlake.config import REFUSALS, first_steps, json_schema
+from tokenlake.config import UNSUPPORTED_OPTIONS, first_steps, json_schema
 from tokenlake.config.resolve import foreseen, resolve
 from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.etl.sources import hub_client
@@ -478,7 +478,7 @@ def test_an_option_of_speed_is_accepted_with_one_note_and_changes_nothing(
         "pack": {"enabled": True, "seq_length": 8},
     }
     assert {f"{section}.{key}" for section, keys in SPEED.items() for key in keys} == {
-        refusal.key for refusal in REFUSALS if refusal.is_speed
+        refusal.key for refusal in UNSUPPORTED_OPTIONS if refusal.is_speed
     }
     asked = load_config({**config, **SPEED})
     builds = [resolve(step) for step in first_steps(asked).values()]

@@ -17,8 +17,8 @@ from pydantic import BaseModel, SecretStr, ValidationError
 
 from tokenlake import DatasetConfig, PipelineConfig, TokenizerConfig, load_config
 from tokenlake.config import (
-    REFUSALS,
-    ROADS,
+    READERS,
+    UNSUPPORTED_OPTIONS,
     ResolvedBuild,
     ResolvedChat,
     ResolvedPack,
@@ -175,7 +175,9 @@ def test_every_field_is_looked_at_or_refused_or_says_that_a_build_does_not_use_i
             "[Nn]ot used by|keeps only|requires|never runs code",
             options[name]["description"],
         )
-        refused = any(refusal.key == f"{section}.{name}" for refusal in REFUSALS)
+        refused = any(
+            refusal.key == f"{section}.{name}" for refusal in UNSUPPORTED_OPTIONS
+        )
         assert looked_at or told or refused, f"{section}.{name}"
 
 
@@ -191,19 +193,21 @@ def another(refusal: Any, section: str, name: str) -> Any:
             made = getattr(
                 model.model_validate({**NEEDED.get(section, {}), name: value}), name
             )
-            if refusal.refuses(made, model.model_fields[name].get_default()):
+            if refusal.is_unsupported(made, model.model_fields[name].get_default()):
                 return value
     raise AssertionError(f"no other value of {section}.{name}")
 
 
-@pytest.mark.parametrize("refused", REFUSALS, ids=lambda refused: refused.key)
+@pytest.mark.parametrize(
+    "refused", UNSUPPORTED_OPTIONS, ids=lambda refused: refused.key
+)
 def test_a_default_is_never_refused_and_another_value_always_with_what_to_use_instead(
     refused: Any,
 ) -> None:
     section, _, name = refused.key.partition(".")
     default = MODELS[section].model_fields[name].get_default()
-    assert not refused.refuses(default, default)
-    assert any(refused.instead(road) for road in ROADS)
+    assert not refused.is_unsupported(default, default)
+    assert any(refused.instead(reader) for reader in READERS)
     if refused.is_speed:
         built = build(**{section: {name: another(refused, section, name)}})
         assert [note.partition(":")[0] for note in built.notes] == [refused.key]

@@ -13,7 +13,7 @@ import tokenlake as tl
 from tests.rowwise.sharded_support import Plain
 from tests.seeds import promise
 from tokenlake import distributed, utils
-from tokenlake.config import REFUSALS
+from tokenlake.config import UNSUPPORTED_OPTIONS
 from tokenlake.errors import ConfigError, NotAvailableError
 
 MODULES: dict[str, str] = {
@@ -116,9 +116,9 @@ def test_options_of_ray_act_in_builds_and_are_refused_for_rows(
         NotAvailableError, match=rf"ray\.{name}: .*rows are processed in this process"
     ):
         tl.Pipeline.from_config(config).source()
-    assert [refusal.build for refusal in REFUSALS if refusal.key == f"ray.{name}"] == [
-        ""
-    ]
+    assert [
+        option.build for option in UNSUPPORTED_OPTIONS if option.key == f"ray.{name}"
+    ] == [""]
     assert tl.RayConfig(object_store_memory="4GB").object_store_memory == 4 << 30
 
 

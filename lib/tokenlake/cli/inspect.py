@@ -16,9 +16,13 @@ from rich.text import Text
 from tokenlake.base import numbers
 from tokenlake.base.markup import printable
 from tokenlake.cli.console import AsJson, Data, StoreUrl, note, print_json, working
+from tokenlake.config.contradictions import (
+    raise_problems,
+    store_not_yet,
+    store_problems,
+)
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import json_schema
-from tokenlake.config.refusals import raise_problems, store_not_yet, store_problems
 from tokenlake.errors import ConfigError, SourceError
 from tokenlake.etl.introspection.inspection import NAMES, Group, Inspection
 from tokenlake.etl.introspection.introspector import DatasetIntrospector

@@ -7,8 +7,6 @@ from tokenlake.config.pipeline import PipelineConfig as PipelineConfig
 from tokenlake.config.pipeline import WeightSchedulePoint as WeightSchedulePoint
 from tokenlake.config.pipeline import dump_yaml as dump_yaml
 from tokenlake.config.pipeline import json_schema as json_schema
-from tokenlake.config.refusals import REFUSALS as REFUSALS
-from tokenlake.config.refusals import ROADS as ROADS
 from tokenlake.config.resolve import first_steps as first_steps
 from tokenlake.config.resolve import last_step as last_step
 from tokenlake.config.resolve import source_identity as source_identity
@@ -25,6 +23,8 @@ from tokenlake.config.stages import PackStageConfig as PackStageConfig
 from tokenlake.config.stages import RayConfig as RayConfig
 from tokenlake.config.stages import SaveStageConfig as SaveStageConfig
 from tokenlake.config.stages import SourceStageConfig as SourceStageConfig
-from tokenlake.config.stages import TokenizerConfig as TokenizerConfig
 from tokenlake.config.stages import TokenizeStageConfig as TokenizeStageConfig
+from tokenlake.config.stages import TokenizerConfig as TokenizerConfig
 from tokenlake.config.texts import PromptConfig as PromptConfig
+from tokenlake.config.unsupported import READERS as READERS
+from tokenlake.config.unsupported import UNSUPPORTED_OPTIONS as UNSUPPORTED_OPTIONS

@@ -25,6 +25,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tokenlake.base.section import DATASET_NAME, plain_options
 from tokenlake.base.sizes import MIB
+from tokenlake.config.contradictions import (
+    build_problems,
+    raise_problems,
+    store_not_yet,
+    store_problems,
+)
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.field_types import parse_field_type
 from tokenlake.config.formats import TYPES
@@ -34,14 +40,6 @@ from tokenlake.config.pipeline import (
     CleanConfig,
     MixStageConfig,
     PipelineConfig,
-)
-from tokenlake.config.refusals import (
-    build_problems,
-    raise_problems,
-    refused,
-    speed_notes,
-    store_not_yet,
-    store_problems,
 )
 from tokenlake.config.resolved import (
     FIM_ROOM,
@@ -66,6 +64,7 @@ from tokenlake.config.stages import (
     TokenizeStageConfig,
 )
 from tokenlake.config.texts import ChatConfig, callable_name
+from tokenlake.config.unsupported import speed_notes, unsupported_options
 from tokenlake.errors import ConfigError, NotAvailableError
 from tokenlake.runtime.store.schemes import default_store
 
@@ -104,8 +103,10 @@ def resolve(
     store = store_of(config, environ)
     raise_problems(ConfigError, build_problems(config) + store_problems(config, store))
     is_text_build = config.is_text_build
-    road = "build" if is_text_build else "stored"
-    raise_problems(NotAvailableError, refused(config, road) + store_not_yet(store))
+    reader = "build" if is_text_build else "stored"
+    raise_problems(
+        NotAvailableError, unsupported_options(config, reader) + store_not_yet(store)
+    )
 
     unit_size = config.source.unit_size
     sources: tuple[ResolvedSource, ...] = ()
@@ -134,7 +135,7 @@ def resolve(
         num_shards=num_shards,
         store_options=plain_options(config.save.storage_options or {}),
         card={name: value for name, value in card.items() if value},
-        notes=(*former_name_notes(config), *speed_notes(config, road)),
+        notes=(*former_name_notes(config), *speed_notes(config, reader)),
     )
 
 

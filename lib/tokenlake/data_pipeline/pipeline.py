@@ -16,9 +16,9 @@ from tokenlake.base.checks import did_you_mean
 from tokenlake.base.lazy_names import lazy_names
 from tokenlake.base.result import Err, Result, attempt
 from tokenlake.base.section_file import load_section
+from tokenlake.config.contradictions import raise_problems
 from tokenlake.config.dataset import PACKED_NAMES, DataModuleConfig, SplitSpec
 from tokenlake.config.load import pipeline_of
-from tokenlake.config.refusals import raise_problems
 from tokenlake.config.stages import DEFAULT_MAX_LENGTH, TokenizerConfig
 from tokenlake.errors import ConfigError, SourceError, TokenizerError, TokenlakeError
 from tokenlake.etl.introspection.inspection import DatasetMetadata

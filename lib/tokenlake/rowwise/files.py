@@ -14,13 +14,14 @@ from typing import Any, Final, Literal, Self, TypedDict, Unpack, final
 
 from tokenlake.base.checks import expected, whole_number
 from tokenlake.base.threads import in_order
+from tokenlake.config.contradictions import raise_problems
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.formats import FORMATS, Format
 from tokenlake.config.pipeline import PipelineConfig
-from tokenlake.config.refusals import raise_problems, refused
 from tokenlake.config.resolve import resolve_source
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.config.stages import SourceStageConfig
+from tokenlake.config.unsupported import unsupported_options
 from tokenlake.errors import (
     ConfigError,
     NotAvailableError,
@@ -480,7 +481,9 @@ def create_source(config: DatasetConfig | Mapping[str, Any]) -> ShardedDataSourc
         datasets=(section(DatasetConfig, config, "create_source"),)
     )
     # Options that act in builds and pipelines only are errors here.
-    raise_problems(NotAvailableError, refused(pipeline, "source", ("datasets",)))
+    raise_problems(
+        NotAvailableError, unsupported_options(pipeline, "source", ("datasets",))
+    )
     return open_dataset(pipeline, pipeline.datasets[0])
 
 

@@ -13,14 +13,14 @@ from typing import Any, Final, cast, final
 
 from tokenlake.base.checks import expected
 from tokenlake.base.section import plain_options
-from tokenlake.config.dataset import DatasetConfig
-from tokenlake.config.load import ConfigSource, load_config
-from tokenlake.config.pipeline import MixStageConfig, PipelineConfig
-from tokenlake.config.refusals import (
+from tokenlake.config.contradictions import (
     output_problems,
     raise_problems,
     truncation_problems,
 )
+from tokenlake.config.dataset import DatasetConfig
+from tokenlake.config.load import ConfigSource, load_config
+from tokenlake.config.pipeline import MixStageConfig, PipelineConfig
 from tokenlake.config.stages import (
     LoadStageConfig,
     PackStageConfig,

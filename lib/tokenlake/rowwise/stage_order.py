@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from tokenlake.config.contradictions import raise_problems
 from tokenlake.config.pipeline import PipelineConfig
-from tokenlake.config.refusals import raise_problems, refused
+from tokenlake.config.unsupported import unsupported_options
 from tokenlake.errors import ConfigError, NotAvailableError
 
 STAGES: Final = ("source", "tokenize", "mix", "pack", "save", "load")
@@ -67,4 +68,4 @@ def check_config(config: PipelineConfig, stage: str) -> None:
     """
     raise_problems(ConfigError, config.validate())
     sections = _CHECKED_FIRST if stage == "source" else (stage,)
-    raise_problems(NotAvailableError, refused(config, "rows", sections))
+    raise_problems(NotAvailableError, unsupported_options(config, "rows", sections))

@@ -22,9 +22,9 @@ from typing import Any, final
 import pyarrow as pa
 
 from tokenlake.base.section import plain_options
+from tokenlake.config.contradictions import raise_problems, store_problems
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import CleanConfig, PipelineConfig
-from tokenlake.config.refusals import raise_problems, store_problems
 from tokenlake.config.resolve import signing_of, store_of
 from tokenlake.errors import ConfigError
 from tokenlake.etl.clean.clean_result import CleanResult

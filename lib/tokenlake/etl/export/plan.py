@@ -17,9 +17,9 @@ from urllib.parse import unquote, urlsplit
 
 from tokenlake.base.secrets import resolve_options
 from tokenlake.base.section import BlockSecret, plain_options
+from tokenlake.config.contradictions import raise_problems
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.pipeline import PipelineConfig
-from tokenlake.config.refusals import raise_problems
 from tokenlake.config.resolve import first_steps, is_tokens_of, store_of, tokens_name
 from tokenlake.config.stages import SaveStageConfig, TokenizerConfig
 from tokenlake.errors import ConfigError
