@@ -458,9 +458,8 @@ class DataPipeline:
         Its rows are those that a build of the file packs in one unit.
         """
         examples = _of_torch("PreprocessedDataset")(rows, self.prompt_engine)
-        source = IterableShardedSource(
-            examples[row_index] for row_index in range(len(rows))
-        )
+        # Examples are made while they are packed, one after the other.
+        source = IterableShardedSource(examples[index] for index in range(len(rows)))
         packed_rows = PackedShardedSource(
             source, seq_length=self._width, tokenizer=self.tokenizer.loaded
         )

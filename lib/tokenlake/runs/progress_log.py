@@ -75,7 +75,7 @@ class ProgressLog:
     def _write(
         self, summary: str, documents: int, tokens: int, read_bytes: int
     ) -> None:
-        """Write a line with figures: a JSON object, or text that begins with a summary."""
+        """Write a line with figures: a JSON object, or a text."""
         seconds = self._clock() - self._began
         if self._form == "json":
             figures = {

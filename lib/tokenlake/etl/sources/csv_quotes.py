@@ -93,7 +93,7 @@ def counts_if_strict(
     return CsvSplit(size, _count_newlines(view), len(returns), blank_lines)
 
 
-def _end_of_last_record(data: bytearray, size: int, quotes: Int64s) -> int:
+def _end_of_last_record(buffer: bytearray, block_bytes: int, quotes: Int64s) -> int:
     """Return the end of the last whole record, 0 without one.
 
     An even number of quotes stands before the end of a record. If the number is odd,
@@ -102,16 +102,16 @@ def _end_of_last_record(data: bytearray, size: int, quotes: Int64s) -> int:
     """
     # The cell in quotes that holds the newline is skipped as a whole: the search
     # continues before its opening quote.
-    record_end = data.rfind(b"\n", 0, size) + 1
+    record_end = buffer.rfind(b"\n", 0, block_bytes) + 1
     quotes_before = int(np.searchsorted(quotes, record_end))
     while quotes_before % 2:
-        record_end = data.rfind(b"\n", 0, int(quotes[quotes_before - 1])) + 1
+        record_end = buffer.rfind(b"\n", 0, int(quotes[quotes_before - 1])) + 1
         quotes_before = int(np.searchsorted(quotes, record_end))
     return record_end
 
 
-def _is_utf8(data: bytearray, size: int) -> bool:
-    return is_utf8(text_over(np.array([0, size]), _ARROW.py_buffer(data)))
+def _is_utf8(buffer: bytearray, block_bytes: int) -> bool:
+    return is_utf8(text_over(np.array([0, block_bytes]), _ARROW.py_buffer(buffer)))
 
 
 def _count_newlines(view: npt.NDArray[np.uint8]) -> int:

@@ -232,17 +232,23 @@ def index_lines(block: LineBlock, blank: bytes = b"") -> RawRecords:
 
 
 def _without_blank(
-    data: bytes, starts: Int64s, stops: Int64s, line_indices: Int64s, blank: bytes
+    block_bytes: bytes,
+    starts: Int64s,
+    stops: Int64s,
+    line_indices: Int64s,
+    blank: bytes,
 ) -> Int64s:
     """Return the lines that hold other bytes than `blank`.
 
     Only lines that begin with white space are searched.
     """
-    begins_with_space = np.frombuffer(data, np.uint8)[starts[line_indices]] <= ord(" ")
+    begins_with_space = np.frombuffer(block_bytes, np.uint8)[
+        starts[line_indices]
+    ] <= ord(" ")
     suspects = line_indices[begins_with_space].tolist()
     blank_lines: list[int] = []
     for line_index in suspects:
-        if not data[starts[line_index] : stops[line_index]].strip(blank):
+        if not block_bytes[starts[line_index] : stops[line_index]].strip(blank):
             blank_lines.append(line_index)
     if not blank_lines:
         return line_indices

@@ -482,9 +482,7 @@ class _Bounds:
                 found inside.
         """
         real_path = os.path.realpath(path)
-        is_inside = any(
-            f"{real_path}{os.sep}".startswith(folder) for folder in self.folders
-        )
+        is_inside = _with_separator(real_path).startswith(self.folders)
         # Compared with the file that was found, in case a link is changed between the
         # check and the read.
         if is_inside and FileStat.of(real_path)[:2] == stat[:2]:

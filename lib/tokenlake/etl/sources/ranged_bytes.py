@@ -166,7 +166,7 @@ class ReadAheadBytes(InputBytes):
         self._pieces.clear()
 
     def _announced_after(self, offset: int) -> int:
-        """Return the bytes behind `offset` in its announced stretch, 0 outside of all."""
+        """Return the bytes behind `offset` in its announced stretch, or 0."""
         stretch_index = bisect_right(self._stretches, (offset, self._size)) - 1
         _, stretch_end = self._stretches[max(stretch_index, 0)]
         return max(stretch_end - offset, 0)

@@ -320,10 +320,8 @@ class Rows:
             column_name, _, path_inside = path.partition(".")
             if column_name not in names or not path_inside:
                 return [None] * len(self)
-            return [
-                value_at(value, path_inside)
-                for value in self._columns.column(column_name).to_pylist()
-            ]
+            values = self._columns.column(column_name).to_pylist()
+            return [value_at(value, path_inside) for value in values]
         if "." not in path:
             return [row.get(path) for row in self.objects]
         return [value_at(row, path) for row in self.objects]

@@ -107,14 +107,14 @@ def saved_splits(text: str, shown: str) -> list[str]:
     return splits
 
 
-def _load_object(text: str, shown: str) -> dict[str, Any]:
+def _load_object(json_text: str, shown: str) -> dict[str, Any]:
     """Parse a JSON object.
 
     Raises:
         ConfigError: The text is something else.
     """
     try:
-        parsed: object = json.loads(text)
+        parsed: object = json.loads(json_text)
     except ValueError as error:
         raise ConfigError(
             f"{shown}: it is not JSON ({error}); a folder that `datasets` saved needs it. Save the dataset again, or "

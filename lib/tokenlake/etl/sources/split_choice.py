@@ -325,7 +325,7 @@ def _choose_of_unnamed(
 
 
 def _layout_of(entry: FilesEntry) -> layout.FolderLayout | None:
-    """Return the layout that a file of the folder describes, None without such a file."""
+    """Return the layout that a file of the folder describes, or None."""
     if not entry.is_folder:
         return None
     # A card says nothing about splits unless it has `configs`.

@@ -100,7 +100,7 @@ class Predicate:
             ) from error
 
     def excludes(self, ranges: Mapping[str, ColumnRange]) -> bool:
-        """Say whether the predicate surely holds for no record with these statistics."""
+        """Say whether the predicate surely holds nowhere, by statistics."""
         return holds_nowhere(self._expression.tree, ranges)
 
     def _judge_objects(self, rows: Rows) -> Verdicts:
@@ -240,12 +240,11 @@ def _without_offset(array: pa.Array[Any]) -> pa.Array[Any]:
 
 
 def _has_offset(array: Any) -> bool:
-    """Say whether an array, or one inside it, may begin in the middle of its buffers."""
+    """Say whether an array, or one inside it, may begin within its buffers."""
     array_type: Any = array.type
     if array.offset or pa.types.is_map(array_type) or pa.types.is_union(array_type):
         return True
     if pa.types.is_struct(array_type):
-        return any(
-            _has_offset(array.field(index)) for index in range(array_type.num_fields)
-        )
+        children = [array.field(index) for index in range(array_type.num_fields)]
+        return any(_has_offset(child) for child in children)
     return pa.types.is_nested(array_type) and _has_offset(array.values)
