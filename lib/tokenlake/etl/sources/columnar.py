@@ -33,7 +33,7 @@ from tokenlake.etl.sources.parsed import Parsed
 from tokenlake.etl.sources.rows import Rows
 
 Piece: TypeAlias = "tuple[pa.RecordBatch | None, pa.LargeStringArray | None]"
-"""Consecutive rows: the wanted columns and the texts, None for what is not wanted."""
+"""Consecutive rows: the wanted columns and the texts, each None if it is not wanted."""
 
 _COMPUTE: Final[Any] = pc
 _ARROW: Final[Any] = pa  # the stubs do not know what from_buffers returns

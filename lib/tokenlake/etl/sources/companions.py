@@ -66,7 +66,7 @@ def choosing_with_companions(select: Select, source_type: SourceType | None) -> 
 
     def choose(entry: FilesEntry, source: ResolvedSource) -> Choice:
         # The companions are put aside, and only data files are chosen. A folder of
-        # companions alone has none: `select` then says what is missing.
+        # companions alone has none, which `select` reports.
         companion_paths = {path for path in entry.paths if facts.companion(path)}
         data_paths = [path for path in entry.paths if path not in companion_paths]
         if not companion_paths or not data_paths:

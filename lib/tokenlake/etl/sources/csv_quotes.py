@@ -55,10 +55,11 @@ def counts_if_strict(
     if not is_final:
         size = _end_of_last_record(data, size, quotes)
     quotes = quotes[: np.searchsorted(quotes, size)]
+    # Condition 5 of the module's docstring.
     if not size or data.find(b"\0", 0, size) >= 0 or not _is_utf8(data, size):
         return None
 
-    # Quotes: even ones open, odd ones close.
+    # Conditions 1 to 3. Quotes: even ones open, odd ones close.
     view = np.frombuffer(data, np.uint8, size)
     last_byte = size - 1
     may_stand_beside = np.zeros(256, np.bool_)
@@ -73,8 +74,8 @@ def counts_if_strict(
     if not may_stand_beside[view[np.minimum(closing + 1, last_byte)]].all():
         return None
 
-    # Carriage returns. Nearly no file has any, and `find` sees that at the speed of
-    # memory.
+    # Condition 4: carriage returns. Nearly no file has any, and `find` sees that at the
+    # speed of memory.
     returns = quotes[:0]
     if data.find(b"\r", 0, size) >= 0:
         returns = _outside_quotes(_places_of(view, RETURN), quotes)
@@ -83,13 +84,11 @@ def counts_if_strict(
 
     # A blank line is an end of line ("\n" or "\r\n") at the beginning of the block, or
     # right behind a newline.
-    double_newlines = _outside_quotes(
-        _places_of_pair(view[:-1], view[1:], NEWLINE), quotes
-    )
+    double_newlines = _places_of_pair(view[:-1], view[1:], NEWLINE)
+    double_newlines = _outside_quotes(double_newlines, quotes)
+    is_blank_crlf = (view[returns - 1] == NEWLINE) | (returns == 0)
     blank_lines = len(double_newlines) + int(data.startswith(b"\n"))
-    blank_lines += int(
-        np.count_nonzero((view[returns - 1] == NEWLINE) | (returns == 0))
-    )
+    blank_lines += int(np.count_nonzero(is_blank_crlf))
     return CsvSplit(size, _count_newlines(view), len(returns), blank_lines)
 
 
@@ -118,9 +117,8 @@ def _count_newlines(view: npt.NDArray[np.uint8]) -> int:
     """Return the number of newlines, inside of quotes too."""
     newline_count = 0
     for chunk_start in range(0, len(view), _CHUNK_BYTES):
-        newline_count += int(
-            np.count_nonzero(view[chunk_start : chunk_start + _CHUNK_BYTES] == NEWLINE)
-        )
+        chunk = view[chunk_start : chunk_start + _CHUNK_BYTES]
+        newline_count += int(np.count_nonzero(chunk == NEWLINE))
     return newline_count
 
 

@@ -44,8 +44,8 @@ _STRAY_QUOTE: Final = Fault(
 _TO_THE_END: Final = -1
 
 # Groups of a match of a cell: the content of a cell in quotes (None for another cell),
-# what follows the closing quote, and the delimiter or newline behind the cell ("" at
-# the end of the data).
+# the bytes behind the closing quote, and the delimiter or newline behind the cell (""
+# at the end of the data).
 _CONTENT: Final = 1
 _AFTER_QUOTE: Final = 2
 _TERMINATOR: Final = 3
@@ -128,7 +128,7 @@ class CsvStream:
         check_records(file, first_bytes)
         self._has_bom = first_bytes.startswith(BOM)
         first_bytes = first_bytes.removeprefix(BOM)
-        # One buffer for all blocks: fresh memory costs more than what is done to it.
+        # One buffer for all blocks: fresh memory costs more than the work on it.
         self._data = bytearray(first_bytes.ljust(block_bytes))
         self._size = len(first_bytes)  # bytes of the buffer that are read
         self._lines_before = 0  # newlines in the file before the buffer
@@ -453,7 +453,7 @@ class CsvStream:
     def _unclosed(
         self, buffer: bytearray, quote_offset: int, lines_before: int, reason: str
     ) -> DamagedFileError:
-        """Return the error for a quote that swallows what follows.
+        """Return the error for a quote that is not closed, so that records are lost.
 
         Args:
             buffer: Buffer with the quote.

@@ -44,7 +44,7 @@ class LineBlock:
     """Whole lines.
 
     Attributes:
-        data: Bytes of the lines; what follows `size` belongs to the next block and is
+        data: Bytes of the lines; bytes behind `size` belong to the next block and are
             to be ignored.
         size: Size in bytes of the whole lines; the last one lacks its newline only at
             the end of the file.

@@ -466,8 +466,8 @@ class _Bounds:
         places = AllowedPlaces.of(os.environ, INPUTS)
         if not places.is_bounded:
             return None
-        # A person who runs a command may read what the person names. A worker obeys its
-        # owner alone.
+        # A command may read the folders that its user names. A worker obeys its owner
+        # alone.
         folders = [str(folder) for folder in places.folders]
         if not inputs_are_bounded_here():
             folders += [os.path.realpath(prefix) for prefix in prefixes]

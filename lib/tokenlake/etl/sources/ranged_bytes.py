@@ -86,7 +86,7 @@ class ReadAheadBytes(InputBytes):
         self._size = file.size
         self._request = fetch
         self._pieces: list[_Piece] = []  # the least recently used first
-        # Start and stop of what is announced, in order.
+        # Start and stop of each announced stretch, in order.
         self._stretches: list[tuple[int, int]] = [(0, 0)]
         self._stretch_piece_bytes = PIECE_BYTES  # size of a piece in these stretches
         self._lock = threading.Lock()

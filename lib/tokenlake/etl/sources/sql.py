@@ -343,7 +343,7 @@ def _children(node: Node, sql: str) -> Iterable[Node]:
     Raises:
         ConfigError: A predicate may not hold such a node.
     """
-    # A list of what is allowed: a node of a later release of DuckDB is refused.
+    # The nodes that are allowed: one of a later release of DuckDB is refused.
     match node["class"]:
         case "CONSTANT":
             return ()
