@@ -43,6 +43,7 @@ def report(engine: LocalEngine) -> None:
 
     The report is in the store.
     """
+    # The report comes after the commit: a run whose report fails has its version.
     result = engine.result()
     engine.begin("writing the report")
     store = open_store(engine.session().plan.store)

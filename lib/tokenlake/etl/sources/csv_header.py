@@ -41,6 +41,7 @@ def read_header(
     """
     if not block.split.records:
         return ()
+
     # 1. The record of the header, which must be a good one.
     record = block.split.records[0]
     line_number = block.lines_before + block.data.count(b"\n", 0, record.start) + 1
@@ -71,6 +72,8 @@ def read_header(
         raise unsuitable(
             file, message, "give its columns different names", line=line_number
         )
+
+    # 3. Mistakes in them: another delimiter, and columns that are missing.
     _check_delimiter(file, names, want, delimiter, line_number)
     _check_wanted_columns(file, names, want, delimiter, line_number)
     return names
@@ -128,6 +131,7 @@ def _missing_column(
 
     The column may be one that another delimiter would separate from its neighbours.
     """
+    # Names with a wrong delimiter are whole stretches of the header: "id;text".
     likely = _delimiter_beside(column_name, names, delimiter)
     if likely is not None:
         message = f"it has no column {column_name!r}; {likely!r} seems to separate its cells, not {delimiter!r}"

@@ -105,6 +105,8 @@ class Predicate:
 
     def _judge_objects(self, rows: Rows) -> Verdicts:
         """Judge JSON objects, in groups of equal types."""
+        # A fault of a group is one of each of its records, and not of the whole file:
+        # JSON has no schema.
         mask = np.zeros(len(rows), np.bool_)
         faults: dict[int, Fault] = {}
         for indices, columns in group_by_types(rows.objects, self._tree):
@@ -192,6 +194,7 @@ class Predicate:
         Raises:
             ConfigError: A column is missing, or there are several of its name.
         """
+        # Names are those of the data, letter by letter, and each must be clear.
         sql = self._expression.sql
         names: list[str] = rows.schema.names
         for column_name in self.columns:
@@ -235,6 +238,7 @@ def _without_offset(array: pa.Array[Any]) -> pa.Array[Any]:
     """
     if not pa.types.is_nested(array.type) or not _has_offset(array):
         return array
+    # Taking all values copies them to buffers of their own.
     nested: Any = array
     return nested.take(pa.array(np.arange(len(array))))
 
