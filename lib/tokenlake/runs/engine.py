@@ -218,10 +218,8 @@ class LocalEngine:
     def groups(self) -> list[tuple[int, ...]]:
         """Return the pending units, in order, in groups of neighbours.
 
-        There are as many groups as the run can show.
-
-        There are at most :data:`MAX_GROUPS`, and fewer where a tokenizer was found
-        wrong and units are built again.
+        There are at most :data:`MAX_GROUPS`, which a run can show, and fewer where a
+        tokenizer was found wrong and units are built again.
         """
         pending = self.session().pending
         with self._lock:

@@ -238,7 +238,7 @@ def choose(entry: FilesEntry, source: ResolvedSource) -> Choice:
     """Return the files of an entry that a source reads.
 
     Raises:
-        ConfigError: the entry has no such subset or split, or its names do not say
+        ConfigError: The entry has no such subset or split, or its names do not say
             which files are meant.
     """
     split = source.split
