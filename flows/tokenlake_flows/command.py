@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 from prefect import get_client
+from prefect.client.schemas.objects import State
 from prefect.context import SettingsContext, get_settings_context
 from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_API_URL
@@ -85,16 +86,23 @@ def run_flow(
             ) from cause
         # 3. The records of the run, which a server of its own would lose when it ends.
         if served is not None:
-            # The version is complete, whatever becomes of the records.
             watch(Phase("saving the records of the run, ending Prefect", "flow"))
-            with (
-                suppress(httpx.HTTPError, ObjectNotFound),
-                get_client(sync_client=True) as client,
-            ):
-                drain(state, client)
-                forget_old_runs(client)
+            _save_records(state)
         result_of_flow(state)
         return engine.result()
+
+
+def _save_records(state: State[Any]) -> None:
+    """Wait until the records of a run are saved, and delete those of old runs.
+
+    The version is complete, whatever becomes of the records: errors are ignored.
+    """
+    with (
+        suppress(httpx.HTTPError, ObjectNotFound),
+        get_client(sync_client=True) as client,
+    ):
+        drain(state, client)
+        forget_old_runs(client)
 
 
 @contextmanager

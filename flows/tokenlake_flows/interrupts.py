@@ -56,7 +56,7 @@ class Interrupts:
 
     @contextmanager
     def deferred(self) -> Generator[None]:
-        """Have Ctrl-C raise its exception at the end of the context, not inside of it."""
+        """Have Ctrl-C raise its exception at the end of the context."""
         self._is_deferred = True
         try:
             yield

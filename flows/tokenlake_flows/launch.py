@@ -115,12 +115,12 @@ def launch(
 def _finished(
     config: str, overrides: Sequence[str], on_event: Watcher | None
 ) -> BuildResult | None:
-    """Return the result of the same configuration of a file; None if a flow must look."""
+    """Return the result of the same configuration, None if a flow must look."""
     with _no_collection():
         from tokenlake.config.load import load_config
         from tokenlake.etl.run_log import asked_before
-    # Nothing is raised here: the name of a packaged configuration, no version yet, or an
-    # error that the flow reports.
+    # Nothing is raised here: the configuration may be a packaged one, the version may
+    # be missing, and errors are reported by the flow.
     with suppress(TokenlakeError):
         request = load_config(config, overrides)
         if asked_before(request):

@@ -109,7 +109,7 @@ def mix(
 
 
 def build_mixture(engine: LocalEngine) -> Summary:
-    """Tokenize the sources that are text, each in a flow run, then build the mixture."""
+    """Tokenize the sources that are text, each in a run, then build the mixture."""
     states: list[State[Any]] = []
     # The parameters of each run show only the values that were set.
     for source_engine in engine.parts():

@@ -1,6 +1,7 @@
-"""The name of a flow run, which says what it builds.
+"""The names of flow runs.
 
-It replaces the name that the run was created with.
+A run of a build is named after the version that it builds, in place of the name that it
+was created with.
 """
 
 from __future__ import annotations

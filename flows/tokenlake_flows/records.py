@@ -34,7 +34,7 @@ _POLL_SECONDS: Final = 0.15
 
 
 def drain(state: State[Any], client: SyncPrefectClient) -> None:
-    """Send the last events and logs of a run to the server, until it has written them."""
+    """Send the last events and logs of a run, and wait for the server."""
     EventsWorker.drain_all(timeout=_DRAIN_SECONDS)
     APILogHandler().flush()
     flow_run = state.state_details.flow_run_id
@@ -44,9 +44,10 @@ def drain(state: State[Any], client: SyncPrefectClient) -> None:
     count_before = -1
     while time.monotonic() < deadline:
         task_runs = _task_runs(flow_run, client)
-        is_final = all(
-            run.state is not None and run.state.is_final() for run in task_runs
-        )
+        is_final = True
+        for task_run in task_runs:
+            if task_run.state is None or not task_run.state.is_final():
+                is_final = False
         # Records arrive one by one: two equal counts in a row mean that no more are on
         # their way.
         if is_final and len(task_runs) == count_before:

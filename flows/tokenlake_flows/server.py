@@ -29,7 +29,7 @@ ANSWER_SECONDS = 10.0  # for the answer to one
 # Checks in a row that nobody answers before a server is taken for frozen, and killed.
 _MOST_MISSED: Final = 3
 
-#: Settings of Prefect that its client and our own server share. Settings of the user stay.
+#: Settings of Prefect for its client and our own server. Settings of the user stay.
 CLIENT_SETTINGS: Final = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",

@@ -2,7 +2,7 @@
 
 Settings come from the environment and the user's profile. Prefect itself also reads
 `.env`, prefect.toml and pyproject.toml of the working directory, which may hold
-anybody's data, and one of the settings names a file that says what code to run.
+anybody's data, and one of the settings names a file with code to run.
 :func:`import_prefect` keeps Prefect from reading these files.
 """
 

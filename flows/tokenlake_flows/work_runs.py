@@ -187,7 +187,7 @@ class WorkRuns:
             self._start_run(share, awaited)
 
     def _find_runs(self, client: SyncPrefectClient, awaited: Awaited) -> list[FlowRun]:
-        """Return the active runs that an earlier, killed run of the same build started."""
+        """Return the active runs that a killed run of the same build started."""
         deployment_id = client.read_deployment_by_name(DEPLOYMENT).id
         active = client.read_flow_runs(
             flow_run_filter=filters.FlowRunFilter(

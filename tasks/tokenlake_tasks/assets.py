@@ -79,7 +79,7 @@ def dataset_asset(store: str, dataset: str) -> Asset:
 
 
 def upstream_assets(store: str, plan: Plan) -> list[Asset]:
-    """Return the assets that a build reads: inputs of its texts, and parent datasets."""
+    """Return the assets that a build reads: inputs and parent datasets."""
     # A dictionary, because sources may share folders, and parents may be the same
     # dataset at two versions.
     assets: dict[str, Asset] = {}

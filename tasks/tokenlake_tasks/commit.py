@@ -67,7 +67,8 @@ def submit_commit(
     session = engine.session()
     if session.found_committed:
         return submitted(commit, engine, after=after)
-    # The lineage on the page of the dataset: this version, and everything it is made of.
+    # The lineage on the page of the dataset: this version, and everything it is made
+    # of.
     store_url = open_store(session.plan.store).url
     with_options: Any = commit.with_options  # its types do not have assets
     commit_task = with_options(

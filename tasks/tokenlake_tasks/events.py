@@ -22,6 +22,12 @@ def facts_of(store: str, manifest: Manifest) -> dict[str, Any]:
     """
     # The hash of the manifest identifies the bytes: a receiver can compare its copy.
     totals = manifest.totals
+    rows_of_split: dict[str, int] = {}
+    for split_name, split in manifest.splits.items():
+        rows_of_split[split_name] = split.rows
+    parents: list[str] = []
+    for parent in manifest.parents:
+        parents.append(f"{parent.dataset}@v{parent.version}")
     return {
         **version_facts(store, manifest.dataset, manifest.version),
         "manifest_sha256": manifest.sha256,
@@ -32,12 +38,8 @@ def facts_of(store: str, manifest: Manifest) -> dict[str, Any]:
         "documents": totals.documents,
         "files": totals.files,
         "bytes": totals.bytes,
-        "splits": {
-            split_name: split.rows for split_name, split in manifest.splits.items()
-        },
-        "parents": [
-            f"{parent.dataset}@v{parent.version}" for parent in manifest.parents
-        ],
+        "splits": rows_of_split,
+        "parents": parents,
     }
 
 

@@ -26,7 +26,10 @@ def push(
     token: Mapping[str, str],
     strict: bool,
 ) -> PushReport:
-    """Publish one version in a private repository; another try sends the missing files."""
+    """Publish one version in a private repository.
+
+    Another try sends the files that are missing.
+    """
     version_name = f"{dataset}@v{version}"
     # The token itself is read only here: parameters of runs are shown on the server.
     report = push_to_hub(

@@ -39,7 +39,7 @@ STEP_TASKS: Final[Mapping[Stage, Task[..., Any]]] = {
 
 
 def record_steps(steps: Iterable[StepRun]) -> None:
-    """Record a task run for each step, below the current one and one after the other."""
+    """Record a task run for each step, below the current one, in sequence."""
     context = TaskRunContext.get()
     # Outside of a flow run, such as in a test, nothing is recorded.
     if context is None or context.task_run.flow_run_id is None:
@@ -105,10 +105,15 @@ def _record(step: StepRun, parent: TaskRun, previous_run: UUID | None) -> UUID:
 
 
 def _state(
-    kind: StateType, reached: datetime, message: str | None = None
+    state_type: StateType, reached: datetime, message: str | None = None
 ) -> State[Any]:
     """Return a state that was reached at a time."""
-    state_name = kind.value.capitalize()
+    state_name = state_type.value.capitalize()
     return State[Any].model_validate(
-        {"type": kind, "name": state_name, "message": message, "timestamp": reached}
+        {
+            "type": state_type,
+            "name": state_name,
+            "message": message,
+            "timestamp": reached,
+        }
     )

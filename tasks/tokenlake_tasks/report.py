@@ -1,4 +1,4 @@
-"""The task `report`: the result of a build beside its run, and a report in the store."""
+"""The task `report`: an artifact of the run, and a report in the store."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ def report(engine: LocalEngine) -> None:
 
     The report is in the store.
     """
+    # The report comes after the commit: a run whose report fails has its version.
     result = engine.result()
     engine.begin("writing the report")
     store = open_store(engine.session().plan.store)
@@ -151,9 +152,9 @@ def _facts_of_run(
     fact_rows = [("units", unit_summary or "none: the same version already exists")]
     # A run that only found units built elsewhere has no speed of its own.
     if result.units_built:
-        text_bytes = sum(
-            built_unit.record.account.text_bytes for built_unit in built_units
-        )
+        text_bytes = 0
+        for built_unit in built_units:
+            text_bytes += built_unit.record.account.text_bytes
         speed = numbers.rate(text_bytes, result.seconds)
         fact_rows.append(
             ("time", f"{numbers.duration(result.seconds)}, {speed} of text")

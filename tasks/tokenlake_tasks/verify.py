@@ -132,11 +132,10 @@ def findings(reports: Sequence[VerifyReport]) -> str:
         if report.deep:
             version_row |= {"rows": report.rows, "tokens": report.tokens}
         versions.append(version_row)
-        problems += [
-            {"name": version_name, **asdict(problem)} for problem in report.problems
-        ]
+        for problem in report.problems:
+            problems.append({"name": version_name, **asdict(problem)})
 
-    # The page of a run gets slow with very many lines: the logs have all of them.
+    # The page shows the first problems; the logs of the run have all of them.
     tables = [Table.of(_VERSIONS, versions)]
     if problems:
         tables.append(Table.of(_PROBLEMS, problems[:_MOST_SHOWN], "Damage"))

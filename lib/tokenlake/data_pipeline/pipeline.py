@@ -213,7 +213,7 @@ class DataPipeline:
         # Rows and tokenizers that are passed as objects replace the configured ones, so
         # that a pipeline needs no files.
         self.config: Final = load_section(DataModuleConfig, config, example=_EXAMPLE)[0]
-        self._given = tokenizer
+        self._tokenizer = tokenizer
         self._datasets = dict(datasets or {})
         # Each resource by its name, once it is opened. A resource may need others, so
         # that the lock is one that its holder can take again.
@@ -241,7 +241,7 @@ class DataPipeline:
         Raises:
             TokenizerError: It cannot be loaded.
         """
-        tokenizer = self._given
+        tokenizer = self._tokenizer
         if tokenizer is None:
             tokenizer = self.config.tokenizer_config
         return self._once("tokenizer", lambda: TokenizerWrapper(tokenizer))
@@ -458,9 +458,8 @@ class DataPipeline:
         Its rows are those that a build of the file packs in one unit.
         """
         examples = _of_torch("PreprocessedDataset")(rows, self.prompt_engine)
-        source = IterableShardedSource(
-            examples[row_index] for row_index in range(len(rows))
-        )
+        # Examples are made while they are packed, one after the other.
+        source = IterableShardedSource(examples[index] for index in range(len(rows)))
         packed_rows = PackedShardedSource(
             source, seq_length=self._width, tokenizer=self.tokenizer.loaded
         )
@@ -544,7 +543,7 @@ class DataPipeline:
             problems.append(
                 "output_schema: got no tensor, must name at least one, such as {input_ids: int64}"
             )
-        if self._given is not None and tokenizer.special_tokens:
+        if self._tokenizer is not None and tokenizer.special_tokens:
             problems.append(
                 "tokenizer.special_tokens: set, but the given tokenizer (tokenizer=...) has its own; leave one of "
                 "them out"

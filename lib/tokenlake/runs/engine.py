@@ -124,7 +124,7 @@ class LocalEngine:
             watcher = measured(config.observability, on_event)
         self._watcher = self._watching.enter_context(watcher)
         self.tallies = RunTallies()
-        # State of the last build, which several threads change: see `_lock`.
+        # State of the last build, which several threads change.
         self._cancelled = False
         self._planning: Planning | None = None
         self._progress: dict[int, ProgressLog] = {}
@@ -218,10 +218,8 @@ class LocalEngine:
     def groups(self) -> list[tuple[int, ...]]:
         """Return the pending units, in order, in groups of neighbours.
 
-        There are as many groups as the run can show.
-
-        There are at most :data:`MAX_GROUPS`, and fewer where a tokenizer was found
-        wrong and units are built again.
+        There are at most :data:`MAX_GROUPS`, which a run can show, and fewer where a
+        tokenizer was found wrong and units are built again.
         """
         pending = self.session().pending
         with self._lock:
@@ -253,7 +251,7 @@ class LocalEngine:
     def sources_of(self, units: Sequence[int]) -> list[str]:
         """Return the sources of units, each once, in the order of the units."""
         planned = self.session().plan.units
-        # Spaces would divide a tag of Prefect.
+        # The names become tags of task runs, which have no spaces.
         sources: dict[str, None] = {}
         for unit in units:
             sources[source_name(planned[unit].source).replace(" ", "-")] = None
@@ -345,7 +343,7 @@ class LocalEngine:
         return self._result
 
     def built(self) -> list[UnitFinished]:
-        """Return the units that this engine itself built, in order, with their times."""
+        """Return the units that this engine itself built, in order."""
         with self._lock:
             return [self._built[unit] for unit in sorted(self._built)]
 

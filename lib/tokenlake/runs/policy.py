@@ -111,7 +111,7 @@ _WORDS: Final = frozenset(
 )
 # Addresses of a service: each is compared with the allowed places.
 _ADDRESSES: Final = frozenset({"endpoint", "endpoint_url"})
-# Headers of requests, which carry credentials and nothing that redirects them.
+# Headers of requests that are allowed.
 _HEADERS: Final = frozenset(
     {"accept", "api-key", "authorization", "cookie", "private-token", "user-agent"}
     | {"x-api-key", "x-auth-token"}
@@ -269,7 +269,6 @@ def check_paths(config: PipelineConfig, environment: Mapping[str, str]) -> None:
     Raises:
         ConfigError: Any of them lies outside the bounds of the environment.
     """
-    # Secrets first: a message about a path must not be made with one of them.
     for reference in references(config):
         _check_reference(reference, environment)
     for dataset in config.datasets:
@@ -342,7 +341,10 @@ def _check_source(source: ResolvedSource, environment: Mapping[str, str]) -> Non
 
 
 def _check_tokenizer(source: ResolvedSource, environment: Mapping[str, str]) -> None:
-    """Check the tokenizer of a source: a file by its folder, a repository by patterns."""
+    """Check the tokenizer of a source, which is a file or a repository.
+
+    A file must lie in an allowed folder, a repository of the Hub match a pattern.
+    """
     tokenizer_name = source.tokenizer.name_or_path
     subject = f"the tokenizer of {source.name!r}"
     if _is_file(tokenizer_name):
@@ -390,15 +392,17 @@ def _check_templates(source: ResolvedSource, environment: Mapping[str, str]) -> 
             _folders(environment).require(template, f"the template of {source.name!r}")
 
 
-def _is_file(name: str) -> bool:
+def _is_file(written_name: str) -> bool:
     """Say whether a name is taken as that of a file of this machine.
 
     Otherwise it names something on the Hub.
     """
-    is_path = name.startswith(("/", ".", "~")) or ".." in name.split("/")
+    is_path = written_name.startswith(("/", ".", "~")) or ".." in written_name.split(
+        "/"
+    )
     # No tokenizer and no template is read from a URL; the text of one may still be a
     # path.
-    return is_path or "://" in name or Path(name).expanduser().exists()
+    return is_path or "://" in written_name or Path(written_name).expanduser().exists()
 
 
 def _folders(environment: Mapping[str, str]) -> AllowedPlaces:
@@ -432,8 +436,7 @@ def _check_reference(
     secret_name = reference.env
     patterns = environment.get(VARIABLES, "")
     _check_name(secret_name, f"{{env: {secret_name}}}", patterns, VARIABLES)
-    # A credential is sent to the address of a service: as an address itself it would
-    # lead the requests elsewhere.
+    # A variable with an address could lead the requests of a run there.
     if "://" in environment.get(secret_name, ""):
         raise ConfigError(
             f"{{env: {secret_name}}} contains an address, expected a secret"
@@ -504,48 +507,52 @@ def _check_options(
             )
 
 
-def _is_known(key: str, value: object) -> bool:
+def _is_known(option: str, option_value: object) -> bool:
     """Say whether an option leads to no other place, and its value has its form."""
-    has_entries = key in ("headers", "query") and isinstance(value, Mapping)
-    if has_entries and not _is_reference(value):
-        entries = cast("Mapping[str, Any]", value)
-        if key == "headers" and not {name.lower() for name in entries} <= _HEADERS:
+    has_entries = option in ("headers", "query") and isinstance(option_value, Mapping)
+    if has_entries and not _is_reference(option_value):
+        entries = cast("Mapping[str, Any]", option_value)
+        if option == "headers" and not {name.lower() for name in entries} <= _HEADERS:
             return False
         return all(_is_credential(entry) for entry in entries.values())
-    if key in _CREDENTIALS:
-        return _is_credential(value)
-    return key in _WORDS and _is_word(value)
+    if option in _CREDENTIALS:
+        return _is_credential(option_value)
+    return option in _WORDS and _is_word(option_value)
 
 
-def _is_word(value: object) -> bool:
+def _is_word(option_value: object) -> bool:
     """Say whether a value is null, a truth value, or one plain word.
 
     A word consists of letters, digits, ``_`` and ``-``.
     """
-    if isinstance(value, str):
-        return _WORD.fullmatch(value) is not None
-    return value is None or isinstance(value, bool)
+    if isinstance(option_value, str):
+        return _WORD.fullmatch(option_value) is not None
+    return option_value is None or isinstance(option_value, bool)
 
 
-def _is_credential(value: object) -> bool:
+def _is_credential(option_value: object) -> bool:
     """Say whether a value can be a credential: a reference, or no address.
 
     Texts are accepted because literal secrets were refused when the configuration was
     read.
     """
-    if isinstance(value, str):
-        return "://" not in value
-    return value is None or isinstance(value, bool) or _is_reference(value)
+    if isinstance(option_value, str):
+        return "://" not in option_value
+    return (
+        option_value is None
+        or isinstance(option_value, bool)
+        or _is_reference(option_value)
+    )
 
 
-def _is_reference(value: object) -> bool:
+def _is_reference(option_value: object) -> bool:
     """Say whether a value is a reference to a secret.
 
     It is ``{env: NAME}`` or ``{block: NAME}``.
     """
-    if not isinstance(value, Mapping):
+    if not isinstance(option_value, Mapping):
         return False
-    keys = set(cast("Mapping[str, Any]", value))
+    keys = set(cast("Mapping[str, Any]", option_value))
     return keys in ({"env"}, {"block"})
 
 

@@ -54,10 +54,11 @@ class ProgressLog:
         self._documents += event.documents
         self._tokens += event.tokens
         current_time = self._clock()
-        # The progress may pass the total, because a unit that is retried is read again.
         if current_time - self._last >= _EVERY_SECONDS and self._form != "none":
             self._last = current_time
-            share = numbers.percent(min(self._bytes, self._total), self._total, 0)
+            # A unit that is retried is read again, and counts again.
+            read_bytes = min(self._bytes, self._total)
+            share = numbers.percent(read_bytes, self._total, 0)
             summary = f"{share} of {numbers.size(self._total)}"
             self._write(summary, self._documents, self._tokens, self._bytes)
 
@@ -75,7 +76,7 @@ class ProgressLog:
     def _write(
         self, summary: str, documents: int, tokens: int, read_bytes: int
     ) -> None:
-        """Write a line with figures: a JSON object, or text that begins with a summary."""
+        """Write a line with figures: a JSON object, or a text."""
         seconds = self._clock() - self._began
         if self._form == "json":
             figures = {

@@ -106,14 +106,14 @@ def resolve_request(
     return _load(config_path, config_data, [*values, *overrides], report, bounds)
 
 
-def _tokenizer_key(data: Mapping[str, Any]) -> str:
+def _tokenizer_key(config_data: Mapping[str, Any]) -> str:
     """Return the key of the default tokenizer that a configuration uses.
 
     That of `tokenize` comes first.
     """
     tokenizer_key = "default_tokenizer"
-    choice = data.get(tokenizer_key)
-    tokenize_section = data.get("tokenize")
+    choice = config_data.get(tokenizer_key)
+    tokenize_section = config_data.get("tokenize")
     if isinstance(tokenize_section, Mapping):
         stage_choice = tokenize_section.get("default_tokenizer")
         if stage_choice:
@@ -192,7 +192,7 @@ def requested_name(default: str, parameters: Mapping[str, Any]) -> str:
     """
     config = parameters.get("config")
     name = parameters.get("name")
-    # A mapping may have a name of its own; a file is named like its dataset.
+    # A mapping may name its dataset. That of a file has the file's name by default.
     if isinstance(config, Mapping):
         flow = "mix" if default == DEFAULT_MIXTURE else "tokenize"
         return str(name or config.get("name") or flow)
@@ -202,8 +202,8 @@ def requested_name(default: str, parameters: Mapping[str, Any]) -> str:
 
 
 def _load(
-    file: str | None,
-    data: Mapping[str, Any],
+    config_path: str | None,
+    config_data: Mapping[str, Any],
     values: list[str],
     report: Callable[[str], None],
     bounds: Bounds,
@@ -211,8 +211,8 @@ def _load(
     """Load a configuration with overrides; the demo gets its corpus.
 
     Args:
-        file: File of the configuration; None for a mapping.
-        data: Content of the file, or the mapping.
+        config_path: File of the configuration; None for a mapping.
+        config_data: Content of the file, or the mapping.
         values: Overrides ``key=value``.
         report: Function that gets a line when a file is made that takes a while.
         bounds: Bounds of the run; they decide whether messages may show the content of
@@ -224,34 +224,36 @@ def _load(
     # 1. Data to read: in the configuration, among the overrides, or the corpus of the
     #    demo.
     keys = [value.partition("=")[0].strip() for value in values]
-    has_datasets = bool(data.get("datasets")) or data.get("type") == DATA_MODULE
+    has_datasets = (
+        bool(config_data.get("datasets")) or config_data.get("type") == DATA_MODULE
+    )
     if not has_datasets:
         has_datasets = any(key.partition(".")[0] == "datasets" for key in keys)
     if not has_datasets:
         is_demo = False
-        if file is not None:
-            is_demo = Path(file).resolve() == DEPLOYMENTS / f"{DEFAULT}.yaml"
+        if config_path is not None:
+            is_demo = Path(config_path).resolve() == DEPLOYMENTS / f"{DEFAULT}.yaml"
         if not is_demo:
-            raise _no_data(file, data)
+            raise _no_data(config_path, config_data)
         values = [*_demo_overrides(keys, report), *values]
     # 2. The configuration with all overrides.
-    if file is not None:
-        with bounds.contents_hidden(file):
-            return load_config(file, values)
+    if config_path is not None:
+        with bounds.contents_hidden(config_path):
+            return load_config(config_path, values)
     # As overrides, because those refuse literal secrets and mappings from Python code
     # do not.
-    options = [f"{key}={json.dumps(value)}" for key, value in data.items()]
+    options = [f"{key}={json.dumps(value)}" for key, value in config_data.items()]
     return load_config({}, [*options, *values])
 
 
-def _no_data(file: str | None, data: Mapping[str, Any]) -> ConfigError:
+def _no_data(config_path: str | None, config_data: Mapping[str, Any]) -> ConfigError:
     """Return the error for a configuration without datasets.
 
     It names the parameter that names files.
     """
-    name = Path(file).stem if file else data.get("name")
+    name = Path(config_path).stem if config_path else config_data.get("name")
     files = "'/data/*.jsonl.zst'"
-    if data.get("mix"):
+    if config_data.get("mix"):
         files = '\'{"NAME": "/data/*.jsonl", ...}\''
     return ConfigError(
         f"{name} names no data to read; give --param data_files={files} to a deployment's run, or "
@@ -311,20 +313,20 @@ def _read_base(
     return str(config_path), content if isinstance(content, Mapping) else {}
 
 
-def _data_file_overrides(data: Mapping[str, Any], files: DataFiles) -> list[str]:
+def _data_file_overrides(config_data: Mapping[str, Any], files: DataFiles) -> list[str]:
     """Return the overrides that give sources other files.
 
     A configuration without sources gets new ones.
 
     Args:
-        data: Content of the configuration.
+        config_data: Content of the configuration.
         files: Files of the only source, or a mapping of source to its files.
 
     Raises:
         ConfigError: The mapping names an unknown source, or there are several sources
             and no mapping.
     """
-    datasets = data.get("datasets") or ()
+    datasets = config_data.get("datasets") or ()
     # New sources, by the names of the mapping.
     if not datasets:
         entries = files if isinstance(files, Mapping) else {"data": files}

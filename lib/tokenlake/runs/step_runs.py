@@ -65,6 +65,7 @@ class StepRun:
         Raises:
             WorkerError: The step failed.
         """
+        # The task run of the step then fails like the step did.
         if self.error is not None:
             raise WorkerError(self.error, step=self.stage)
         return {

@@ -176,17 +176,15 @@ class WantedColumns:
             yield columns, text
 
     def _wanted_buffers(self, message: Message) -> list[tuple[int, ...]]:
-        """Return (offset, size) of the buffers that are decoded; all of a dictionary."""
+        """Return (offset, size) of the buffers to decode; all of a dictionary."""
         if message.kind != BATCH:
             return message.buffers
         buffers_of_columns = arrow_messages.column_buffers(self._schema, message)
         buffers: list[tuple[int, ...]] = []
         # Buffers of all columns lie in one list, in the order of the schema.
         for column_index in self._included:
-            buffers += [
-                message.buffers[buffer_index]
-                for buffer_index in buffers_of_columns[column_index]
-            ]
+            for buffer_index in buffers_of_columns[column_index]:
+                buffers.append(message.buffers[buffer_index])
         return buffers
 
 

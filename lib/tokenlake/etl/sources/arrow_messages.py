@@ -306,6 +306,8 @@ def _count_buffers(column_type: Any, variadic: Iterator[int]) -> int:
     types = pa.types
     if isinstance(column_type, pa.BaseExtensionType):
         return _count_buffers(column_type.storage_type, variadic)
+    is_list_view = types.is_list_view(column_type)
+    is_large_list_view = types.is_large_list_view(column_type)
     own_buffers = 2
     if types.is_null(column_type) or types.is_run_end_encoded(column_type):
         own_buffers = 0
@@ -315,11 +317,7 @@ def _count_buffers(column_type: Any, variadic: Iterator[int]) -> int:
         own_buffers = 1 if column_type.mode == "sparse" else 2
     elif types.is_string_view(column_type) or types.is_binary_view(column_type):
         own_buffers = 2 + next(variadic, 0)
-    elif (
-        column_type in _BYTES_TYPES
-        or types.is_list_view(column_type)
-        or types.is_large_list_view(column_type)
-    ):
+    elif column_type in _BYTES_TYPES or is_list_view or is_large_list_view:
         own_buffers = 3
 
     # Buffers of its children.

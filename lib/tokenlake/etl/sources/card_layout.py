@@ -195,11 +195,11 @@ def _patterns_of_splits(
     return patterns_of_split
 
 
-def _texts_of(value: object) -> list[str] | None:
+def _texts_of(yaml_value: object) -> list[str] | None:
     """Return a text or a list of texts as a list; None for anything else."""
-    items: list[object] = [value]
-    if isinstance(value, list):
-        items = cast("list[object]", value)
+    items: list[object] = [yaml_value]
+    if isinstance(yaml_value, list):
+        items = cast("list[object]", yaml_value)
     texts = [item for item in items if isinstance(item, str)]
     return texts if len(texts) == len(items) else None
 

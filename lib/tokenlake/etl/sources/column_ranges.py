@@ -182,7 +182,7 @@ def _constant_value(node: Node) -> Any:
         case "BOOLEAN":
             return literal_text.lower() == "true"
         case "INTEGER":
-            # DuckDB compares integers beyond 64 bits as HUGEINT or DOUBLE.
+            # A larger constant has another type in DuckDB than the column.
             integer = int(literal_text)
             is_int64 = -_INT64_LIMIT <= integer < _INT64_LIMIT
             return integer if is_int64 else None
@@ -201,12 +201,12 @@ def _is_float32(number: float) -> bool:
         return False
 
 
-def _is_comparable(bound: Any, value: Any) -> bool:
+def _is_comparable(bound: Any, constant: Any) -> bool:
     """Say whether Python compares a bound with a constant as DuckDB does."""
     if type(bound) is float:
-        is_exact = type(value) is float or (
-            type(value) is int and abs(value) <= _MAX_FLOAT32_INTEGER
+        is_exact = type(constant) is float or (
+            type(constant) is int and abs(constant) <= _MAX_FLOAT32_INTEGER
         )
         return is_exact and not math.isnan(bound)
     # Python would compare a bool with an int, too, and raise for a text with a number.
-    return type(bound) is type(value)
+    return type(bound) is type(constant)

@@ -33,7 +33,7 @@ from tokenlake.etl.sources.parsed import Parsed
 from tokenlake.etl.sources.rows import Rows
 
 Piece: TypeAlias = "tuple[pa.RecordBatch | None, pa.LargeStringArray | None]"
-"""Consecutive rows: the wanted columns and the texts, None for what is not wanted."""
+"""Consecutive rows: the wanted columns and the texts, each None if it is not wanted."""
 
 _COMPUTE: Final[Any] = pc
 _ARROW: Final[Any] = pa  # the stubs do not know what from_buffers returns
@@ -46,7 +46,7 @@ _COUNTED_ROWS: Final = 1 << 20
 def check_names(
     file: InputFile, names: Sequence[str], wanted: Sequence[str] = ()
 ) -> None:
-    """Raise DamagedFileError unless columns have different names and wanted ones exist."""
+    """Check that columns have different names, and that wanted ones exist."""
     repeated: list[str] = []
     for column_name, count in Counter(names).items():
         if count > 1:
@@ -87,8 +87,7 @@ def text_path(file: InputFile, schema: pa.Schema, field: str) -> tuple[str, ...]
     value_type: Any = column_type
     if pa.types.is_dictionary(column_type) or pa.types.is_run_end_encoded(column_type):
         value_type = column_type.value_type
-    # Storage of an extension type may be strings of another meaning, such as JSON or a
-    # UUID.
+    # The storage of an extension type may be strings of another meaning, such as JSON.
     metadata: dict[bytes, bytes] = fields[-1].metadata or {}
     extension = metadata.get(_EXTENSION_NAME)
     if extension or not _may_be_text(value_type):
@@ -128,9 +127,9 @@ def _fields_at(fields: list[Any], path: str) -> list[Any]:
     for field in fields:
         prefix = f"{field.name}."
         if path.startswith(prefix) and pa.types.is_struct(field.type):
-            members = [
-                field.type.field(index) for index in range(field.type.num_fields)
-            ]
+            members: list[Any] = []
+            for member_index in range(field.type.num_fields):
+                members.append(field.type.field(member_index))
             inner_fields = _fields_at(members, path[len(prefix) :])
             if inner_fields:
                 return [field, *inner_fields]
@@ -338,9 +337,9 @@ def _unusable_texts(
 def _first_bytes(text: pa.LargeStringArray, row: int) -> bytes:
     """Return the first 64 KiB of a text."""
     offsets, all_bytes = string_buffers(text)
-    return all_bytes[
-        offsets[row] : min(offsets[row + 1], offsets[row] + RAW_LIMIT)
-    ].tobytes()
+    start = offsets[row]
+    stop = min(offsets[row + 1], start + RAW_LIMIT)
+    return all_bytes[start:stop].tobytes()
 
 
 def _undecodable_rows(rows: pa.RecordBatch) -> dict[int, str]:

@@ -66,7 +66,7 @@ def choosing_with_companions(select: Select, source_type: SourceType | None) -> 
 
     def choose(entry: FilesEntry, source: ResolvedSource) -> Choice:
         # The companions are put aside, and only data files are chosen. A folder of
-        # companions alone has none: `select` then says what is missing.
+        # companions alone has none, which `select` reports.
         companion_paths = {path for path in entry.paths if facts.companion(path)}
         data_paths = [path for path in entry.paths if path not in companion_paths]
         if not companion_paths or not data_paths:
@@ -124,21 +124,21 @@ def with_companions(
 
 
 def _facts_of(source_type: SourceType | None) -> FormatFacts | None:
-    """Return the facts of a format whose files have companions; None for other types."""
+    """Return the facts of a format with companions; None for other types."""
     if source_type is None or source_type == "hub":
         return None
     facts = FORMATS[source_type]
     return facts if facts.companions else None
 
 
-def _name_beside(path: str, companion: str, facts: FormatFacts) -> str:
+def _name_beside(path: str, companion: str, format_facts: FormatFacts) -> str:
     """Return the path of a companion of a data file."""
     folder, separator, file_name = path.rpartition("/")
     # A companion is named by its folder (``index.json``), or by its data file (``.idx``
     # beside ``.bin``).
     if not companion.startswith("."):
         return f"{folder}{separator}{companion}"
-    for extension in facts.prose:
+    for extension in format_facts.prose:
         if file_name.endswith(extension):
             file_name = file_name.removesuffix(extension)
             break

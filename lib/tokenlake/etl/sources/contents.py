@@ -75,18 +75,18 @@ def encoding_of(head: bytes) -> str | None:
     return None
 
 
-def _is_encoded(head: bytes, width: int, place: int) -> bool:
+def _is_encoded(first_bytes: bytes, width: int, ascii_index: int) -> bool:
     """Say whether the first characters are ASCII, each in `width` bytes.
 
-    All bytes of a character are zeros except the one at `place`.
+    All bytes of a character are zeros except the one at `ascii_index`.
     """
-    character_count = min(len(head) // width, _CHECKED_CHARACTERS)
+    character_count = min(len(first_bytes) // width, _CHECKED_CHARACTERS)
     if character_count < _MIN_CHARACTERS:
         return False
     for character_start in range(0, character_count * width, width):
-        character = head[character_start : character_start + width]
-        other_bytes = character[:place] + character[place + 1 :]
-        if not 0 < character[place] < 128 or any(other_bytes):
+        character = first_bytes[character_start : character_start + width]
+        other_bytes = character[:ascii_index] + character[ascii_index + 1 :]
+        if not 0 < character[ascii_index] < 128 or any(other_bytes):
             return False
     return True
 
@@ -168,14 +168,13 @@ def wrong_magic(
     return None
 
 
-def _is_text(head: bytes) -> bool:
+def _is_text(first_bytes: bytes) -> bool:
     """Say whether the first bytes of a file are printable UTF-8."""
     try:
-        decoded_text = head.decode()
+        decoded_text = first_bytes.decode()
     except UnicodeDecodeError as error:
-        if error.start < len(head) - 3:  # not a character that is cut at the end
+        if error.start < len(first_bytes) - 3:  # not a character that is cut at the end
             return False
-        decoded_text = head[: error.start].decode()
-    return all(
-        character.isprintable() or character in "\t\r\n" for character in decoded_text
-    )
+        decoded_text = first_bytes[: error.start].decode()
+    visible_text = re.sub(r"[\t\r\n]", "", decoded_text)
+    return visible_text.isprintable()

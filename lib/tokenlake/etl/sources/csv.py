@@ -187,16 +187,20 @@ class _Table:
             return faults, pa.py_buffer(block.data).slice(0, block.split.size)
         return faults, pa.py_buffer(b"\n".join([*good_records, b""]))
 
-    def _read_columns(self, data: pa.Buffer) -> dict[str, pa.LargeStringArray] | None:
+    def _read_columns(
+        self, record_bytes: pa.Buffer
+    ) -> dict[str, pa.LargeStringArray] | None:
         """Return the wanted cells of records whose quotes are right.
 
         Returns:
             Column to its cells; None if a record has too many or too few cells.
         """
-        if not data.size:
+        if not record_bytes.size:
             return {name: no_text() for name in self._columns_to_read}
         delimiter = chr(self._stream.delimiter)
-        columns = read_cells(data, delimiter, self._column_count, self._indices_to_read)
+        columns = read_cells(
+            record_bytes, delimiter, self._column_count, self._indices_to_read
+        )
         if columns is None:
             return None
         return dict(zip(self._columns_to_read, columns, strict=True))

@@ -70,8 +70,7 @@ def fault_of_record(
 
     Args:
         data: Block that the record lies in.
-        record: Place of the record, its number of cells and what is wrong with its
-            quotes.
+        record: Place of the record, its number of cells and the fault of its quotes.
         column_count: Number of columns of the file.
         limit: Largest size of a record in bytes.
     """

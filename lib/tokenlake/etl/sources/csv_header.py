@@ -41,6 +41,7 @@ def read_header(
     """
     if not block.split.records:
         return ()
+
     # 1. The record of the header, which must be a good one.
     record = block.split.records[0]
     line_number = block.lines_before + block.data.count(b"\n", 0, record.start) + 1
@@ -71,6 +72,8 @@ def read_header(
         raise unsuitable(
             file, message, "give its columns different names", line=line_number
         )
+
+    # 3. Mistakes in them: another delimiter, and columns that are missing.
     _check_delimiter(file, names, want, delimiter, line_number)
     _check_wanted_columns(file, names, want, delimiter, line_number)
     return names
@@ -118,7 +121,7 @@ def _check_wanted_columns(
 
 def _missing_column(
     file: InputFile,
-    name: str,
+    column_name: str,
     names: Sequence[str],
     want: Want,
     delimiter: str,
@@ -128,22 +131,25 @@ def _missing_column(
 
     The column may be one that another delimiter would separate from its neighbours.
     """
-    likely = _delimiter_beside(name, names, delimiter)
+    # Names with a wrong delimiter are whole stretches of the header: "id;text".
+    likely = _delimiter_beside(column_name, names, delimiter)
     if likely is not None:
-        message = f"it has no column {name!r}; {likely!r} seems to separate its cells, not {delimiter!r}"
+        message = f"it has no column {column_name!r}; {likely!r} seems to separate its cells, not {delimiter!r}"
         return unsuitable(
             file, message, f"set delimiter: {json.dumps(likely)}", line=line
         )
-    option = " (content_field)" if name == want.text else ""
-    return no_column(file, name, [repr(column) for column in names], option)
+    option = " (content_field)" if column_name == want.text else ""
+    return no_column(file, column_name, [repr(column) for column in names], option)
 
 
-def _delimiter_beside(name: str, names: Sequence[str], delimiter: str) -> str | None:
-    """Return a delimiter that would make `name` a column of the header; None for none."""
+def _delimiter_beside(
+    column_name: str, names: Sequence[str], delimiter: str
+) -> str | None:
+    """Return a delimiter that would make a name a column of the header, or None."""
     for cell in names:
         for candidate in _COMMON_DELIMITERS:
             if candidate == delimiter or candidate not in cell:
                 continue
-            if name in cell.split(candidate):
+            if column_name in cell.split(candidate):
                 return candidate
     return None

@@ -55,10 +55,11 @@ def counts_if_strict(
     if not is_final:
         size = _end_of_last_record(data, size, quotes)
     quotes = quotes[: np.searchsorted(quotes, size)]
+    # Condition 5 of the module's docstring.
     if not size or data.find(b"\0", 0, size) >= 0 or not _is_utf8(data, size):
         return None
 
-    # Quotes: even ones open, odd ones close.
+    # Conditions 1 to 3. Quotes: even ones open, odd ones close.
     view = np.frombuffer(data, np.uint8, size)
     last_byte = size - 1
     may_stand_beside = np.zeros(256, np.bool_)
@@ -73,8 +74,8 @@ def counts_if_strict(
     if not may_stand_beside[view[np.minimum(closing + 1, last_byte)]].all():
         return None
 
-    # Carriage returns. Nearly no file has any, and `find` sees that at the speed of
-    # memory.
+    # Condition 4: carriage returns. Nearly no file has any, and `find` sees that at the
+    # speed of memory.
     returns = quotes[:0]
     if data.find(b"\r", 0, size) >= 0:
         returns = _outside_quotes(_places_of(view, RETURN), quotes)
@@ -83,17 +84,15 @@ def counts_if_strict(
 
     # A blank line is an end of line ("\n" or "\r\n") at the beginning of the block, or
     # right behind a newline.
-    double_newlines = _outside_quotes(
-        _places_of_pair(view[:-1], view[1:], NEWLINE), quotes
-    )
+    double_newlines = _places_of_pair(view[:-1], view[1:], NEWLINE)
+    double_newlines = _outside_quotes(double_newlines, quotes)
+    is_blank_crlf = (view[returns - 1] == NEWLINE) | (returns == 0)
     blank_lines = len(double_newlines) + int(data.startswith(b"\n"))
-    blank_lines += int(
-        np.count_nonzero((view[returns - 1] == NEWLINE) | (returns == 0))
-    )
+    blank_lines += int(np.count_nonzero(is_blank_crlf))
     return CsvSplit(size, _count_newlines(view), len(returns), blank_lines)
 
 
-def _end_of_last_record(data: bytearray, size: int, quotes: Int64s) -> int:
+def _end_of_last_record(buffer: bytearray, block_bytes: int, quotes: Int64s) -> int:
     """Return the end of the last whole record, 0 without one.
 
     An even number of quotes stands before the end of a record. If the number is odd,
@@ -102,25 +101,24 @@ def _end_of_last_record(data: bytearray, size: int, quotes: Int64s) -> int:
     """
     # The cell in quotes that holds the newline is skipped as a whole: the search
     # continues before its opening quote.
-    record_end = data.rfind(b"\n", 0, size) + 1
+    record_end = buffer.rfind(b"\n", 0, block_bytes) + 1
     quotes_before = int(np.searchsorted(quotes, record_end))
     while quotes_before % 2:
-        record_end = data.rfind(b"\n", 0, int(quotes[quotes_before - 1])) + 1
+        record_end = buffer.rfind(b"\n", 0, int(quotes[quotes_before - 1])) + 1
         quotes_before = int(np.searchsorted(quotes, record_end))
     return record_end
 
 
-def _is_utf8(data: bytearray, size: int) -> bool:
-    return is_utf8(text_over(np.array([0, size]), _ARROW.py_buffer(data)))
+def _is_utf8(buffer: bytearray, block_bytes: int) -> bool:
+    return is_utf8(text_over(np.array([0, block_bytes]), _ARROW.py_buffer(buffer)))
 
 
 def _count_newlines(view: npt.NDArray[np.uint8]) -> int:
     """Return the number of newlines, inside of quotes too."""
     newline_count = 0
     for chunk_start in range(0, len(view), _CHUNK_BYTES):
-        newline_count += int(
-            np.count_nonzero(view[chunk_start : chunk_start + _CHUNK_BYTES] == NEWLINE)
-        )
+        chunk = view[chunk_start : chunk_start + _CHUNK_BYTES]
+        newline_count += int(np.count_nonzero(chunk == NEWLINE))
     return newline_count
 
 

@@ -63,8 +63,8 @@ class CsvBlock(NamedTuple):
     A record over the limit is a block by itself, and only its first 64 KiB are there.
 
     Attributes:
-        data: Buffer that begins with the records; what follows `split.size` bytes is to
-            be ignored.
+        data: Buffer that begins with the records; bytes behind `split.size` are to be
+            ignored.
         lines_before: Number of newlines in the file before the block.
         bytes_read: Number of input bytes read since the last block.
         has_bom: Whether a byte order mark was left out before it.

@@ -37,16 +37,15 @@ _QUOTED_CONTENT: Final = re.compile(rb'(?:[^"]++|"")*+')
 _BARE_RETURN: Final = Fault(
     "bare_return", "a carriage return without a newline outside of quotes"
 )
-# The order of severity: a stray quote replaces a bare carriage return as the fault of a
-# record.
+# Of both faults in one record the stray quote is reported.
 _STRAY_QUOTE: Final = Fault(
     "stray_quote", 'a quote inside a cell; expected a quoted cell with "" in it'
 )
 _TO_THE_END: Final = -1
 
 # Groups of a match of a cell: the content of a cell in quotes (None for another cell),
-# what follows the closing quote, and the delimiter or newline behind the cell ("" at
-# the end of the data).
+# the bytes behind the closing quote, and the delimiter or newline behind the cell (""
+# at the end of the data).
 _CONTENT: Final = 1
 _AFTER_QUOTE: Final = 2
 _TERMINATOR: Final = 3
@@ -65,6 +64,13 @@ class _RecordEnd(NamedTuple):
     stop: int | None
     consumed: int
     is_within: bool
+
+
+def _worse_fault(fault: Fault | None, next_fault: Fault | None) -> Fault | None:
+    """Return the fault of a record: the first one, unless a stray quote outranks it."""
+    if fault is None or next_fault is _STRAY_QUOTE:
+        return next_fault
+    return fault
 
 
 @final
@@ -122,7 +128,7 @@ class CsvStream:
         check_records(file, first_bytes)
         self._has_bom = first_bytes.startswith(BOM)
         first_bytes = first_bytes.removeprefix(BOM)
-        # One buffer for all blocks: fresh memory costs more than what is done to it.
+        # One buffer for all blocks: fresh memory costs more than the work on it.
         self._data = bytearray(first_bytes.ljust(block_bytes))
         self._size = len(first_bytes)  # bytes of the buffer that are read
         self._lines_before = 0  # newlines in the file before the buffer
@@ -261,58 +267,62 @@ class CsvStream:
         Args:
             is_within: Whether the buffer begins within a cell without quotes.
         """
-        data = self._data
-        size = self._size
+        buffer = self._data
+        buffer_bytes = self._size
         lines_before = self._lines_before
         cell_start = 0
         # 1. Whole cells, up to the one behind which a newline or the end of the file
         #    stands.
         while True:
             pattern = self._rest_of_cell if is_within else self._cell
-            cell = pattern.match(data, cell_start, size)
+            cell = pattern.match(buffer, cell_start, buffer_bytes)
             if cell is None or not (cell[_TERMINATOR] or self._is_final):
                 break
             if not is_within:
                 self._whole_cell(
-                    data, size, cell_start, lines_before, is_final=self._is_final
+                    buffer,
+                    buffer_bytes,
+                    cell_start,
+                    lines_before,
+                    is_final=self._is_final,
                 )
             cell_start = cell.end()
             is_within = False
             if cell[_TERMINATOR] in (b"\n", b""):
                 return _RecordEnd(cell.start(_TERMINATOR), cell_start, False)
 
-        # 2. The last cell is not whole. A cell in quotes must stay in the buffer, and so
-        #    must one that has no byte yet: it may be in quotes.
+        # 2. The last cell is not whole. A cell in quotes must stay in the buffer, and
+        #    so must one that has no byte yet: it may be in quotes.
         if not is_within:
             whole_cell = self._whole_cell(
-                data, size, cell_start, lines_before, is_final=self._is_final
+                buffer, buffer_bytes, cell_start, lines_before, is_final=self._is_final
             )
-            if (whole_cell is None and cell is None) or cell_start == size:
+            if (whole_cell is None and cell is None) or cell_start == buffer_bytes:
                 return _RecordEnd(None, cell_start, False)
             if cell is not None and cell[_CONTENT] is not None:
                 if cell[_AFTER_QUOTE] in (b"", b"\r"):  # perhaps it is not closed yet
                     return _RecordEnd(None, cell_start, False)
-                self._check_closed(data, cell, lines_before)
+                self._check_closed(buffer, cell, lines_before)
         # 3. Of a cell without quotes only the last byte stays: it may be the carriage
         #    return of the end of line.
-        return _RecordEnd(None, max(cell_start, size - 1), True)
+        return _RecordEnd(None, max(cell_start, buffer_bytes - 1), True)
 
     def _split_cells(
         self,
-        data: bytearray,
-        size: int,
+        buffer: bytearray,
+        block_bytes: int,
         lines_before: int,
-        most: int = _TO_THE_END,
+        max_records: int = _TO_THE_END,
         *,
         is_final: bool,
     ) -> CsvSplit:
         """Split a block into records, cell by cell.
 
         Args:
-            data: Buffer that begins with the block.
-            size: Number of bytes of the block.
+            buffer: Buffer that begins with the block.
+            block_bytes: Number of bytes of the block.
             lines_before: Number of newlines in the file before the block.
-            most: Number of records after which to end; by default all that are whole.
+            max_records: Number of records after which to end; by default all that are whole.
                 Blank lines behind the last of that many records are left.
             is_final: Whether nothing follows the block.
 
@@ -327,26 +337,25 @@ class CsvStream:
         blank_lines = 0
         fault: Fault | None = None
         # A file may end without a newline: cells that wait for one are then a record.
-        while len(records) != most and (cell_start < size or (is_final and cell_count)):
+        while len(records) != max_records and (
+            cell_start < block_bytes or (is_final and cell_count)
+        ):
             cell = self._whole_cell(
-                data, size, cell_start, lines_before, is_final=is_final
+                buffer, block_bytes, cell_start, lines_before, is_final=is_final
             )
             if cell is None:
                 break
             cell_start = cell.end()
             cell_count += 1
-            # The first fault of a record counts, except that a stray quote outranks it.
-            misplaced = self._misplaced(data, cell)
-            if fault is None or misplaced is _STRAY_QUOTE:
-                fault = misplaced
+            fault = _worse_fault(fault, self._misplaced(buffer, cell))
             if cell[_TERMINATOR] and cell[_TERMINATOR] != b"\n":  # a delimiter
                 continue
 
             # The end of a record. Its carriage return belongs to the end of line; a
             # record without a byte is a blank line.
             record_stop = cell.start(_TERMINATOR)
-            has_newline = cell_start > record_stop > record_start
-            if has_newline and data[record_stop - 1] == RETURN:
+            is_ended = cell_start > record_stop > record_start
+            if is_ended and buffer[record_stop - 1] == RETURN:
                 record_stop -= 1
                 crlf_lines += 1
             if record_stop > record_start:
@@ -356,19 +365,19 @@ class CsvStream:
             record_start = cell_start
             cell_count = 0
             fault = None
-        newlines = data.count(b"\n", 0, record_start)
+        newlines = buffer.count(b"\n", 0, record_start)
         return CsvSplit(record_start, newlines, crlf_lines, blank_lines, records)
 
     def _whole_cell(
         self,
-        data: bytearray,
-        size: int,
-        start: int,
+        buffer: bytearray,
+        buffer_bytes: int,
+        cell_start: int,
         lines_before: int,
         *,
         is_final: bool,
     ) -> re.Match[bytes] | None:
-        """Return the cell that begins at byte `start`.
+        """Return the cell that begins at byte `cell_start`.
 
         Returns:
             The match of the cell; None if its end is not in the buffer yet.
@@ -377,53 +386,55 @@ class CsvStream:
             DamagedFileError: Its quote is not closed before the end of the file, or
                 within the limit.
         """
-        cell = self._cell.match(data, start, size)
+        cell = self._cell.match(buffer, cell_start, buffer_bytes)
         # Without a match, the cell is in quotes that do not close in the buffer.
         if cell is None:
-            content = _QUOTED_CONTENT.match(data, start + 1, size)
+            content = _QUOTED_CONTENT.match(buffer, cell_start + 1, buffer_bytes)
             if content and content.end() - content.start() > self.limit:
                 raise self._unclosed(
-                    data,
-                    start,
+                    buffer,
+                    cell_start,
                     lines_before,
                     f"is not closed within max_record_bytes = {self.limit}",
                 )
             if is_final:
-                raise self._unclosed(data, start, lines_before, "is never closed")
+                raise self._unclosed(
+                    buffer, cell_start, lines_before, "is never closed"
+                )
             return None
         if not cell[_TERMINATOR] and not is_final:
             return None
         if cell[_CONTENT] is not None:
-            self._check_closed(data, cell, lines_before)
+            self._check_closed(buffer, cell, lines_before)
         return cell
 
-    def _misplaced(self, data: bytearray, cell: re.Match[bytes]) -> Fault | None:
+    def _misplaced(self, buffer: bytearray, cell: re.Match[bytes]) -> Fault | None:
         """Return the misplaced quote or carriage return of a cell, None for none."""
         is_quoted = cell[_CONTENT] is not None
         checked_start = cell.start(_AFTER_QUOTE) if is_quoted else cell.start()
         checked_stop = cell.start(_TERMINATOR)
         has_bytes = checked_stop > checked_start
         ends_line = cell[_TERMINATOR] == b"\n"
-        if has_bytes and ends_line and data[checked_stop - 1] == RETURN:
+        if has_bytes and ends_line and buffer[checked_stop - 1] == RETURN:
             checked_stop -= 1
 
         if is_quoted:
             # A carriage return at the very end of the file may be the first half of an
             # end of line.
-            bytes_after_quote = bytes(data[checked_start:checked_stop])
+            bytes_after_quote = bytes(buffer[checked_start:checked_stop])
             is_cut_crlf = not cell[_TERMINATOR] and bytes_after_quote == b"\r"
             if checked_stop > checked_start and not is_cut_crlf:
                 return _STRAY_QUOTE
         elif (
             not self._has_literal_quotes
-            and data.find(b'"', checked_start, checked_stop) >= 0
+            and buffer.find(b'"', checked_start, checked_stop) >= 0
         ):
             return _STRAY_QUOTE
-        has_return = data.find(b"\r", checked_start, checked_stop) >= 0
+        has_return = buffer.find(b"\r", checked_start, checked_stop) >= 0
         return _BARE_RETURN if has_return else None
 
     def _check_closed(
-        self, data: bytearray, cell: re.Match[bytes], lines_before: int
+        self, buffer: bytearray, cell: re.Match[bytes], lines_before: int
     ) -> None:
         """Refuse a cell in quotes that is over the limit or closed stray later.
 
@@ -433,24 +444,24 @@ class CsvStream:
         content_start, content_stop = cell.span(_CONTENT)
         if content_stop - content_start > self.limit:
             reason = f"is not closed within max_record_bytes = {self.limit}"
-            raise self._unclosed(data, content_start - 1, lines_before, reason)
-        has_newline = data.find(b"\n", content_start, content_stop) >= 0
-        if has_newline and self._misplaced(data, cell) is _STRAY_QUOTE:
+            raise self._unclosed(buffer, content_start - 1, lines_before, reason)
+        has_newline = buffer.find(b"\n", content_start, content_stop) >= 0
+        if has_newline and self._misplaced(buffer, cell) is _STRAY_QUOTE:
             reason = "is closed on a later line, in the middle of a cell"
-            raise self._unclosed(data, content_start - 1, lines_before, reason)
+            raise self._unclosed(buffer, content_start - 1, lines_before, reason)
 
     def _unclosed(
-        self, data: bytearray, offset: int, lines_before: int, reason: str
+        self, buffer: bytearray, quote_offset: int, lines_before: int, reason: str
     ) -> DamagedFileError:
-        """Return the error for a quote that swallows what follows.
+        """Return the error for a quote that is not closed, so that records are lost.
 
         Args:
-            data: Buffer with the quote.
-            offset: Offset of the quote in it.
+            buffer: Buffer with the quote.
+            quote_offset: Offset of the quote in it.
             lines_before: Number of newlines in the file before the buffer.
             reason: Clause about the quote.
         """
-        line_number = lines_before + data.count(b"\n", 0, offset) + 1
+        line_number = lines_before + buffer.count(b"\n", 0, quote_offset) + 1
         return damaged(
             self._file,
             f"the quote that opens a cell on line {line_number} {reason}, so the ends of records are unknown; "

@@ -35,7 +35,7 @@ _ENDINGS: Final[dict[str, str]] = {
 
 
 def kind_of(head: bytes) -> str | None:
-    """Return the binary format that begins with `head` (16 bytes), None for any other."""
+    """Return the binary format that begins with `head` (16 bytes), or None."""
     for format_name, signature in _SIGNATURES.items():
         if signature.match(head):
             return format_name
@@ -78,17 +78,19 @@ def check_compressed(file: InputFile, head: bytes) -> None:
         raise _misnamed(file, binary_format, named_compression)
 
 
-def _misnamed(file: InputFile, kind: str, named: str) -> Exception:
+def _misnamed(file: InputFile, binary_format: str, named: str) -> Exception:
     """Return the error for a file of one binary format under the name of another one.
 
     Args:
         file: The file.
-        kind: Format of its first bytes.
+        binary_format: Format of its first bytes.
         named: Format that its name says.
     """
-    advice = f"decompress it, or compress it with gzip, zstd, lz4, bzip2 or xz: {kind} is not read"
-    if kind in _ENDINGS:
-        advice = f"name it with {_ENDINGS[kind]} at the end"
+    advice = f"decompress it, or compress it with gzip, zstd, lz4, bzip2 or xz: {binary_format} is not read"
+    if binary_format in _ENDINGS:
+        advice = f"name it with {_ENDINGS[binary_format]} at the end"
     return unsuitable(
-        file, f"its first bytes are those of {kind}, its name says {named}", advice
+        file,
+        f"its first bytes are those of {binary_format}, its name says {named}",
+        advice,
     )

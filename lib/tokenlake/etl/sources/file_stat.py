@@ -46,7 +46,7 @@ Stat: TypeAlias = os.stat_result | FileStat
 
 
 def state(stat: Stat) -> tuple[int, int, int]:
-    """Return (inode, mtime_ns, ctime_ns), which differ between states of a local file."""
+    """Return (inode, mtime_ns, ctime_ns), which differ between states of a file."""
     return stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns
 
 

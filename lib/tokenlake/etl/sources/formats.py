@@ -104,11 +104,8 @@ def belongs(name: str, wanted: SourceType | None) -> bool:
     if wanted not in FORMATS:
         return False
     facts = FORMATS[wanted]
-    return (
-        named_format == wanted
-        or inner_extension(name) in facts.prose
-        or bool(facts.companion(name))
-    )
+    is_of_type = named_format == wanted or inner_extension(name) in facts.prose
+    return is_of_type or bool(facts.companion(name))
 
 
 def format_for(name: str, shown: str, wanted: SourceType | None) -> Format:

@@ -136,9 +136,10 @@ def _hash_file(file: FoundFile, meter: ProgressMeter, stop: Stop) -> str:
     try:
         descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            while bytes_left > 1 and (
-                chunk := os.read(descriptor, min(bytes_left, _READ_BYTES))
-            ):
+            while bytes_left > 1:
+                chunk = os.read(descriptor, min(bytes_left, _READ_BYTES))
+                if not chunk:
+                    break
                 stop.check()
                 digest.update(chunk)
                 meter.add(0, len(chunk))

@@ -62,9 +62,9 @@ def converted_layout(paths: Sequence[str]) -> FolderLayout:
             continue
         subset = path_parts[0]
         split = re.sub(r"-part[0-9]+$", "", path_parts[1])
-        if len(path_parts) == 4 and path_parts[1] == PARTIAL.rstrip(
-            "-"
-        ):  # an older form
+        # An older form of the branch has partial/SPLIT as folders.
+        is_partial = path_parts[1] == PARTIAL.rstrip("-")
+        if len(path_parts) == 4 and is_partial:
             split = PARTIAL + path_parts[2]
         subsets.setdefault(subset, {}).setdefault(split, []).append(path)
     # The default subset is the only one, or the one of the Hub's name for it.
@@ -259,13 +259,17 @@ def _files_of_split(listing: HubListing, subset: str | None, split: str) -> _Sel
 
 
 def _missing_split(
-    repo: HubRepo, place: str, split: str, splits: Iterable[str], pattern: str
+    repo: HubRepo,
+    place_description: str,
+    split: str,
+    splits: Iterable[str],
+    pattern: str,
 ) -> ConfigError:
     """Return the error for a split that a subset does not have.
 
     Args:
         repo: The repository.
-        place: Repository and subset, for the message.
+        place_description: Repository and subset, for the message.
         split: Name of the missing split.
         splits: Names of the splits that exist.
         pattern: Setting that names files instead.
@@ -274,15 +278,15 @@ def _missing_split(
     # Slices of `datasets` and partial conversions have remedies of their own. Any other
     # name may be mistyped.
     if "[" in split:
-        message = f"{place}: {split!r} is a slice; write only the split's name and use num_rows or where"
+        message = f"{place_description}: {split!r} is a slice; write only the split's name and use num_rows or where"
     elif PARTIAL + split in names:
         message = (
-            f"{place}: of split {split!r} the Hub converted only the beginning. To read only that part, set split: "
-            f"{PARTIAL}{split}; for the whole split, list the original files: {pattern}"
+            f"{place_description}: of split {split!r} the Hub converted only the beginning. To read only that part, "
+            f"set split: {PARTIAL}{split}; for the whole split, list the original files: {pattern}"
         )
     else:
         hint = did_you_mean(split, names)
-        message = f"{place} has no split {split!r}; set `split` to one of {listed(names)}{hint}"
+        message = f"{place_description} has no split {split!r}; set `split` to one of {listed(names)}{hint}"
     return ConfigError(message, repo=repo.id.repo, splits=names)
 
 
@@ -356,9 +360,9 @@ def list_hub(source: ResolvedSource, select: Select = choose) -> list[InputFile]
     return [inputs[path] for path in sorted(inputs)]
 
 
-def _two_revisions(source: ResolvedSource, name: str) -> ConfigError:
+def _two_revisions(source: ResolvedSource, dataset_name: str) -> ConfigError:
     return ConfigError(
-        f"source {source.name!r}: data_files name {name!r} at two revisions; make them two sources",
+        f"source {source.name!r}: data_files name {dataset_name!r} at two revisions; make them two sources",
         source=source.name,
     )
 
@@ -368,7 +372,7 @@ def _files_of_ids(source: ResolvedSource, client: HubClient) -> Iterator[_RepoFi
 
     They are those of the source's subset and split.
     """
-    # A local path under this type is a mistake, because it looks like an id.
+    # A relative path looks like an id, and would be looked for on the Hub.
     for entry in source.data_files:
         if entry.startswith((".", "/", "~")) or Path(entry).exists():
             raise ConfigError(

@@ -44,7 +44,7 @@ class HubBytes(ReadAheadBytes):
         )
 
     def close(self) -> None:
-        """Stop what is under way; connections are kept for the next file."""
+        """Cancel waiting requests; connections are kept for the next file."""
         super().close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 

@@ -227,13 +227,8 @@ class HubClient:
                     return Answer(response.status_code, answer_headers, body_bytes)
             redirect_url = urljoin(url, answer_headers.pop("location", ""))
             _require_redirect(url, redirect_url)
-            # Another host gets neither the token nor a cookie.
             if HttpOrigin.of(redirect_url) != HttpOrigin.of(url):
-                headers = {
-                    name: value
-                    for name, value in headers.items()
-                    if name.lower() in _SAFE_HEADERS
-                }
+                headers = _safe_headers(headers)
             url = redirect_url
         raise RedirectRefusedError(
             f"the server redirects more than {MOST_REDIRECTS} times"
@@ -309,6 +304,15 @@ def _answering(request: AbstractContextManager[Any]) -> Generator[Any]:
         yield answer
     finally:
         request.__exit__(None, None, None)
+
+
+def _safe_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers for another host, without the token and cookies."""
+    safe_headers = dict(headers)
+    for name in headers:
+        if name.lower() not in _SAFE_HEADERS:
+            del safe_headers[name]
+    return safe_headers
 
 
 def _require_success(answer: Answer, *, is_part: bool) -> None:

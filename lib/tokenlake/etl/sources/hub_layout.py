@@ -21,9 +21,10 @@ def layout_of(paths: Sequence[str], card: str | None, repo: str) -> FolderLayout
     Raises:
         ConfigError: The card cannot be used.
     """
-    data_paths = [
-        path for path in paths if format_of(path) is not None or foreign(path)
-    ]
+    data_paths: list[str] = []
+    for path in paths:
+        if format_of(path) is not None or foreign(path):
+            data_paths.append(path)
     # A card's entries count first. Without them the rules of the Hub's viewer apply to
     # the names.
     configs = card_configs(card or "", repo)

@@ -108,8 +108,7 @@ class HubRepo:
     def require_access(self) -> None:
         """Raise SourceError unless the files may be read.
 
-        The list of a gated dataset's files is public, so that its listing does not
-        tell.
+        The list of a gated dataset's files is public, unlike the files.
         """
         if self.gated:
             self._get(f"/api/datasets/{quote(self.id.repo)}/auth-check")
@@ -135,7 +134,7 @@ class HubRepo:
             query = dict(parse_qsl(urlsplit(next_link.group(1)).query))
 
     def _near(self) -> str:
-        """Return a clause with the branches and tags, "" if the Hub does not list them."""
+        """Return a clause with the branches and tags, "" if they are not listed."""
         try:
             references = self._ask("/refs")[0]
         # The clause belongs to an error message: it must not replace the error by

@@ -52,7 +52,7 @@ class InputBytes(ABC):
         return RandomAccessFile(self.file.size, self.pread)
 
     def for_arrow(self) -> Any:
-        """Return an argument for Arrow's readers: a path, or a new random-access file."""
+        """Return an argument for Arrow's readers: a path, or a new file."""
         return self.as_file()
 
     def expect(self, stretches: Iterable[tuple[int, int]], columns: int) -> None:  # noqa: B027
@@ -112,8 +112,7 @@ class LocalBytes(InputBytes):
         return filled
 
     def pread(self, size: int, offset: int) -> bytes:
-        # Small reads are the common case. `pread` needs no buffer of its own, unlike
-        # `preadv`.
+        # Unlike `preadv`, `pread` returns the bytes without a buffer of ours.
         chunk = os.pread(self._descriptor, size, offset)
         while len(chunk) < size:
             next_chunk = os.pread(

@@ -80,9 +80,8 @@ class InputFile:
     @property
     def is_lines(self) -> bool:
         """Whether its records are lines, whose positions are byte offsets."""
-        return self.facts.layout == "lines" and (
-            self.format != "text" or self.text_mode == "lines"
-        )
+        is_document = self.format == "text" and self.text_mode != "lines"
+        return self.facts.layout == "lines" and not is_document
 
     @property
     def has_records(self) -> bool:

@@ -89,7 +89,7 @@ def json_lines(block: LineBlock) -> RawRecords:
 
 
 def parse_records(records: RawRecords, want: Want) -> Iterator[Parsed]:
-    """Yield texts of records alone, or objects and columns with the text beside them."""
+    """Yield texts of records alone, or objects and columns with their texts."""
     # Texts need little memory beside the block. Objects need much, so that their pieces
     # are smaller.
     if want.text is not None and want.columns == ():
@@ -100,45 +100,44 @@ def parse_records(records: RawRecords, want: Want) -> Iterator[Parsed]:
             yield from _rows_of(records_piece, want)
 
 
-def _texts_of(records: RawRecords, name: str, limit: int) -> Parsed:
+def _texts_of(records: RawRecords, content_field: str, limit: int) -> Parsed:
     """Return the texts of records, and the faults of those that have none.
 
     Args:
         records: The records.
-        name: Dotted path of the text.
+        content_field: Dotted path of the text.
         limit: Largest size of a record in bytes.
     """
-    if _hold_key_once(records, name, limit):
-        column = _trusted_texts(records, name)
+    if _hold_key_once(records, content_field, limit):
+        column = _trusted_texts(records, content_field)
         if column is not None:
             return records.parsed({}, text=column)
-    return _checked_texts(records, name, limit)
+    return _checked_texts(records, content_field, limit)
 
 
-def _hold_key_once(records: RawRecords, name: str, limit: int) -> bool:
-    """Say whether the key `name` occurs as often as there are records, in one spelling.
+def _hold_key_once(records: RawRecords, content_field: str, limit: int) -> bool:
+    """Say whether a key occurs once per record, always in one spelling.
 
     If every record then has the field, each has it once. For long records this is not
     worthwhile: it costs less to search the short part of each record before its text.
     """
     sizes = records.stops - records.starts
-    if (
-        not len(sizes)
-        or sizes.mean() > _SHORT_RECORD
-        or sizes.max() > limit
-        or not is_plain_key(name)
-    ):
+    if not len(sizes) or not is_plain_key(content_field):
+        return False
+    if sizes.mean() > _SHORT_RECORD or sizes.max() > limit:
         return False
     # Another spelling of a plain key is an escape such as ``\u0061``, which the count
     # would miss.
     first_byte = int(records.starts[0])
     end_byte = int(records.stops[-1])
-    key_count = records.data.count(orjson.dumps(name), first_byte, end_byte)
+    key_count = records.data.count(orjson.dumps(content_field), first_byte, end_byte)
     may_be_escaped = records.data.find(b"\\u00", first_byte, end_byte) >= 0
     return key_count == len(sizes) and not may_be_escaped
 
 
-def _trusted_texts(records: RawRecords, name: str) -> pa.LargeStringArray | None:
+def _trusted_texts(
+    records: RawRecords, content_field: str
+) -> pa.LargeStringArray | None:
     """Return the texts of records whose keys were counted; None if any has none."""
     data = records.data
     loads = orjson.loads
@@ -147,7 +146,7 @@ def _trusted_texts(records: RawRecords, name: str) -> pa.LargeStringArray | None
         # One comprehension over all records: this is the hot loop of texts from JSON
         # Lines.
         column = text_of_strings(
-            [loads(data[start:stop])[name] for start, stop in spans]
+            [loads(data[start:stop])[content_field] for start, stop in spans]
         )
     # No JSON, field, object or text.
     except (ValueError, LookupError, TypeError, pa.ArrowException):
@@ -157,22 +156,22 @@ def _trusted_texts(records: RawRecords, name: str) -> pa.LargeStringArray | None
     return column
 
 
-def _checked_texts(records: RawRecords, name: str, limit: int) -> Parsed:
+def _checked_texts(records: RawRecords, content_field: str, limit: int) -> Parsed:
     """Return the texts of records, each judged by itself.
 
     A quick check comes first, and the strict reader if that does not decide.
     """
     texts: list[str] = []
     faults: dict[int, Fault] = {}
-    quoted_key = orjson.dumps(name)
-    disguise = disguise_of((name,))
+    quoted_key = orjson.dumps(content_field)
+    disguise = disguise_of((content_field,))
     loads = orjson.loads
     data = records.data
     spans = zip(records.starts.tolist(), records.stops.tolist(), strict=True)
     for record_index, (start, stop) in enumerate(spans):
         line = data[start:stop]
         try:
-            text = loads(line)[name]
+            text = loads(line)[content_field]
         except (ValueError, LookupError, TypeError):
             text = None
         if type(text) is str and stop - start <= limit:
@@ -180,16 +179,15 @@ def _checked_texts(records: RawRecords, name: str, limit: int) -> Parsed:
             # `len(text)` bytes after its key. All occurrences of the key therefore
             # begin before `search_end`: most of the text need not be searched.
             search_end = stop - start - len(text)
-            is_repeated = (
-                line.find(quoted_key, line.find(quoted_key) + 1, search_end) >= 0
-            )
-            if not is_repeated and (
-                line.find(b"\\", 0, search_end) < 0
-                or not disguise.search(line, 0, search_end)
-            ):
+            first_key = line.find(quoted_key)
+            is_repeated = line.find(quoted_key, first_key + 1, search_end) >= 0
+            # Only an escape can spell the key in another way, and few lines have one.
+            if not is_repeated and line.find(b"\\", 0, search_end) >= 0:
+                is_repeated = disguise.search(line, 0, search_end) is not None
+            if not is_repeated:
                 texts.append(text)
                 continue
-        judged = judge_text(line, name, limit)
+        judged = judge_text(line, content_field, limit)
         if isinstance(judged, Fault):
             faults[record_index] = judged
         else:
@@ -214,11 +212,9 @@ def _rows_of(records: RawRecords, want: Want) -> Iterator[Parsed]:
     #    cannot decide, strictly.
     judged: list[Judged | Fault] = []
     for record_index, line in enumerate(records):
-        record = (
-            None
-            if is_odd[record_index]
-            else judge_quickly(line, key_ends[record_index], want)
-        )
+        record = None
+        if not is_odd[record_index]:
+            record = judge_quickly(line, key_ends[record_index], want)
         judged.append(record or judge_row(line, want))
     # 3. Objects that share no keys would make an enormous number of columns.
     usable: list[Judged] = []

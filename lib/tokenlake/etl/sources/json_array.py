@@ -66,7 +66,7 @@ def read_json_array(
 
 
 def _as_elements(parsed: Parsed) -> Parsed:
-    """Return records that were parsed like lines as elements, which stand on no line."""
+    """Return records that were parsed like lines as elements of an array."""
     return replace(
         parsed,
         bad=tuple(_as_bad_element(line) for line in parsed.bad),
@@ -198,13 +198,13 @@ class ElementReader:
                 break
         return chunk[offset:]
 
-    def _scan(self, data: bytes) -> None:
-        """Append bytes to the buffer, and the borders in them to those that are known."""
+    def _scan(self, chunk: bytes) -> None:
+        """Append bytes to the buffer, and the borders in them to the others."""
         buffer_size = len(self._buffer)
-        self._buffer += data
+        self._buffer += chunk
         # A window is small enough for the processor's cache.
-        for window_start in range(0, len(data), WINDOW_BYTES):
-            window = data[window_start : window_start + WINDOW_BYTES]
+        for window_start in range(0, len(chunk), WINDOW_BYTES):
+            window = chunk[window_start : window_start + WINDOW_BYTES]
             borders = self._scanner.feed(window)
             self._commas += (borders.commas + (buffer_size + window_start)).tolist()
             if borders.close is not None:
@@ -246,19 +246,21 @@ class ElementReader:
         del self._buffer[: end_byte + 1]
         self._offset += end_byte + 1
 
-    def _elements(self, data: bytes, ends: Int64s) -> RawRecords:
+    def _elements(self, element_bytes: bytes, ends: Int64s) -> RawRecords:
         """Return elements as records.
 
         Args:
-            data: Elements with the commas between them.
-            ends: End of each element in `data`, int64[n].
+            element_bytes: Elements with the commas between them.
+            ends: End of each element in `element_bytes`, int64[n].
         """
         # The place of each element without the space around it.
         begins = np.append(0, ends[:-1] + 1)
         right_stripped: list[bytes] = []
         spans = zip(begins.tolist(), ends.tolist(), strict=True)
         for element_start, element_end in spans:
-            right_stripped.append(data[element_start:element_end].rstrip(_SPACE))
+            right_stripped.append(
+                element_bytes[element_start:element_end].rstrip(_SPACE)
+            )
         stripped_sizes = [len(element) for element in right_stripped]
         content_sizes = [len(element.lstrip(_SPACE)) for element in right_stripped]
         stops = begins + np.array(stripped_sizes, np.int64)
@@ -273,7 +275,7 @@ class ElementReader:
         bom_count = self._bom_count
         self._bom_count = 0
         return RawRecords(
-            data=data,
+            data=element_bytes,
             starts=starts,
             stops=stops,
             positions=np.arange(first_index, self._index),
@@ -281,7 +283,7 @@ class ElementReader:
             normalized={"bom": bom_count},
         )
 
-    def _long_element(self, end: int) -> LongLine:
+    def _long_element(self, element_end: int) -> LongLine:
         """Return the element that ends at a byte of the buffer, like a long line.
 
         Its beginning may have been dropped.
@@ -290,9 +292,9 @@ class ElementReader:
         # Of an element that was dropped only the first bytes and the size are known.
         if self._dropped:
             first_bytes = self._dropped_head
-            element_bytes = self._dropped + end
+            element_bytes = self._dropped + element_end
         else:
-            data = bytearray(memoryview(self._buffer)[:end]).strip(_SPACE)
+            data = bytearray(memoryview(self._buffer)[:element_end]).strip(_SPACE)
             first_bytes = bytes(memoryview(data)[:RAW_LIMIT])
             data += b"\n"  # the element is whole, like a line that has its end
             element_bytes = len(data)

@@ -58,17 +58,17 @@ def _head(stream: ByteStream) -> bytes:
     return b""
 
 
-def _begins_with_line(file: InputFile, head: bytes) -> bool:
+def _begins_with_line(file: InputFile, first_bytes: bytes) -> bool:
     """Say whether a file of JSON seems to consist of lines.
 
     Args:
         file: The file.
-        head: Its first bytes, without white space in front.
+        first_bytes: Its first bytes, without white space in front.
     """
     # The extension decides for lines, except that an array is never one.
-    if format_of(file.path) == "jsonl" and not head.startswith(b"["):
+    if format_of(file.path) == "jsonl" and not first_bytes.startswith(b"["):
         return True
-    line, newline, _ = head.partition(b"\n")
+    line, newline, _ = first_bytes.partition(b"\n")
     if not line.startswith(b"{"):
         return False
     # The only line is longer than the bytes that were read, or the whole file.
@@ -80,16 +80,16 @@ def _begins_with_line(file: InputFile, head: bytes) -> bool:
         return False
 
 
-def _is_around_records(head: bytes, data: InputBytes) -> bool:
+def _is_around_records(first_bytes: bytes, data: InputBytes) -> bool:
     """Say whether a file is one object around a list of records.
 
     Args:
-        head: First bytes of the file, without white space in front.
+        first_bytes: First bytes of the file, without white space in front.
         data: The open file.
     """
     # More than one line: the object on the first one is not the whole file.
-    _, _, second_line = head.partition(b"\n")
-    if not head.startswith(b"{") or second_line.strip(SPACE):
+    _, _, second_line = first_bytes.partition(b"\n")
+    if not first_bytes.startswith(b"{") or second_line.strip(SPACE):
         return False
     wrapper = find_wrapper(ByteStream(data).read)
     return wrapper is not None and not wrapper.is_record

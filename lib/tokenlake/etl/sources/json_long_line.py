@@ -97,35 +97,35 @@ def parse_long(line: LongLine, want: Want) -> Parsed:
 
 
 def _text_of_long_line(
-    lifted: _Lifted, data: bytearray, name: str
+    lifted: _Lifted, line_bytes: bytearray, content_field: str
 ) -> bytes | bytearray | Fault:
     """Return the text as UTF-8, or the record's fault.
 
     Args:
         lifted: The line without its long strings.
-        data: The line.
-        name: Dotted path of the text.
+        line_bytes: The line.
+        content_field: Dotted path of the text.
     """
     skeleton = lifted.skeleton
     record = load_object(skeleton)
     if isinstance(record, Fault):
         return record
     # Every long string must be valid; the one at the place of the text is the text.
-    keys = list(keys_of(record, name))
+    keys = list(keys_of(record, content_field))
     places_of_text: list[int] = []
     for member in members_of(skeleton):
         if member.path == keys:
             places_of_text.append(member.value)
     long_text: bytearray | None = None
     for skeleton_offset, (string_start, string_stop) in lifted.strings.items():
-        decoded = _decode_string(data, string_start, string_stop)
+        decoded = _decode_string(line_bytes, string_start, string_stop)
         if isinstance(decoded, Fault):
             return decoded
         if skeleton_offset in places_of_text:
             long_text = decoded
     # The strict reader judges the skeleton: the field may be missing, repeated or no
     # string.
-    text = text_of(record, skeleton, name)
+    text = text_of(record, skeleton, content_field)
     if isinstance(text, Fault):
         return text
     if long_text is not None:
@@ -134,60 +134,62 @@ def _text_of_long_line(
 
 
 def _lift_long_strings(
-    data: bytearray, start: int, stop: int, placeholder_size: int
+    line_bytes: bytearray, content_start: int, content_stop: int, placeholder_size: int
 ) -> _Lifted | None:
     """Replace every long string by a placeholder; None if the rest is too large.
 
     Args:
-        data: The line.
-        start: Offset of its content.
-        stop: End of its content.
+        line_bytes: The line.
+        content_start: Offset of its content.
+        content_stop: End of its content.
         placeholder_size: Number of characters of a placeholder.
     """
     skeleton = bytearray()
     placeholder = b'"' + b"x" * placeholder_size + b'"'
     strings: dict[int, tuple[int, int]] = {}
-    copied_until = start  # bytes up to here are in the skeleton
-    for string_match in _LAST_STRING.finditer(data, start, stop):
+    copied_until = content_start  # bytes up to here are in the skeleton
+    for string_match in _LAST_STRING.finditer(line_bytes, content_start, content_stop):
         if string_match.start() - copied_until + len(skeleton) > _MAX_SKELETON:
             break
         if not string_match[1]:  # never closed: not JSON, whatever it holds
-            stop = string_match.start() + 1
+            content_stop = string_match.start() + 1
         elif string_match.end() - string_match.start() > _LONG_STRING:
-            skeleton += data[copied_until : string_match.start()]
+            skeleton += line_bytes[copied_until : string_match.start()]
             strings[len(skeleton)] = (string_match.start() + 1, string_match.end() - 1)
             skeleton += placeholder
             copied_until = string_match.end()
-    if stop - copied_until + len(skeleton) > _MAX_SKELETON:
+    if content_stop - copied_until + len(skeleton) > _MAX_SKELETON:
         return None
-    return _Lifted(bytes(skeleton + data[copied_until:stop]), strings)
+    return _Lifted(bytes(skeleton + line_bytes[copied_until:content_stop]), strings)
 
 
-def _decode_string(data: bytearray, start: int, stop: int) -> bytearray | Fault:
+def _decode_string(
+    line_bytes: bytearray, string_start: int, string_stop: int
+) -> bytearray | Fault:
     """Decode the inside of a JSON string to UTF-8, piece by piece.
 
     A piece that ends inside a character or an escape is not a valid JSON string, and
     one that ends between them is: the end moves back until the piece is valid.
     """
-    text = bytearray()
-    while start < stop:
-        piece_end = min(start + _PIECE, stop)
+    decoded_text = bytearray()
+    while string_start < string_stop:
+        piece_end = min(string_start + _PIECE, string_stop)
         # The end of the last piece must not move.
         earliest = piece_end - 1
-        if piece_end < stop:
-            earliest = max(piece_end - _LONGEST_UNIT, start)
+        if piece_end < string_stop:
+            earliest = max(piece_end - _LONGEST_UNIT, string_start)
         fault: Fault | None = None
         # At most 12 attempts: a surrogate pair has that many bytes.
         for piece_stop in range(piece_end, earliest, -1):
-            quoted_piece = b'"%b"' % data[start:piece_stop]
+            quoted_piece = b'"%b"' % line_bytes[string_start:piece_stop]
             try:
-                text += orjson.loads(quoted_piece).encode()
+                decoded_text += orjson.loads(quoted_piece).encode()
             except orjson.JSONDecodeError as error:
                 fault = fault or syntax_fault(quoted_piece, error)
             else:
-                start = piece_stop
+                string_start = piece_stop
                 break
         else:
             if fault is not None:
                 return fault
-    return text
+    return decoded_text

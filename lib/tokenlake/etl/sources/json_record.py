@@ -298,7 +298,7 @@ def is_plain_key(key: str) -> bool:
 
 
 def members_of(line: bytes) -> Iterator[Member]:
-    """Yield every member of every object in the valid JSON `line`, repeated ones too."""
+    """Yield every member of every object in the valid JSON `line`."""
     # One entry per open object or array: the key that is read in it, None in an array,
     # and the keys of an object so far.
     path: list[str | None] = []

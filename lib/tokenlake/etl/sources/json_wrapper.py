@@ -27,7 +27,7 @@ only at the end.
 _BOM: Final = b"\xef\xbb\xbf"
 _SPACE: Final = b" \t\r\n"
 _HEAD_BYTES: Final = 4096  # of a member: its key and the beginning of its value
-# An object of more members is a record, or a dictionary of records, which has no list.
+# An object of more members is not taken for one around records.
 _MAX_MEMBERS: Final = 10_000
 _SHOWN_KEYS: Final = 20
 _MEMBER: Final = re.compile(rb'\s*("(?:[^"\\]|\\.)*+")\s*:\s*', re.DOTALL)
@@ -171,15 +171,15 @@ def _members(read: Read) -> Iterator[_Member]:
     raise _NotOneObjectError  # the file ends inside of the object
 
 
-def _is_only_space(read: Read, rest: bytes) -> bool:
+def _is_only_space(read: Read, next_bytes: bytes) -> bool:
     """Say whether nothing but white space is left of a file.
 
     Args:
         read: Function that reads the next bytes of the file.
-        rest: Bytes that were read already.
+        next_bytes: Bytes that were read already.
     """
-    while rest:
-        if rest.strip(_SPACE):
+    while next_bytes:
+        if next_bytes.strip(_SPACE):
             return False
-        rest = read(WINDOW_BYTES)
+        next_bytes = read(WINDOW_BYTES)
     return True

@@ -14,7 +14,7 @@ VARIABLE: Final = "TOKENLAKE_REMOTE_CACHE"
 block is kept.
 """
 
-# A block is one request where it is missing, and one file of the cache.
+# A block that is missing is one request.
 _BLOCK_BYTES: Final = 4 << 20
 
 
@@ -45,9 +45,8 @@ class KeptBytes(InputBytes):
                 if self._latest_index != block_index:
                     self._latest_block = self._read_block(block_index)
                     self._latest_index = block_index
-                stretch = self._latest_block[
-                    block_offset : block_offset + len(view) - filled
-                ]
+                stretch_end = block_offset + len(view) - filled
+                stretch = self._latest_block[block_offset:stretch_end]
                 if not stretch:
                     break
                 view[filled : filled + len(stretch)] = stretch
@@ -77,12 +76,11 @@ class KeptBytes(InputBytes):
         # blocks.
         key = f"{file.url}\n{file.size}\n{file.token}\n{index}"
         cache_entry = self._cache.get(key)
-        if (
-            cache_entry is not None
-            and isinstance(cache_entry[0], bytes)
-            and len(cache_entry[0]) == block_bytes
-        ):
-            return cache_entry[0]
+        if cache_entry is not None:
+            block = cache_entry[0]
+            if isinstance(block, bytes) and len(block) == block_bytes:
+                return block
+        # A damaged entry is read anew, and replaced.
         block = self._data.pread(block_bytes, block_start)
         if len(block) == block_bytes:
             self._cache.put(key, block)

@@ -88,9 +88,9 @@ class RawRecords:
         while first_record < len(self):
             size_limit = self.starts[first_record] + size
             end_record = int(np.searchsorted(self.stops, size_limit, side="right"))
-            end_record = min(
-                max(end_record, first_record + 1), first_record + PIECE_RECORDS
-            )
+            # At least one record, however long it is, and not too many short ones.
+            end_record = max(end_record, first_record + 1)
+            end_record = min(end_record, first_record + PIECE_RECORDS)
             if end_record - first_record == len(self):
                 yield self
             else:
@@ -151,9 +151,9 @@ class RawRecords:
         """Return the record with an index, from 0, as one that has `fault`."""
         start = int(self.starts[index])
         stop = int(self.stops[index])
-        line_index = (
-            None if self.line_indices is None else int(self.line_indices[index])
-        )
+        line_index: int | None = None
+        if self.line_indices is not None:
+            line_index = int(self.line_indices[index])
         raw_bytes = self.data[start : min(stop, start + RAW_LIMIT)]
         return BadLine(int(self.positions[index]), line_index, fault, raw_bytes)
 
@@ -232,17 +232,23 @@ def index_lines(block: LineBlock, blank: bytes = b"") -> RawRecords:
 
 
 def _without_blank(
-    data: bytes, starts: Int64s, stops: Int64s, line_indices: Int64s, blank: bytes
+    block_bytes: bytes,
+    starts: Int64s,
+    stops: Int64s,
+    line_indices: Int64s,
+    blank: bytes,
 ) -> Int64s:
     """Return the lines that hold other bytes than `blank`.
 
     Only lines that begin with white space are searched.
     """
-    begins_with_space = np.frombuffer(data, np.uint8)[starts[line_indices]] <= ord(" ")
+    begins_with_space = np.frombuffer(block_bytes, np.uint8)[
+        starts[line_indices]
+    ] <= ord(" ")
     suspects = line_indices[begins_with_space].tolist()
     blank_lines: list[int] = []
     for line_index in suspects:
-        if not data[starts[line_index] : stops[line_index]].strip(blank):
+        if not block_bytes[starts[line_index] : stops[line_index]].strip(blank):
             blank_lines.append(line_index)
     if not blank_lines:
         return line_indices

@@ -44,7 +44,7 @@ class LineBlock:
     """Whole lines.
 
     Attributes:
-        data: Bytes of the lines; what follows `size` belongs to the next block and is
+        data: Bytes of the lines; bytes behind `size` belong to the next block and are
             to be ignored.
         size: Size in bytes of the whole lines; the last one lacks its newline only at
             the end of the file.
@@ -147,20 +147,20 @@ def parsed_blocks(
             yield from parse_block(block)
 
 
-def _line_start(source: InputBytes, offset: int, size: int) -> int:
-    """Return the start of the first line at or after `offset`; `size` without one."""
+def _line_start(source: InputBytes, offset: int, file_size: int) -> int:
+    """Return the start of the first line at or after `offset`, or the file's size."""
     if offset <= 0:
         return 0
-    if offset >= size:
-        return size
+    if offset >= file_size:
+        return file_size
     # A line starts behind a newline: the search begins at the byte before `offset`.
     # Each read of an object is a request; of a local file a few bytes are enough for
     # most lines.
     position = offset - 1
     # The second read is larger: the line is a long one.
     read_bytes = _NEAR_BYTES if source.file.is_local else SCAN_BYTES
-    while position < size:
-        chunk = source.pread(min(read_bytes, size - position), position)
+    while position < file_size:
+        chunk = source.pread(min(read_bytes, file_size - position), position)
         if not chunk:
             break
         newline_index = chunk.find(b"\n")
@@ -168,7 +168,7 @@ def _line_start(source: InputBytes, offset: int, size: int) -> int:
             return position + newline_index + 1
         position += len(chunk)
         read_bytes = SCAN_BYTES
-    return size
+    return file_size
 
 
 def _plain_blocks(

@@ -466,8 +466,8 @@ class _Bounds:
         places = AllowedPlaces.of(os.environ, INPUTS)
         if not places.is_bounded:
             return None
-        # A person who runs a command may read what the person names. A worker obeys its
-        # owner alone.
+        # A command may read the folders that its user names. A worker obeys its owner
+        # alone.
         folders = [str(folder) for folder in places.folders]
         if not inputs_are_bounded_here():
             folders += [os.path.realpath(prefix) for prefix in prefixes]
@@ -482,9 +482,7 @@ class _Bounds:
                 found inside.
         """
         real_path = os.path.realpath(path)
-        is_inside = any(
-            f"{real_path}{os.sep}".startswith(folder) for folder in self.folders
-        )
+        is_inside = _with_separator(real_path).startswith(self.folders)
         # Compared with the file that was found, in case a link is changed between the
         # check and the read.
         if is_inside and FileStat.of(real_path)[:2] == stat[:2]:

@@ -33,10 +33,8 @@ def _has_nulls_inside(column_type: Any) -> bool:
     """Say whether a type is the type of nulls, or has it anywhere inside."""
     if pa.types.is_null(column_type):
         return True
-    return any(
-        _has_nulls_inside(column_type.field(index).type)
-        for index in range(column_type.num_fields)
-    )
+    fields = [column_type.field(index) for index in range(column_type.num_fields)]
+    return any(_has_nulls_inside(field.type) for field in fields)
 
 
 def _bytes_type(column_type: Any) -> Any:

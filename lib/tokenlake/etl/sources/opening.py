@@ -88,7 +88,7 @@ def _open_remote(file: InputFile, storage_options: Mapping[str, Any]) -> InputBy
 
 
 def _cache_bytes_of_environment() -> int | None:
-    """Return the size that the environment sets for kept blocks, None if it sets none."""
+    """Return the size that the environment sets for kept blocks, or None."""
     size = os.environ.get(VARIABLE)
     if not size:
         return None
@@ -99,5 +99,5 @@ def _cache_bytes_of_environment() -> int | None:
 
 
 @cache
-def _block_cache(folder: str, size: int) -> DiskCache:
-    return DiskCache(folder, max_bytes=size)
+def _block_cache(folder: str, max_bytes: int) -> DiskCache:
+    return DiskCache(folder, max_bytes=max_bytes)

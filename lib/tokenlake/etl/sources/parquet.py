@@ -101,7 +101,7 @@ def read_parquet(
 
 
 def row_group_starts(data: InputBytes) -> list[int]:
-    """Return the row index of every row group's first row, followed by the row count.
+    """Return the first row of every row group, followed by the row count.
 
     Raises:
         DamagedFileError: The footer cannot be read, or its counts disagree.
@@ -149,10 +149,10 @@ def open_parquet(
 
 
 def _first_rows(file: InputFile, meta: pq.FileMetaData) -> list[int]:
-    """Return the row index of every row group's first row, followed by the row count."""
-    row_counts = [
-        meta.row_group(index).num_rows for index in range(meta.num_row_groups)
-    ]
+    """Return the first row of every row group, followed by the row count."""
+    row_counts: list[int] = []
+    for group_index in range(meta.num_row_groups):
+        row_counts.append(meta.row_group(group_index).num_rows)
     if sum(row_counts) != meta.num_rows or min(row_counts, default=0) < 0:
         raise damaged(
             file,
@@ -262,7 +262,7 @@ class RowGroup:
         return self._meta.num_rows
 
     def bytes_until(self, row: int) -> int:
-        """Return the bytes that count as read up to `row`, less those returned before."""
+        """Return the bytes that count as read between the last call and `row`."""
         bytes_before = self._bytes_counted
         # Row groups count by their uncompressed size, of which each row has an equal
         # share.
@@ -315,9 +315,9 @@ class RowGroup:
 
     def _where(self) -> str:
         """Return the row group and its columns for a message."""
-        column_paths = [
-            self._meta.column(leaf).path_in_schema for leaf in self._leaves.indices
-        ]
+        column_paths: list[str] = []
+        for leaf in self._leaves.indices:
+            column_paths.append(self._meta.column(leaf).path_in_schema)
         if len(column_paths) == 1:
             return f"row group {self._index}, column {column_paths[0]!r}"
         return f"row group {self._index}, columns {', '.join(column_paths)}"

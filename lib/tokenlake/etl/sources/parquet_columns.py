@@ -67,6 +67,7 @@ def wanted_leaves(part: FileRange, parquet: pq.ParquetFile, want: Want) -> Leave
     # All leaves of the columns that are wanted as rows, and of the text's column its
     # one leaf.
     reader: Any = parquet.reader
+    file_metadata = parquet.metadata
     paths: list[list[str]] = reader.column_paths
     indices: list[int] = []
     dictionaries: list[str] = []
@@ -74,11 +75,12 @@ def wanted_leaves(part: FileRange, parquet: pq.ParquetFile, want: Want) -> Leave
         is_text = path == list(text)
         if path[0] in names or is_text:
             indices.append(leaf_index)
-            is_row_column = bool(names) and not is_text
-            if is_row_column and _is_dictionary(
-                parquet.metadata, part, leaf_index, schema
-            ):
-                dictionaries.append(parquet.metadata.schema.column(leaf_index).path)
+            # Only columns of rows are read as dictionaries, which are measured before
+            # they are unfolded. A text is bounded by its steps.
+            if not names or is_text:
+                continue
+            if _is_dictionary(file_metadata, part, leaf_index, schema):
+                dictionaries.append(file_metadata.schema.column(leaf_index).path)
     return Leaves(
         text=text,
         names=names,

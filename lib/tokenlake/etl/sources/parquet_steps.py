@@ -85,9 +85,9 @@ class PageSteps:
         row_count = 0
         bytes_left = STEP_BYTES
         page_index = 0
-        while row_count < _STEP_ROWS and (
-            page_index < len(self._pages_ahead) or self._read_page()
-        ):
+        while row_count < _STEP_ROWS:
+            if page_index == len(self._pages_ahead) and not self._read_page():
+                break
             page = self._pages_ahead[page_index]
             page_index += 1
             # Only a part of this page fits: rows of a page are taken to be of equal

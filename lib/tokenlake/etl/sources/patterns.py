@@ -187,9 +187,10 @@ def _walk(directory: str, wanted: SourceType | None) -> Iterator[str]:
             continue
         seen_folders.add(identity)
         folders: list[str] = []
-        entries = [
-            entry for entry in _entries(folder) if not entry.name.startswith(_HIDDEN)
-        ]
+        entries: list[os.DirEntry[str]] = []
+        for entry in _entries(folder):
+            if not entry.name.startswith(_HIDDEN):
+                entries.append(entry)
         row_files = _rows_of_saved(folder, entries)
         for entry in entries:
             if _is_folder(entry):

@@ -48,6 +48,7 @@ def read_text(
         DamagedFileError: The file is no text in UTF-8, or a column other than ``text``
             is wanted.
     """
+    # The only column has the name that the caller chose, and no other can be wanted.
     columns = want.names((want.plain,))
     for name in columns:
         if name != want.plain:
@@ -56,6 +57,7 @@ def read_text(
                 f"it has no column {name!r}; text files have one column, {want.plain!r}",
                 "name that column",
             )
+    # Binary files and UTF-16 are refused as a whole. Otherwise each text is judged.
     check_text(data)
     limit = want.max_record_bytes
     if part.file.text_mode == "lines":

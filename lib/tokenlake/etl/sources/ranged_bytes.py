@@ -86,7 +86,7 @@ class ReadAheadBytes(InputBytes):
         self._size = file.size
         self._request = fetch
         self._pieces: list[_Piece] = []  # the least recently used first
-        # Start and stop of what is announced, in order.
+        # Start and stop of each announced stretch, in order.
         self._stretches: list[tuple[int, int]] = [(0, 0)]
         self._stretch_piece_bytes = PIECE_BYTES  # size of a piece in these stretches
         self._lock = threading.Lock()
@@ -166,7 +166,7 @@ class ReadAheadBytes(InputBytes):
         self._pieces.clear()
 
     def _announced_after(self, offset: int) -> int:
-        """Return the bytes behind `offset` in its announced stretch, 0 outside of all."""
+        """Return the bytes behind `offset` in its announced stretch, or 0."""
         stretch_index = bisect_right(self._stretches, (offset, self._size)) - 1
         _, stretch_end = self._stretches[max(stretch_index, 0)]
         return max(stretch_end - offset, 0)

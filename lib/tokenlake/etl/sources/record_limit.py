@@ -75,7 +75,7 @@ class RecordLimit:
         return not self.left
 
     def _limited(self, part: FileRange) -> FileRange:
-        """Count the records of a range; return it with the limit if that falls inside."""
+        """Count the records of a range; return it with the limit, if it has one."""
         record_count, weight = count_records(part, self._source, self.left)
         is_reached = record_count >= self.left
         self.left -= min(record_count, self.left)

@@ -290,10 +290,13 @@ def _select_records(parsed: Parsed, mask: npt.NDArray[np.bool_]) -> Parsed:
         rows = rows.select(mask)
     positions = parsed.positions[mask]
     selected_positions = set(positions.tolist())
-    doubtful = tuple(
-        bad for bad in parsed.doubtful if bad.position in selected_positions
+    doubtful: list[BadLine] = []
+    for line in parsed.doubtful:
+        if line.position in selected_positions:
+            doubtful.append(line)
+    return replace(
+        parsed, text=text, rows=rows, positions=positions, doubtful=tuple(doubtful)
     )
-    return replace(parsed, text=text, rows=rows, positions=positions, doubtful=doubtful)
 
 
 def _apply_predicate(
@@ -333,7 +336,7 @@ def _without_zeros(counts: dict[str, int]) -> dict[str, int]:
 
 @final
 class _Policy:
-    """The policy for bad records: the first one ends the reading, or all are set aside."""
+    """The policy for bad records: the first one is an error, or all are set aside."""
 
     def __init__(
         self, part: FileRange, data: InputBytes, source: ResolvedSource

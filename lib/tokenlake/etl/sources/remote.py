@@ -338,15 +338,15 @@ class _Finder:
             raise await self._not_found(url)
         return _Entry(folder=folder, objects=objects, is_folder=True, every=listing)
 
-    def _is_input(self, name: str) -> bool:
+    def _is_input(self, object_path: str) -> bool:
         """Say whether a search of a folder takes a file.
 
         Hidden files and folders are left out.
         """
-        for path_part in PurePosixPath(name).parts:
+        for path_part in PurePosixPath(object_path).parts:
             if path_part.startswith((".", "_")):
                 return False
-        return formats.belongs(name, self._wanted)
+        return formats.belongs(object_path, self._wanted)
 
     async def _list(self, url: Url, prefix: str, *, flat: bool) -> list[RemoteObject]:
         """Return the objects whose path begins with `prefix`.

@@ -142,15 +142,15 @@ class _SeenTypes:
 
     Attributes:
         kinds: Python types of the values.
-        low: Smallest integer, or 0.
-        high: Largest integer, or 0.
+        smallest: Smallest integer, or 0.
+        largest: Largest integer, or 0.
         items: Types of the items of lists; None before the first list.
         fields: Types of the members of objects, by their keys.
     """
 
     kinds: set[type[Any]] = field(default_factory=set[type[Any]])
-    low: int = 0
-    high: int = 0
+    smallest: int = 0
+    largest: int = 0
     items: _SeenTypes | None = None
     fields: dict[str, _SeenTypes] = field(default_factory=dict[str, "_SeenTypes"])
 
@@ -165,8 +165,8 @@ class _SeenTypes:
             return 0
         self.kinds.add(value_type)
         if value_type is int:
-            self.low = min(self.low, value)
-            self.high = max(self.high, value)
+            self.smallest = min(self.smallest, value)
+            self.largest = max(self.largest, value)
         elif value_type is list or value_type is dict:
             if depth == MAX_DEPTH:
                 return MAX_CELLS
@@ -184,6 +184,7 @@ class _SeenTypes:
                 self.items = _SeenTypes()
             items = self.items
             return sum(items.note(item, depth) for item in value)
+        # Keys count as places only once, however many objects have them.
         new_places = 0
         for key, item in value.items():
             member = self.fields.get(key)
@@ -196,6 +197,7 @@ class _SeenTypes:
 
     def type(self) -> pa.DataType | None:
         """Return the Arrow type of the values, None if no type holds them all."""
+        # Values of several kinds have none: `kinds` is then in no table of types.
         if self.kinds == {list} and self.items:
             item_type = self.items.type()
             return None if item_type is None else _ARROW.large_list(item_type)
@@ -209,7 +211,8 @@ class _SeenTypes:
             return _ARROW.struct(list(member_types.items()))
         scalar_type = _SCALARS.get(frozenset(self.kinds))
         if scalar_type is not None and int in self.kinds:
-            return _number_type(self.low, self.high, has_floats=float in self.kinds)
+            has_floats = float in self.kinds
+            return _number_type(self.smallest, self.largest, has_floats=has_floats)
         return scalar_type
 
 
@@ -261,6 +264,7 @@ class Rows:
             names: Fields of objects that become columns, None for all; objects may have
                 further fields.
         """
+        # The form that is missing is made when it is used.
         if columns is None and objects is None:
             raise TypeError("rows need columns or objects")
         self._columns = columns
@@ -320,10 +324,8 @@ class Rows:
             column_name, _, path_inside = path.partition(".")
             if column_name not in names or not path_inside:
                 return [None] * len(self)
-            return [
-                value_at(value, path_inside)
-                for value in self._columns.column(column_name).to_pylist()
-            ]
+            values = self._columns.column(column_name).to_pylist()
+            return [value_at(value, path_inside) for value in values]
         if "." not in path:
             return [row.get(path) for row in self.objects]
         return [value_at(row, path) for row in self.objects]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, TypeGuard, cast
 
 from tokenlake.errors import ConfigError
 from tokenlake.etl.sources.layout import DEFAULT, FolderLayout
@@ -52,10 +52,7 @@ def saved_files(state: str, shown: str) -> list[str]:
         file_name: object = None
         if isinstance(entry, dict):
             file_name = cast("dict[str, object]", entry).get("filename")
-        # A name must lie in the folder itself: the file is read, whatever wrote the
-        # text.
-        is_name = isinstance(file_name, str) and file_name not in ("", ".", "..")
-        if not isinstance(file_name, str) or not is_name or "/" in file_name:
+        if not _is_file_name(file_name):
             raise ConfigError(
                 f"{shown}: `_data_files` of a saved dataset must be a list of {{filename: NAME}}; got {entry!r:.80}. "
                 "Save it again, or name the Arrow files in data_files",
@@ -69,6 +66,16 @@ def saved_files(state: str, shown: str) -> list[str]:
             file=shown,
         )
     return names
+
+
+def _is_file_name(name: object) -> TypeGuard[str]:
+    """Say whether a name is that of a file in the folder itself.
+
+    Anybody may have written the text, and the file is read.
+    """
+    if not isinstance(name, str) or "/" in name:
+        return False
+    return name not in ("", ".", "..")
 
 
 def saved_split(state: str, shown: str) -> str | None:
@@ -93,6 +100,7 @@ def saved_splits(text: str, shown: str) -> list[str]:
     Raises:
         ConfigError: The file names no splits.
     """
+    # Anything but a list of names is refused: a split that is left out would be lost.
     names = _load_object(text, shown).get("splits")
     all_names: list[object] = []
     if isinstance(names, list):
@@ -107,14 +115,14 @@ def saved_splits(text: str, shown: str) -> list[str]:
     return splits
 
 
-def _load_object(text: str, shown: str) -> dict[str, Any]:
+def _load_object(json_text: str, shown: str) -> dict[str, Any]:
     """Parse a JSON object.
 
     Raises:
         ConfigError: The text is something else.
     """
     try:
-        parsed: object = json.loads(text)
+        parsed: object = json.loads(json_text)
     except ValueError as error:
         raise ConfigError(
             f"{shown}: it is not JSON ({error}); a folder that `datasets` saved needs it. Save the dataset again, or "

@@ -238,7 +238,7 @@ def choose(entry: FilesEntry, source: ResolvedSource) -> Choice:
     """Return the files of an entry that a source reads.
 
     Raises:
-        ConfigError: the entry has no such subset or split, or its names do not say
+        ConfigError: The entry has no such subset or split, or its names do not say
             which files are meant.
     """
     split = source.split
@@ -325,7 +325,7 @@ def _choose_of_unnamed(
 
 
 def _layout_of(entry: FilesEntry) -> layout.FolderLayout | None:
-    """Return the layout that a file of the folder describes, None without such a file."""
+    """Return the layout that a file of the folder describes, or None."""
     if not entry.is_folder:
         return None
     # A card says nothing about splits unless it has `configs`.

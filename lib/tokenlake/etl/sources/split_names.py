@@ -83,10 +83,8 @@ def splits_named(
     if shards and (not only_known_shards or shards.keys() & _WORDS.keys()):
         usual_names = [shard_name for shard_name in KEYWORDS if shard_name in shards]
         other_names = sorted(shards.keys() - KEYWORDS.keys())
-        return {
-            shard_name: shards[shard_name]
-            for shard_name in (*usual_names, *other_names)
-        }
+        all_names = [*usual_names, *other_names]
+        return {shard_name: shards[shard_name] for shard_name in all_names}
 
     # 2. Folders, and if no folder says a split, file names.
     for splits_of in (splits_of_folders, splits_of_file):

@@ -79,7 +79,7 @@ def _whole_file(file: InputFile) -> FileRange:
 def _row_groups(
     file: InputFile, storage_options: Mapping[str, Any] | None
 ) -> list[tuple[int, int | None]]:
-    """Return the size in bytes and the row count of each row group of a Parquet file."""
+    """Return the size in bytes and the row count of each row group."""
     from tokenlake.etl.sources.parquet import footer
 
     with opened(file, storage_options) as data:
@@ -150,13 +150,14 @@ def split_files(
     """
     # Only formats with footers cost a read. Other files are divided by their sizes
     # alone, for which one thread is enough.
-    sizes_with_footer = [
-        file.size for file in files if file.has_blocks or file.has_records
-    ]
-    meter = ProgressMeter(
-        "splitting", len(sizes_with_footer), sum(sizes_with_footer), on_progress
-    )
-    if not sizes_with_footer:
+    footer_count = 0
+    all_bytes = 0
+    for file in files:
+        if file.has_blocks or file.has_records:
+            footer_count += 1
+            all_bytes += file.size
+    meter = ProgressMeter("splitting", footer_count, all_bytes, on_progress)
+    if not footer_count:
         threads = 1
 
     def split_batch(batch: range) -> list[list[FileRange]]:

@@ -277,11 +277,11 @@ def _without_places(tree: Any) -> Any:
         node: Node = tree
         # Positions differ between the two forms of an expression, which otherwise are
         # alike.
-        return {
-            key: _without_places(value)
-            for key, value in node.items()
-            if not key.startswith("query_location")
-        }
+        compared: dict[str, Any] = {}
+        for key, value in node.items():
+            if not key.startswith("query_location"):
+                compared[key] = _without_places(value)
+        return compared
     if isinstance(tree, list):
         items: list[Any] = tree
         return [_without_places(item) for item in items]
@@ -330,12 +330,10 @@ def field_path(node: Node) -> Path | None:
     if is_extract and len(node["children"]) == 2:
         inner, key_node = node["children"]
         path = field_path(inner)
-        if (
-            path
-            and key_node["class"] == "CONSTANT"
-            and key_node["literal"]["kind"] == "STRING"
-        ):
-            return (*path, key_node["literal"]["text"])
+        if path and key_node["class"] == "CONSTANT":
+            literal = key_node["literal"]
+            if literal["kind"] == "STRING":
+                return (*path, literal["text"])
     return None
 
 
@@ -345,7 +343,7 @@ def _children(node: Node, sql: str) -> Iterable[Node]:
     Raises:
         ConfigError: A predicate may not hold such a node.
     """
-    # A list of what is allowed: a node of a later release of DuckDB is refused.
+    # The nodes that are allowed: one of a later release of DuckDB is refused.
     match node["class"]:
         case "CONSTANT":
             return ()
@@ -396,10 +394,8 @@ def _require_pure(node: Node, sql: str) -> None:
     # ``a.lower()`` may be a method of the field `a` or a function of the schema `a`:
     # only plain calls are allowed.
     if node["schema"] or node["catalog"]:
-        parts = [
-            part for part in (node["catalog"], node["schema"], function_name) if part
-        ]
-        qualified_name = ".".join(parts)
+        parts = [node["catalog"], node["schema"], function_name]
+        qualified_name = ".".join(part for part in parts if part)
         raise _refused(
             sql,
             f"{qualified_name}(...) is not allowed; write {function_name}(...) with the field as its argument",

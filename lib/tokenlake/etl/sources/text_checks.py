@@ -30,12 +30,10 @@ def check_text(data: InputBytes) -> None:
     else:
         first_bytes = ByteStream(data).read(_CHECKED_BYTES)
     check_marks(data.file, first_bytes)
-    control_count = int(
-        np.count_nonzero(_IS_CONTROL[np.frombuffer(first_bytes, np.uint8)])
-    )
-    if control_count >= _FEW_CONTROLS and control_count * _BYTES_PER_CONTROL >= len(
-        first_bytes
-    ):
+    is_control = _IS_CONTROL[np.frombuffer(first_bytes, np.uint8)]
+    control_count = int(np.count_nonzero(is_control))
+    is_dense = control_count * _BYTES_PER_CONTROL >= len(first_bytes)
+    if control_count >= _FEW_CONTROLS and is_dense:
         problem = (
             f"it is not text: {control_count} of its first {len(first_bytes)} bytes are control characters "
             f"({first_bytes.count(0)} of them NUL, as in UTF-16 or in binary files), expected UTF-8"

@@ -100,14 +100,15 @@ def _column_bytes(column: Any) -> int:
 
     # Nested columns: the values inside.
     if types.is_struct(column_type):
-        return sum(
-            _column_bytes(column.field(index))
-            for index in range(column_type.num_fields)
-        )
+        struct_bytes = 0
+        for field_index in range(column_type.num_fields):
+            struct_bytes += _column_bytes(column.field(field_index))
+        return struct_bytes
     if types.is_map(column_type):
         key_field = pa.field("key", column_type.key_type)
         value_field = pa.field("value", column_type.item_type)
-        return _column_bytes(column.view(pa.list_(pa.struct([key_field, value_field]))))
+        entry_type = pa.struct([key_field, value_field])
+        return _column_bytes(column.view(pa.list_(entry_type)))
     if is_list(column_type):
         # Of a slice, `flatten` returns the values of its own rows alone.
         return _column_bytes(column.flatten())
@@ -132,7 +133,7 @@ def _dictionary_bytes(column: Any) -> int:
 
 
 def _entry_sizes(column: Any) -> Int64s:
-    """Return int64[n], the bytes of every row of a dictionary of strings; 0 for a null."""
+    """Return int64[n], the bytes of every row of a dictionary; 0 for a null."""
     sizes = _COMPUTE.binary_length(column.dictionary).cast(pa.int64()).fill_null(0)
     return sizes.take(column.indices).fill_null(0).to_numpy(zero_copy_only=False)
 

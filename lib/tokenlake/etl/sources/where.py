@@ -100,11 +100,13 @@ class Predicate:
             ) from error
 
     def excludes(self, ranges: Mapping[str, ColumnRange]) -> bool:
-        """Say whether the predicate surely holds for no record with these statistics."""
+        """Say whether the predicate surely holds nowhere, by statistics."""
         return holds_nowhere(self._expression.tree, ranges)
 
     def _judge_objects(self, rows: Rows) -> Verdicts:
         """Judge JSON objects, in groups of equal types."""
+        # A fault of a group is one of each of its records, and not of the whole file:
+        # JSON has no schema.
         mask = np.zeros(len(rows), np.bool_)
         faults: dict[int, Fault] = {}
         for indices, columns in group_by_types(rows.objects, self._tree):
@@ -192,6 +194,7 @@ class Predicate:
         Raises:
             ConfigError: A column is missing, or there are several of its name.
         """
+        # Names are those of the data, letter by letter, and each must be clear.
         sql = self._expression.sql
         names: list[str] = rows.schema.names
         for column_name in self.columns:
@@ -235,17 +238,17 @@ def _without_offset(array: pa.Array[Any]) -> pa.Array[Any]:
     """
     if not pa.types.is_nested(array.type) or not _has_offset(array):
         return array
+    # Taking all values copies them to buffers of their own.
     nested: Any = array
     return nested.take(pa.array(np.arange(len(array))))
 
 
 def _has_offset(array: Any) -> bool:
-    """Say whether an array, or one inside it, may begin in the middle of its buffers."""
+    """Say whether an array, or one inside it, may begin within its buffers."""
     array_type: Any = array.type
     if array.offset or pa.types.is_map(array_type) or pa.types.is_union(array_type):
         return True
     if pa.types.is_struct(array_type):
-        return any(
-            _has_offset(array.field(index)) for index in range(array_type.num_fields)
-        )
+        children = [array.field(index) for index in range(array_type.num_fields)]
+        return any(_has_offset(child) for child in children)
     return pa.types.is_nested(array_type) and _has_offset(array.values)

@@ -106,9 +106,7 @@ def group_by_types(
     for indices in indices_of_types.values():
         columns_of_group: dict[str, list[Any]] = {}
         for field_name, values in columns.items():
-            columns_of_group[field_name] = [
-                values[object_index] for object_index in indices
-            ]
+            columns_of_group[field_name] = [values[index] for index in indices]
         yield from _columns_of_group(np.array(indices), columns_of_group)
 
 
