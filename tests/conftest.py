@@ -27,7 +27,7 @@ LONG = (
     "integration/test_prefect.py",
     "integration/test_embedded.py",
     "trainer/test_runs.py",
-    "etl/test_store_engine.py",
+    "etl/test_store_executor.py",
     "etl/test_remote_builds.py",
     "tokenizers/test_mutations.py",
     "docs/test_snippets.py",

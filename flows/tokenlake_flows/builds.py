@@ -1,4 +1,4 @@
-"""The runs of the flows `tokenize` and `mix`: an engine, progress and a final state."""
+"""The runs of the flows `tokenize` and `mix`: a build, progress and a final state."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tokenlake.base import termination
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.errors import CancelledError, ConfigError, TokenlakeError
 from tokenlake.etl.executors import ExecutorName
-from tokenlake.etl.store_engine import StorePool
-from tokenlake.runs.engine import LocalEngine
+from tokenlake.etl.store_executor import StorePool
+from tokenlake.runs.build_run import BuildRun
 from tokenlake.runs.policy import check_paths
 from tokenlake.runs.request import require_flow
 from tokenlake_flows.cancellation import cancellable
-from tokenlake_flows.prepared import take_engine
+from tokenlake_flows.prepared import take_prepared
 from tokenlake_flows.progress import progress_shown
 from tokenlake_flows.states import final_state, show_failure
 from tokenlake_flows.work_runs import WorkRuns
@@ -26,7 +26,7 @@ from tokenlake_tasks.assets import artifact_key
 from tokenlake_tasks.bounds import bounds_of_run
 from tokenlake_tasks.summary import Summary
 
-Graph: TypeAlias = Callable[[LocalEngine], Summary]
+Graph: TypeAlias = Callable[[BuildRun], Summary]
 """Submits the tasks of a build and returns its summary."""
 
 
@@ -39,9 +39,9 @@ def run_build(
     executor: str | None,
     work_runs: int | None,
 ) -> Summary | State[Any]:
-    """Run a graph with the engine of a command, or with one for a deployment's run.
+    """Run a graph with the build run of a command, or with a new one.
 
-    The engine of a deployment's run is made from its parameters.
+    For a run of a deployment, a new one is made from its parameters.
 
     Args:
         flow: Name of the flow.
@@ -58,8 +58,8 @@ def run_build(
         # Prefect may have replaced the handler of SIGTERM: a stop must still end the
         # workers.
         with termination.handled_again():
-            engine = take_engine()
-            if engine is None:
+            build_run = take_prepared()
+            if build_run is None:
                 bounds = bounds_of_run()
                 config = request(report=get_run_logger().info, bounds=bounds)
                 require_flow(flow, config)
@@ -69,16 +69,16 @@ def run_build(
                 waits_for_others = executor == "store" and bool(work_runs)
                 own_workers = None if waits_for_others else workers
                 executor_name = cast("ExecutorName | None", executor or None)
-                engine = LocalEngine(
+                build_run = BuildRun(
                     config, workers=own_workers, executor=executor_name
                 )
             # Everything from here on ends with the build: the watch for a cancellation,
             # the progress, and the runs that help.
-            build_name = engine.config.name or "build"
-            progress = progress_shown(engine, artifact_key("progress", build_name))
-            helpers = _helped(engine, work_runs or 0, workers or 0)
-            with engine, cancellable(engine), progress, helpers:
-                return graph(engine)
+            build_name = build_run.config.name or "build"
+            progress = progress_shown(build_run, artifact_key("progress", build_name))
+            helpers = _helped(build_run, work_runs or 0, workers or 0)
+            with build_run, cancellable(build_run), progress, helpers:
+                return graph(build_run)
     except (KeyboardInterrupt, TokenlakeError) as error:
         # A cancelled run needs no page about a failure.
         is_cancelled = isinstance(error, KeyboardInterrupt | CancelledError)
@@ -88,16 +88,16 @@ def run_build(
 
 
 def _helped(
-    engine: LocalEngine, work_runs: int, workers: int
+    build_run: BuildRun, work_runs: int, workers: int
 ) -> AbstractContextManager[object]:
-    """Return a context in which runs of `work/units` build for an engine that waits.
+    """Return a context in which runs of `work/units` build for a waiting run.
 
     Without such runs, it is an empty context.
     """
     # The sources of a mixture are built by the runs of the mixture.
-    if not work_runs or engine.is_part:
+    if not work_runs or build_run.is_part:
         return nullcontext()
-    pool = engine.pool
+    pool = build_run.pool
     if not isinstance(pool, StorePool):
         raise ConfigError(
             f"work_runs: got {work_runs}, but only the executor `store` waits for such runs; set executor=store"

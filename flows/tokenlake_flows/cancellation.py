@@ -10,15 +10,15 @@ from typing import Final
 from prefect import get_client
 from prefect.context import FlowRunContext
 
-from tokenlake.runs.engine import LocalEngine
+from tokenlake.runs.build_run import BuildRun
 
 _LOOK_SECONDS: Final = 1.5
 """Seconds between two checks of the run's state."""
 
 
 @contextmanager
-def cancellable(engine: LocalEngine) -> Generator[None]:
-    """Cancel ``engine`` when the flow run is cancelled on the server.
+def cancellable(build_run: BuildRun) -> Generator[None]:
+    """Cancel a build when the flow run is cancelled on the server.
 
     A worker ends a deployment's run by signal. A run started by a command has no such
     guard, and checks its state itself.
@@ -42,7 +42,7 @@ def cancellable(engine: LocalEngine) -> Generator[None]:
             with suppress(Exception), get_client(sync_client=True) as client:
                 state = client.read_flow_run(run_id).state
             if state is not None and (state.is_cancelling() or state.is_cancelled()):
-                engine.cancel()
+                build_run.cancel()
                 return
 
     threading.Thread(target=watch, name="cancellation", daemon=True).start()

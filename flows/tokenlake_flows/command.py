@@ -23,7 +23,7 @@ from tokenlake.errors import TokenlakeError
 from tokenlake.etl.events import BuildRequested, Phase, Watcher, ignore
 from tokenlake.etl.executors import ExecutorName
 from tokenlake.etl.runner import BuildResult
-from tokenlake.runs.engine import LocalEngine
+from tokenlake.runs.build_run import BuildRun
 from tokenlake.runs.request import resolve_request
 from tokenlake_flows.mix import mix
 from tokenlake_flows.prepared import prepared
@@ -39,7 +39,7 @@ def run_flow(
     workers: int | None,
     on_event: Watcher | None,
     executor: ExecutorName | None = None,
-    on_engine: Callable[[LocalEngine], None] | None = None,
+    on_start: Callable[[BuildRun], None] | None = None,
 ) -> BuildResult:
     """Run the configuration's flow; see :func:`tokenlake_flows.launch.launch`.
 
@@ -51,26 +51,26 @@ def run_flow(
         workers: Number of worker processes, None for one per core.
         on_event: Function that receives the events of the run.
         executor: Place where units run, None for this machine.
-        on_engine: Function that receives the engine of the run, which can be cancelled
+        on_start: Function that receives the build run, which can be cancelled
             from then on.
     """
     request = resolve_request(config, overrides=overrides)
     build_flow = tokenize if request.is_text_build else mix
     watch = on_event or ignore
     watch(BuildRequested(request.observability))
-    # 1. The engine plans and starts its workers while the server comes up.
+    # 1. The build run plans and starts its workers while the server comes up.
     with ExitStack() as stack:
-        engine = stack.enter_context(
-            LocalEngine(request, workers=workers, executor=executor, on_event=watch)
+        build_run = stack.enter_context(
+            BuildRun(request, workers=workers, executor=executor, on_event=watch)
         )
-        if on_engine is not None:
-            on_engine(engine)
+        if on_start is not None:
+            on_start(build_run)
         if served is not None:
             watch(Phase("starting Prefect", "flow"))
             stack.enter_context(_connected_to(served()))
             watch(Phase("starting the flow run", "flow"))
-        # 2. The flow, which takes the engine that is ready.
-        stack.enter_context(prepared(engine))
+        # 2. The flow, which takes the build run that is ready.
+        stack.enter_context(prepared(build_run))
         flow_config = dict(config) if isinstance(config, Mapping) else config
         try:
             state = build_flow(
@@ -89,7 +89,7 @@ def run_flow(
             watch(Phase("saving the records of the run, ending Prefect", "flow"))
             _save_records(state)
         result_of_flow(state)
-        return engine.result()
+        return build_run.result()
 
 
 def _save_records(state: State[Any]) -> None:

@@ -14,7 +14,7 @@ from tokenlake.errors import CancelledError
 from tokenlake_flows.server import EmbeddedServer
 
 if TYPE_CHECKING:
-    from tokenlake.runs.engine import LocalEngine
+    from tokenlake.runs.build_run import BuildRun
 
 _CANCELLING: Final = "\ncancelling; press Ctrl-C again to end at once\n"
 _ENDED: Final = (
@@ -33,8 +33,8 @@ class Interrupts:
 
     The exception that Python raises for Ctrl-C can be lost: an import that runs a
     callback, or C code of a library that calls Python, may swallow it or raise another
-    one. So the message comes from the handler itself, the engine is told to cancel, and
-    :attr:`has_begun` remembers it.
+    one. So the message comes from the handler itself, the build is
+    cancelled, and :attr:`has_begun` remembers it.
 
     Attributes:
         server: Server that ends with this process; None as long as there is none.
@@ -44,13 +44,13 @@ class Interrupts:
     def __init__(self) -> None:
         self.server: EmbeddedServer | None = None
         self.has_begun = False
-        self._engine: LocalEngine | None = None
+        self._run: BuildRun | None = None
         self._cancelling: threading.Thread | None = None
         self._is_deferred = False
 
-    def set_engine(self, engine: LocalEngine) -> None:
-        """Have the first Ctrl-C cancel an engine."""
-        self._engine = engine
+    def set_run(self, build_run: BuildRun) -> None:
+        """Have the first Ctrl-C cancel a build."""
+        self._run = build_run
         if self.has_begun:
             raise KeyboardInterrupt
 
@@ -90,10 +90,10 @@ class Interrupts:
             # belongs to it.
             return
         self.has_begun = True
-        if self._engine is not None:
+        if self._run is not None:
             # Not here: this thread may hold the locks that it takes.
             cancelling = threading.Thread(
-                target=self._engine.cancel, name="cancel", daemon=True
+                target=self._run.cancel, name="cancel", daemon=True
             )
             cancelling.start()
             # Set once it has started: the second Ctrl-C joins it, and a thread that has

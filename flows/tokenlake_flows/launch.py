@@ -100,7 +100,7 @@ def launch(
                     workers,
                     on_event,
                     executor,
-                    interrupts.set_engine,
+                    interrupts.set_run,
                 )
     except KeyboardInterrupt:
         raise CancelledError(_RESUMES) from None

@@ -8,7 +8,7 @@ from typing import Any
 from prefect import flow
 from prefect.client.schemas.objects import State
 
-from tokenlake.runs.engine import LocalEngine
+from tokenlake.runs.build_run import BuildRun
 from tokenlake.runs.request import (
     DEFAULT_MIXTURE,
     requested_name,
@@ -108,16 +108,16 @@ def mix(
     )
 
 
-def build_mixture(engine: LocalEngine) -> Summary:
+def build_mixture(build_run: BuildRun) -> Summary:
     """Tokenize the sources that are text, each in a run, then build the mixture."""
     states: list[State[Any]] = []
     # The parameters of each run show only the values that were set.
-    for source_engine in engine.parts():
-        config = source_engine.config.model_dump(mode="json", exclude_unset=True)
-        with prepared(source_engine):
+    for source_run in build_run.parts():
+        config = source_run.config.model_dump(mode="json", exclude_unset=True)
+        with prepared(source_run):
             state = tokenize(
-                config=config, workers=source_engine.workers, return_state=True
+                config=config, workers=source_run.workers, return_state=True
             )
         result_of_flow(state)
         states.append(state)
-    return build_version(engine, after=states)
+    return build_version(build_run, after=states)

@@ -1,4 +1,4 @@
-"""The engine that a command has made ready for the flow that it calls."""
+"""The build run that a command has prepared for the flow that it calls."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from tokenlake.runs.engine import LocalEngine
+from tokenlake.runs.build_run import BuildRun
 
-# Parameters of a flow must be JSON, so an engine cannot be one. A context variable
+# Parameters of a flow must be JSON, so a build run cannot be one. A context variable
 # holds it for the one call that is made with it; every other run finds none and starts
 # its own.
-_PREPARED: ContextVar[LocalEngine | None] = ContextVar("tokenlake_engine", default=None)
+_PREPARED: ContextVar[BuildRun | None] = ContextVar("tokenlake_build_run", default=None)
 
 
 @contextmanager
-def prepared(engine: LocalEngine) -> Generator[None]:
-    """Have flows that are called inside use ``engine``."""
-    former_value = _PREPARED.set(engine)
+def prepared(build_run: BuildRun) -> Generator[None]:
+    """Have flows that are called inside use a prepared build run."""
+    former_value = _PREPARED.set(build_run)
     try:
         yield
     finally:
         _PREPARED.reset(former_value)
 
 
-def take_engine() -> LocalEngine | None:
-    """Return the engine of :func:`prepared`, None in any other run."""
+def take_prepared() -> BuildRun | None:
+    """Return the build run of :func:`prepared`; None in any other run."""
     return _PREPARED.get()

@@ -19,24 +19,24 @@ from tokenlake.base import numbers
 from tokenlake.base.secrets import scrub
 from tokenlake.errors import TokenlakeError
 from tokenlake.etl.observability.tally import RunTallies, step_name
-from tokenlake.runs.engine import LocalEngine
+from tokenlake.runs.build_run import BuildRun
 
 EVERY_SECONDS: Final = 10.0
 """Seconds between two updates of the artifact."""
 
 
 @contextmanager
-def progress_shown(engine: LocalEngine, key: str) -> Generator[None]:
-    """Keep a progress artifact of the flow run up to date while ``engine`` builds.
+def progress_shown(build_run: BuildRun, key: str) -> Generator[None]:
+    """Keep a progress artifact of the flow run up to date during a build.
 
     The builds of a mixture's sources have no artifact of their own: that of the mixture
     includes them.
     """
     # A build below another one is a part of the progress that is shown already.
-    if engine.is_part:
+    if build_run.is_part:
         yield
         return
-    tallies = engine.tallies
+    tallies = build_run.tallies
     has_ended = threading.Event()
     artifact = create_progress_artifact(
         0.0, key=key, description=progress_line(tallies)

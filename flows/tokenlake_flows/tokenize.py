@@ -9,7 +9,7 @@ from typing import Any
 from prefect import flow
 from prefect.client.schemas.objects import State
 
-from tokenlake.runs.engine import LocalEngine
+from tokenlake.runs.build_run import BuildRun
 from tokenlake.runs.request import (
     DEFAULT,
     requested_name,
@@ -101,28 +101,28 @@ def tokenize(
     )
 
 
-def build_version(engine: LocalEngine, after: Sequence[Any] = ()) -> Summary:
+def build_version(build_run: BuildRun, after: Sequence[Any] = ()) -> Summary:
     """Plan, build all units, commit, export and report.
 
     Steps of a unit are load, tokenize or mix, pack and save.
 
     Args:
-        engine: Engine of the run.
+        build_run: Engine of the run.
         after: Futures and states that come before, for the arrows of the graph.
 
     Returns:
         Summary of the version.
     """
-    planned = submitted(plan, engine, after=after)
+    planned = submitted(plan, build_run, after=after)
     version = planned.result()
     call_run(f"{version['dataset']} v{version['version']}")
 
     # Every task waits for those before it by their futures, which are the arrows on the
     # page of the run.
-    units = build_all(engine, after=[planned])
-    last_future = submit_commit(engine, after=[planned, *units])
-    if engine.config.has_exports:
-        last_future = submitted(export, engine, after=[last_future])
+    units = build_all(build_run, after=[planned])
+    last_future = submit_commit(build_run, after=[planned, *units])
+    if build_run.config.has_exports:
+        last_future = submitted(export, build_run, after=[last_future])
     summary = last_future.result()
-    submitted(report, engine, after=[last_future]).result()
+    submitted(report, build_run, after=[last_future]).result()
     return summary

@@ -16,7 +16,7 @@ from tokenlake.base import numbers
 from tokenlake.base.sizes import parse_duration
 from tokenlake.errors import TokenlakeError
 from tokenlake.etl.executors import local_pool
-from tokenlake.etl.store_engine import join_build, named_build, parse_share
+from tokenlake.etl.store_executor import join_build, named_build, parse_share
 from tokenlake.runs.policy import check_job, check_store
 from tokenlake.runtime.store.address import StoreAddress
 from tokenlake.runtime.store.schemes import default_store

@@ -32,7 +32,7 @@ from prefect.states import Cancelled, Cancelling, Crashed
 from tokenlake.base import numbers
 from tokenlake.errors import ConfigError, TokenlakeError, WorkerError
 from tokenlake.etl.shared_plan import lease_seconds
-from tokenlake.etl.store_engine import Awaited, StorePool
+from tokenlake.etl.store_executor import Awaited, StorePool
 
 DEPLOYMENT: Final = "work/units"
 """Deployment whose runs build units."""

@@ -3,7 +3,7 @@
 Each is one call of the library, with retries and a line in the run's log.
 
 A module is named like its task: ``from tokenlake_tasks.plan import plan``. The tasks of
-a build take the :class:`tokenlake.runs.engine.LocalEngine` of the run.
+a build take the :class:`tokenlake.runs.build_run.BuildRun` of the run.
 
 ============  ==========================================================================================
 ``plan``      Wait for the plan: inputs, units, the version that is claimed.

@@ -10,7 +10,7 @@ from prefect.futures import PrefectFuture
 from prefect.tasks import MaterializingTask
 
 from tokenlake.etl.reports.dataset import sentence
-from tokenlake.runs.engine import LocalEngine
+from tokenlake.runs.build_run import BuildRun
 from tokenlake.runtime.store.address import open_store
 from tokenlake_tasks.assets import dataset_asset, upstream_assets
 from tokenlake_tasks.events import COMMITTED, emit, facts_of
@@ -30,15 +30,15 @@ def _materializing(
 
 
 @retried("commit", "commit", make=_materializing)
-def commit(engine: LocalEngine) -> Summary:
+def commit(build_run: BuildRun) -> Summary:
     """Make the version visible and return its summary.
 
     A version that existed already is found again.
     """
-    was_committed = engine.session().found_committed
-    result = engine.commit(this_run())
+    was_committed = build_run.session().found_committed
+    result = build_run.commit(this_run())
     summary = summarize(result)
-    log_line = log_of(engine)
+    log_line = log_of(build_run)
     log_line(
         f"{summary['dataset']} v{summary['version']} is committed: {summary['path']}"
     )
@@ -46,7 +46,7 @@ def commit(engine: LocalEngine) -> Summary:
         log_line(f"mixture: {sentence(result.manifest.mixture)}")
     # Only a new version is news: a second run emits no event.
     if not was_committed:
-        store_url = open_store(engine.session().plan.store).url
+        store_url = open_store(build_run.session().plan.store).url
         event_facts = facts_of(store_url, result.manifest)
         add_asset_metadata(dataset_asset(store_url, result.dataset), event_facts)
         emit(COMMITTED, event_facts)
@@ -54,19 +54,19 @@ def commit(engine: LocalEngine) -> Summary:
 
 
 def submit_commit(
-    engine: LocalEngine, after: Sequence[Any] = ()
+    build_run: BuildRun, after: Sequence[Any] = ()
 ) -> PrefectFuture[Summary]:
     """Submit the task `commit` with the assets of the build, which the plan names.
 
     A version that existed already materializes nothing and emits no event.
 
     Args:
-        engine: Engine of the run.
+        build_run: Engine of the run.
         after: Futures and states that come before, for the arrows of the run's graph.
     """
-    session = engine.session()
+    session = build_run.session()
     if session.found_committed:
-        return submitted(commit, engine, after=after)
+        return submitted(commit, build_run, after=after)
     # The lineage on the page of the dataset: this version, and everything it is made
     # of.
     store_url = open_store(session.plan.store).url
@@ -75,4 +75,4 @@ def submit_commit(
         assets=[dataset_asset(store_url, session.dataset)],
         asset_deps=upstream_assets(store_url, session.plan),
     )
-    return submitted(commit_task, engine, after=after)
+    return submitted(commit_task, build_run, after=after)

@@ -28,7 +28,7 @@ from tokenlake.query.length_table import length_table
 from tokenlake.query.loss_tokens import loss_share
 from tokenlake.query.report import store_report
 from tokenlake.query.texts_of_sources import text_accounts
-from tokenlake.runs.engine import LocalEngine
+from tokenlake.runs.build_run import BuildRun
 from tokenlake.runtime.store.address import open_store
 from tokenlake.runtime.store.base import Store
 from tokenlake.runtime.store.catalog import Catalog
@@ -38,18 +38,18 @@ from tokenlake_tasks.retries import tried_once
 
 
 @tried_once("report")
-def report(engine: LocalEngine) -> None:
+def report(build_run: BuildRun) -> None:
     """Write the report of the version, and publish the result as an artifact.
 
     The report is in the store.
     """
     # The report comes after the commit: a run whose report fails has its version.
-    result = engine.result()
-    engine.begin("writing the report")
-    store = open_store(engine.session().plan.store)
+    result = build_run.result()
+    build_run.begin("writing the report")
+    store = open_store(build_run.session().plan.store)
     tokens = numbers.short(result.manifest.account.tokens)
     create_markdown_artifact(
-        _page(store, result, engine.built()),
+        _page(store, result, build_run.built()),
         key=artifact_key("tokens", result.dataset),
         description=f"{result.dataset} v{result.version}: {tokens} tokens",
     )

@@ -13,7 +13,7 @@ from prefect.tasks import Task
 
 from tokenlake.errors import SourceError
 from tokenlake.etl.pool import worth_a_retry
-from tokenlake.runs.engine import RETRY_SECONDS
+from tokenlake.runs.build_run import RETRY_SECONDS
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

@@ -8,17 +8,17 @@ from typing import Any
 from prefect.logging import get_run_logger
 from prefect.runtime import deployment, flow_run
 
-from tokenlake.runs.engine import LocalEngine
+from tokenlake.runs.build_run import BuildRun
 
 
-def log_of(engine: LocalEngine, level: str = "INFO") -> Callable[[str], None]:
+def log_of(build_run: BuildRun, level: str = "INFO") -> Callable[[str], None]:
     """Return a function that writes to the run's log.
 
     It writes nothing where `observability.log_level` is above `level`.
     """
     # The level holds for the lines of a build alone, not for Prefect's own.
     logger: Any = get_run_logger()
-    if engine.display.tells(level):
+    if build_run.display.tells(level):
         return getattr(logger, level.lower())
     return lambda line: None
 

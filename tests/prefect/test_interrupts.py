@@ -19,7 +19,7 @@ from tokenlake.cli.app import main
 from tokenlake.errors import CancelledError, ConfigError
 from tokenlake.etl import InProcessPool
 
-engine: Any = lazily("tokenlake.runs.engine")
+build_runs: Any = lazily("tokenlake.runs.build_run")
 interrupting: Any = lazily("tokenlake_flows.interrupts")
 launching: Any = lazily("tokenlake_flows.launch")
 server: Any = lazily("tokenlake_flows.server")
@@ -30,7 +30,7 @@ ANSWER = "\ncancelling; press Ctrl-C again to end at once\n"
 
 
 class Engine:
-    """Stands for an engine: it only notes that it was cancelled."""
+    """Stands for a build run: it only notes that it was cancelled."""
 
     def __init__(self) -> None:
         self.cancelled = threading.Event()
@@ -60,13 +60,13 @@ def test_ctrl_c_in_an_import_is_answered_at_once_and_raised_behind_it(
     assert steps == [ANSWER, "the import ends"]
 
 
-def test_an_engine_is_cancelled_though_a_callback_swallows_the_exception(
+def test_a_build_is_cancelled_though_a_callback_swallows_the_exception(
     capfd: Output,
 ) -> None:
     interrupts = interrupting.Interrupts()
     noting = Engine()
     with interrupts.handled():
-        interrupts.set_engine(noting)
+        interrupts.set_run(noting)
         with contextlib.suppress(KeyboardInterrupt):  # as an import's callback does
             signal.raise_signal(signal.SIGINT)
         assert noting.cancelled.wait(10)
@@ -90,19 +90,19 @@ def test_a_signal_that_arrives_while_the_first_is_answered_changes_nothing(
     interrupts = interrupting.Interrupts()
     noting = Engine()
     with pytest.raises(KeyboardInterrupt), interrupts.handled():
-        interrupts.set_engine(noting)
+        interrupts.set_run(noting)
         signal.raise_signal(signal.SIGINT)
     assert noting.cancelled.wait(10)
     assert capfd.readouterr().err == ANSWER
 
 
-def test_an_engine_leaves_word_of_its_cancellation_at_once(
+def test_a_build_leaves_word_of_its_cancellation_at_once(
     tmp_path: Path, tokenizer_dir: Path, capsys: Output
 ) -> None:
-    """A second Ctrl-C may end the process before the engine is closed."""
+    """A second Ctrl-C may end the process before the build run is closed."""
     (tmp_path / "in.jsonl").write_text('{"text": "a lake holds water"}\n')
     config = config_of(tmp_path, tmp_path / "in.jsonl", tokenizer_dir, pack=16)
-    running = engine.LocalEngine(load_config(config), pool=InProcessPool())
+    running = build_runs.BuildRun(load_config(config), pool=InProcessPool())
     session = running.session()
     running.cancel()
     assert listed_state(tmp_path / "store", capsys) == "cancelled"
@@ -117,11 +117,11 @@ def listed_state(store: Path, capsys: Output) -> str:
     return line["state"]
 
 
-def test_an_engine_that_comes_after_ctrl_c_is_not_begun() -> None:
+def test_a_build_that_comes_after_ctrl_c_is_not_begun() -> None:
     interrupts = interrupting.Interrupts()
     interrupts.has_begun = True
     with pytest.raises(KeyboardInterrupt):
-        interrupts.set_engine(Engine())
+        interrupts.set_run(Engine())
 
 
 def test_sigterm_is_answered_as_ctrl_c_is(
@@ -134,7 +134,7 @@ def test_sigterm_is_answered_as_ctrl_c_is(
     before = signal.signal(signal.SIGTERM, termination.terminate)
     try:
         with pytest.raises(KeyboardInterrupt), interrupts.handled():
-            interrupts.set_engine(noting)
+            interrupts.set_run(noting)
             signal.raise_signal(signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -163,7 +163,7 @@ def test_a_second_ctrl_c_waits_for_the_word_that_the_build_was_cancelled(
     monkeypatch.setattr(interrupting.os, "_exit", end)
     interrupts = interrupting.Interrupts()
     with contextlib.suppress(KeyboardInterrupt), interrupts.handled():
-        interrupts.set_engine(Slow())
+        interrupts.set_run(Slow())
         with contextlib.suppress(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
         threading.Timer(0.01, is_pressed_again.set).start()

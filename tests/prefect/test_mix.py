@@ -21,7 +21,7 @@ from tokenlake.etl import BuildPlanned, BuildStep, Event
 
 policy: Any = lazily("tokenlake.runs.policy")
 
-engine: Any = lazily("tokenlake.runs.engine")
+build_runs: Any = lazily("tokenlake.runs.build_run")
 flows: Any = lazily("tokenlake_flows.mix")
 requests: Any = lazily("tokenlake.runs.request")
 
@@ -203,7 +203,7 @@ class TestSteps:
             "mix": {"weights": {"code": 0.5, "web": 0.5}}
         }
         with pytest.raises(ConfigError, match="restart never ends"):
-            engine.LocalEngine(load_config(endless), workers=1)
+            build_runs.BuildRun(load_config(endless), workers=1)
         assert not (tmp_path / "store").exists()
 
     def test_the_builds_are_done_one_after_another_by_the_same_workers(
@@ -211,7 +211,7 @@ class TestSteps:
     ) -> None:
         told: list[Event] = []
         config = load_config(settings(tmp_path, tokenizer_dir))
-        with engine.LocalEngine(config, workers=1, on_event=told.append) as steps:
+        with build_runs.BuildRun(config, workers=1, on_event=told.append) as steps:
             workers: list[list[int]] = []
             for part in steps.parts():
                 with part:
@@ -241,7 +241,7 @@ class TestSteps:
     def test_cancelling_ends_the_step_that_goes_on_and_those_that_would_follow(
         self, tmp_path: Path, tokenizer_dir: Path
     ) -> None:
-        with engine.LocalEngine(
+        with build_runs.BuildRun(
             load_config(settings(tmp_path, tokenizer_dir)), workers=1
         ) as steps:
             todo = steps.parts()
@@ -255,7 +255,7 @@ class TestSteps:
         assert not (tmp_path / "store" / "pile.web.tokens").exists()
 
 
-def _build(engine: Any) -> None:
-    for units in engine.groups():
-        engine.build(units, lambda line: None)
-    engine.commit()
+def _build(build_run: Any) -> None:
+    for units in build_run.groups():
+        build_run.build(units, lambda line: None)
+    build_run.commit()

@@ -20,7 +20,7 @@ from tokenlake.errors import BadRecordError, WorkerDiedError, WorkerError
 from tokenlake.etl import Event, UnitRetried
 from tokenlake.etl.step_clock import STAGES, StepTime
 
-engines: Any = lazily("tokenlake.runs.engine")
+build_runs: Any = lazily("tokenlake.runs.build_run")
 groups_of_units: Any = lazily("tokenlake.runs.groups")
 steps_of_runs: Any = lazily("tokenlake.runs.step_runs")
 step_tasks: Any = lazily("tokenlake_tasks.recorded_steps")
@@ -145,23 +145,23 @@ def test_a_run_of_many_units_has_few_task_runs_and_builds_units_of_a_group_side_
     write_units(tmp_path / "many.jsonl", 60)
     config = config_of(tmp_path, tmp_path / "many.jsonl", tokenizer_dir, pack=512)
     config |= {"source": {"unit_size": 65536}}
-    with engines.LocalEngine(load_config(config), pool=pool) as engine:
-        groups = engine.groups()
-        assert len(engine.session().pending) >= 50
+    with build_runs.BuildRun(load_config(config), pool=pool) as build_run:
+        groups = build_run.groups()
+        assert len(build_run.session().pending) >= 50
         assert len(groups) == groups_of_units.MAX_GROUPS
-        assert engine.groups_at_once(groups) == 2
+        assert build_run.groups_at_once(groups) == 2
         task_runs = len(groups)
         for units in groups:
-            built = engine.build(units, lambda line: None)
-            runs = engine.step_runs(units)
+            built = build_run.build(units, lambda line: None)
+            runs = build_run.step_runs(units)
             task_runs += len(runs)
             assert [run.stage for run in runs] == ["load", "tokenize", "pack", "save"]
             assert {run.units for run in runs} == {len(units)}
             assert built["units"] == len(units)
-            assert engine.step_runs(units) == []  # what is shown is not shown again
-        assert engine.groups() == []
+            assert build_run.step_runs(units) == []  # what is shown is not shown again
+        assert build_run.groups() == []
         assert task_runs <= 256
-        assert engine.commit().units_built == sum(map(len, groups))
+        assert build_run.commit().units_built == sum(map(len, groups))
 
 
 class Failing:
@@ -186,7 +186,7 @@ class Failing:
 def test_a_worker_that_dies_does_not_stop_the_other_units_of_its_group(
     tmp_path: Path, tokenizer_dir: Path, pool: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenlake.runs.engine.RETRY_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr("tokenlake.runs.build_run.RETRY_SECONDS", (0.0, 0.0))
     write_units(tmp_path / "a.jsonl", 8)
     config = config_of(tmp_path, tmp_path / "a.jsonl", tokenizer_dir, pack=512)
     config |= {"source": {"unit_size": 65536}}
@@ -197,13 +197,11 @@ def test_a_worker_that_dies_does_not_stop_the_other_units_of_its_group(
             retried.append(event)
 
     failing = Failing(pool, 2)
-    with engines.LocalEngine(
-        load_config(config), pool=failing, on_event=watch
-    ) as engine:
-        units = engine.session().pending
+    with build_runs.BuildRun(load_config(config), pool=failing, on_event=watch) as build_run:
+        units = build_run.session().pending
         assert len(units) > 4
-        engine.build(units, lambda line: None)
-        runs = engine.step_runs(units)
+        build_run.build(units, lambda line: None)
+        runs = build_run.step_runs(units)
     assert len(retried) == 2
     assert [run.error for run in runs if run.stage == "pack"] == [
         "it is gone",
@@ -220,8 +218,8 @@ def test_units_that_are_built_again_and_again_stay_within_the_number_of_task_run
     write_units(tmp_path / "many.jsonl", 50)
     config = config_of(tmp_path, tmp_path / "many.jsonl", tokenizer_dir, pack=512)
     config |= {"source": {"unit_size": 65536}}
-    with engines.LocalEngine(load_config(config), pool=pool) as engine:
-        session = engine.session()
+    with build_runs.BuildRun(load_config(config), pool=pool) as build_run:
+        session = build_run.session()
         task_runs = 0
         steps = tuple(
             StepTime(stage=stage, began=1.0, ended=2.0, busy=1.0) for stage in STAGES
@@ -229,13 +227,13 @@ def test_units_that_are_built_again_and_again_stay_within_the_number_of_task_run
         for _ in range(1 + 15):
             # As after a tokenizer that was found wrong: all units are pending once
             # more.
-            groups = engine.groups()
+            groups = build_run.groups()
             assert [unit for group in groups for unit in group] == session.pending
             task_runs += len(groups)
             for group in groups:
                 for unit in group:
-                    engine._note_try(unit, steps, None)
-                task_runs += len(engine.step_runs(group))
+                    build_run._note_try(unit, steps, None)
+                task_runs += len(build_run.step_runs(group))
         # Units must be built, whatever is left: in one group each time, without steps.
         assert 250 <= task_runs <= 256 + 15
 
@@ -249,10 +247,10 @@ def test_the_step_that_meets_a_bad_record_is_the_one_that_failed(
     with (tmp_path / "bad.jsonl").open("a") as file:
         file.write('{"text": 7}\n')
     config = config_of(tmp_path, tmp_path / "bad.jsonl", tokenizer_dir, pack=16)
-    with engines.LocalEngine(load_config(config), pool=pool) as engine:
+    with build_runs.BuildRun(load_config(config), pool=pool) as build_run:
         with pytest.raises(BadRecordError, match=r"bad\.jsonl:\d+"):
-            engine.build([0], lambda line: None)
-        runs = engine.step_runs([0])
+            build_run.build([0], lambda line: None)
+        runs = build_run.step_runs([0])
     [failed] = [run for run in runs if run.error]
     assert (failed.stage, failed.name) == ("load", "load 00000")
     assert "bad.jsonl" in failed.error
@@ -287,15 +285,15 @@ def test_a_worker_that_is_killed_leaves_word_of_its_step(
         format_callback="steps_that_die:die_once",
     )
     began = time.time()
-    with engines.LocalEngine(load_config(config), workers=1) as engine:
+    with build_runs.BuildRun(load_config(config), workers=1) as build_run:
         with pytest.raises(WorkerDiedError, match="SIGKILL"):
-            engine.build([0], lambda line: None)
-        [run] = engine.step_runs([0])
+            build_run.build([0], lambda line: None)
+        [run] = build_run.step_runs([0])
         assert "SIGKILL" in run.error
         assert run.name == "load 00000"
         assert began < run.began <= run.ended <= time.time()
-        engine.build([0], lambda line: None)
-        names = [run.name for run in engine.step_runs([0])]
+        build_run.build([0], lambda line: None)
+        names = [run.name for run in build_run.step_runs([0])]
     assert names == [
         f"{stage} 00000, try 2" for stage in ("load", "tokenize", "pack", "save")
     ]

@@ -29,7 +29,7 @@ from tokenlake.runtime.store import close_filesystems
 
 policy: Any = lazily("tokenlake.runs.policy")
 
-engines: Any = lazily("tokenlake.runs.engine")
+engines: Any = lazily("tokenlake.runs.build_run")
 requests: Any = lazily("tokenlake.runs.request")
 
 SECRET = "Bearer opensesame-7d1f0c55"
@@ -164,7 +164,7 @@ class TestResolving:
                 ],
             }
         )
-        with engines.LocalEngine(loaded, workers=1) as engine:
+        with engines.BuildRun(loaded, workers=1) as engine:
             assert engine.blocks == ("one", "two")
 
 
@@ -344,7 +344,7 @@ class TestEngine:
                 {"headers": {"Authorization": {"block": "lake"}}},
             )
         )
-        with engines.LocalEngine(wanted, workers=1) as engine:
+        with engines.BuildRun(wanted, workers=1) as engine:
             assert engine.blocks == ("lake",)
             assert not server.log
             engine.provide({"lake": SECRET})

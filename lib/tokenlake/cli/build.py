@@ -32,7 +32,7 @@ from tokenlake.etl.clean import Cleaning, CleanResult
 from tokenlake.etl.executors import local_pool, open_pool
 from tokenlake.etl.reports import Table, label, number
 from tokenlake.etl.reports.terminal import near, print_tables, stdout
-from tokenlake.etl.store_engine import join_build, named_build, parse_share
+from tokenlake.etl.store_executor import join_build, named_build, parse_share
 from tokenlake.runtime.store.address import StoreAddress
 from tokenlake.runtime.store.ledger import UnitRecord
 from tokenlake.runtime.store.schemes import default_store

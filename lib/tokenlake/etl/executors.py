@@ -31,7 +31,7 @@ None for as many as the executor has, and the section `ray` of a configuration.
 
 EXECUTORS: Final[Mapping[str, str]] = {
     "local": "tokenlake.etl.executors:open_local_pool",
-    "store": "tokenlake.etl.store_engine.waiting_run:open_store_pool",
+    "store": "tokenlake.etl.store_executor.waiting_run:open_store_pool",
     "ray": "tokenlake.etl.cluster_pool.pool:open_ray_pool",
     "dask": "tokenlake.etl.cluster_pool.pool:open_dask_pool",
 }

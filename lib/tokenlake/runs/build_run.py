@@ -1,4 +1,4 @@
-"""The local engine: the builds of one configuration, and their worker processes.
+"""The builds of one configuration on this machine, and their worker processes.
 
 The orchestrator of a run brings threads, retries and records. Each thread borrows a
 worker process from our own pool, which survives the death of its workers.
@@ -72,12 +72,12 @@ _CANCELLED: Final = "the run was cancelled; finished units are kept, and the sam
 
 
 @final
-class LocalEngine:
+class BuildRun:
     """The builds of one configuration on this machine.
 
     The first build starts with the object, in the background.
 
-    Where text is mixed, the tokens of each source are built first, each by an engine of
+    Where text is mixed, the tokens of each source are built first, each by a run of
     its own on the same workers (:meth:`parts`). Everything else is about the last
     build: the mixture, or the only one.
 
@@ -86,7 +86,7 @@ class LocalEngine:
         workers: Number of worker processes; None for one per core that this process may
             use.
         on_event: Function that gets every event, from several threads.
-        pool: Shared workers that outlive the engine; None for workers of its own.
+        pool: Shared workers that outlive the run; None for workers of its own.
         executor: Place where units run; None for this machine.
 
     Attributes:
@@ -94,7 +94,7 @@ class LocalEngine:
         blocks: Names of the secret blocks that the last build refers to;
             :meth:`provide` takes their values.
         tallies: Figures of the builds so far.
-        is_part: True for the build of one source, for another engine.
+        is_part: True for the build of one source, for another run.
 
     Raises:
         ConfigError: Any build is wrong, the last one too: this must be known before
@@ -150,11 +150,11 @@ class LocalEngine:
         self._session: BuildSession | None = None
         self.blocks: tuple[str, ...] = ()
         self._provided = threading.Event()
-        self._part: LocalEngine | None = None
+        self._part: BuildRun | None = None
         self._open_next()
 
-    def parts(self) -> Iterator[LocalEngine]:
-        """Yield an engine for each source that is text still.
+    def parts(self) -> Iterator[BuildRun]:
+        """Yield a run for each source that is text still.
 
         Each must have committed before the next is requested.
 
@@ -169,7 +169,7 @@ class LocalEngine:
     def _open_next(self) -> None:
         """Start the next build.
 
-        It is that of one source's tokens, by an engine of its own, or the last one.
+        It is that of one source's tokens, by a run of its own, or the last one.
         """
         config = next(self._configs)
         is_last = self._steps.is_last
@@ -179,9 +179,7 @@ class LocalEngine:
             self.raise_if_cancelled()
             self._part = None
             if not is_last:
-                self._part = LocalEngine(
-                    config, on_event=self._on_event, pool=self.pool
-                )
+                self._part = BuildRun(config, on_event=self._on_event, pool=self.pool)
         if is_last:
             self._open(config)
 
@@ -343,7 +341,7 @@ class LocalEngine:
         return self._result
 
     def built(self) -> list[UnitFinished]:
-        """Return the units that this engine itself built, in order."""
+        """Return the units that this run itself built, in order."""
         with self._lock:
             return [self._built[unit] for unit in sorted(self._built)]
 
@@ -354,9 +352,9 @@ class LocalEngine:
         """
         with self._lock:
             self._cancelled = True
-            source_engine = self._part
-        if source_engine is not None:
-            source_engine.cancel()
+            source_run = self._part
+        if source_run is not None:
+            source_run.cancel()
         # Planning may wait for secrets, and others for planning: both are woken.
         self._provided.set()
         with suppress(InvalidStateError):
@@ -489,7 +487,7 @@ class LocalEngine:
     def _tell(self, event: Event) -> None:
         """Note an event of the last build, and pass it on."""
         # Only events of the last build get here: those of a source go to its own
-        # engine.
+        # run.
         if isinstance(event, UnitProgress):
             progress = self._progress.get(event.unit)
             if progress is not None:

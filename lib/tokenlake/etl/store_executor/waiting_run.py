@@ -23,7 +23,7 @@ from tokenlake.etl.shared_plan.leases import (
 )
 from tokenlake.etl.shared_plan.notes import WORK, Mark
 from tokenlake.etl.shared_plan.published import publish_plan
-from tokenlake.etl.store_engine.store_listing import StoreListing
+from tokenlake.etl.store_executor.store_listing import StoreListing
 from tokenlake.runtime.store.address import StoreAddress, open_store
 from tokenlake.runtime.store.catalog import Catalog
 from tokenlake.runtime.store.layout import Layout

@@ -39,8 +39,8 @@ from tokenlake.etl.shared_plan.failures import (
 from tokenlake.etl.shared_plan.leases import Leases, lease_seconds, leased_units
 from tokenlake.etl.shared_plan.published import SharedPlan, read_plan
 from tokenlake.etl.step_clock import countable
-from tokenlake.etl.store_engine.named_builds import wait_until_found
-from tokenlake.etl.store_engine.store_listing import StoreListing
+from tokenlake.etl.store_executor.named_builds import wait_until_found
+from tokenlake.etl.store_executor.store_listing import StoreListing
 from tokenlake.runtime.store.address import StoreAddress, open_store
 from tokenlake.runtime.store.claims import is_committed
 from tokenlake.runtime.store.layout import Layout

@@ -58,7 +58,7 @@ from tokenlake.etl.shared_plan import (
     publish_plan,
     read_plan,
 )
-from tokenlake.etl.store_engine import WorkDone, join_build
+from tokenlake.etl.store_executor import WorkDone, join_build
 from tokenlake.runtime.store import Layout, Store, StoreAddress, open_store
 
 V1 = Layout("small", 1)
@@ -73,17 +73,17 @@ def _quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, bench: Workbench) ->
     monkeypatch.setenv("TOKENLAKE_SCRATCH", str(tmp_path / "scratch"))
     monkeypatch.setenv("TOKENLAKE_LEASE_SECONDS", "2")
     monkeypatch.setattr(
-        "tokenlake.etl.store_engine.waiting_run._SECONDS_BETWEEN_LOOKS", 0.02
+        "tokenlake.etl.store_executor.waiting_run._SECONDS_BETWEEN_LOOKS", 0.02
     )
     monkeypatch.setattr(
-        "tokenlake.etl.store_engine.joined_worker._SECONDS_BETWEEN_LOOKS", 0.02
+        "tokenlake.etl.store_executor.joined_worker._SECONDS_BETWEEN_LOOKS", 0.02
     )
     monkeypatch.setattr(
-        "tokenlake.etl.store_engine.named_builds._SECONDS_BETWEEN_TRIES", 0.02
+        "tokenlake.etl.store_executor.named_builds._SECONDS_BETWEEN_TRIES", 0.02
     )
     # The run that waits needs a worker for the choice of engines alone.
     monkeypatch.setattr(
-        "tokenlake.etl.store_engine.waiting_run.WorkerPool",
+        "tokenlake.etl.store_executor.waiting_run.WorkerPool",
         lambda workers: _Workers(bench),
     )
 
@@ -459,7 +459,9 @@ def test_a_ledger_that_cannot_be_watched_ends_the_run(
     def unknown(infos: object) -> set[int]:
         raise KeyError("a clock")
 
-    monkeypatch.setattr("tokenlake.etl.store_engine.waiting_run.leased_units", unknown)
+    monkeypatch.setattr(
+        "tokenlake.etl.store_executor.waiting_run.leased_units", unknown
+    )
     with pytest.raises(
         WorkerError, match=r"the ledger of small/v1 cannot be watched: KeyError"
     ):
