@@ -274,8 +274,10 @@ class SourceMixture:
         row before a position.
 
         Steps count slots. Where none is skipped and no lane has ended, `step_rows` rows
-        make a step; a stream that skips the slots of exhausted sources reaches its
-        steps after fewer rows.
+        make a step. A stream that skips the slots of exhausted sources reaches its
+        steps after fewer rows. After the end of the shortest lane, rows come lane by
+        lane and at later slots than their position: a change at step n moves no row
+        before the smaller of ``n * step_rows`` and ``lanes * rows of that lane``.
         """
         self._check_position(position)
         if not self._can_end:

@@ -195,7 +195,9 @@ class WeightScheduler:
 
         The weights at `at` are fixed. From them the new schedule moves to the first of
         the new points by the same interpolation. Points of this schedule after `at` are
-        dropped. Every row that this schedule puts before step `at` stays where it is.
+        dropped. Every row that this schedule puts before step `at` stays where it is;
+        for a stream that ends with its sources see
+        :meth:`.SourceMixture.step_after`.
 
         Args:
             at: Step up to which nothing changes, 0 or more.
