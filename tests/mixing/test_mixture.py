@@ -524,6 +524,49 @@ class TestExtendedSchedules:
             before.at(one) for one in range(position)
         ]
 
+    @given(asked(("first_exhausted",)), st.integers(0, 80), st.data())
+    @settings(max_examples=60, deadline=None)
+    def test_a_change_moves_no_row_before_its_step_while_all_lanes_have_rows(
+        self, options, at, data
+    ):
+        """Rows before the smaller of two positions stay: that of the step, and the
+        end of the shortest lane. Later rows are ordered by the ends of other lanes.
+        """
+        before = SourceMixture(**options)
+        old = options["scheduler"]
+        new = old.extend(
+            at=at, points=[self.point(old, at + data.draw(st.integers(1, 9)), data)]
+        )
+        after = SourceMixture(**options | {"scheduler": new})
+        shortest_lane = min(
+            before.lane_rows(lane) or 0 for lane in range(options["lanes"])
+        )
+        fixed_rows = min(at * options["step_rows"], shortest_lane * options["lanes"])
+        assert (after.rows or 0) >= fixed_rows
+        assert [after.at(position) for position in range(fixed_rows)] == [
+            before.at(position) for position in range(fixed_rows)
+        ]
+
+    def test_after_the_end_of_the_shortest_lane_only_the_step_of_a_row_is_exact(self):
+        """The lanes have 21 and 23 rows: all 44 rows come before step 11, but only 42
+        of them while both lanes have rows.
+        """
+        lengths = {"a": 21, "b": 40}
+        sizes = {"lanes": 2, "batch_size": 4, "step_rows": 4, "stop": "first_exhausted"}
+        old = even("a", "b")
+        before = SourceMixture(lengths, old, **sizes)
+        lane_rows = [before.lane_rows(lane) for lane in range(2)]
+        rows_after: list[int | None] = []
+        exact_step = before.step_after(44)
+        for step in (11, exact_step):
+            new = old.reweighted(at=step, weights={"a": 0.95, "b": 0.05})
+            after = SourceMixture(lengths, new, **sizes)
+            assert [after.at(row) for row in range(42)] == [
+                before.at(row) for row in range(42)
+            ]
+            rows_after.append(after.rows)
+        assert (lane_rows, exact_step, rows_after) == ([21, 23], 12, [43, 44])
+
     def test_behind_the_end_of_the_shortest_lane_the_ends_of_all_of_them_count(self):
         """The last rows come lane by lane, so that a lane that grew would move the
         next one's.

@@ -215,22 +215,22 @@ class Counts:
     def _search(self, position: int) -> Tallies:
         """Return the counts that sum to `position`."""
         # 1. Two times between which the sum reaches the position.
-        low, high = self._bracket(position)
+        earlier, later = self._bracket(position)
         # 2. Times in between.
         for attempt in count():
-            if low.total == position:
-                return low.counts
-            if high.total == position:
-                return high.counts
-            if high.time - low.time == 1:
+            if earlier.total == position:
+                return earlier.counts
+            if later.total == position:
+                return later.counts
+            if later.time - earlier.time == 1:
                 break
-            moment = self._moment(_next_time(low, high, position, attempt))
+            moment = self._moment(_next_time(earlier, later, position, attempt))
             if moment.total <= position:
-                low = moment
+                earlier = moment
             else:
-                high = moment
+                later = moment
         # 3. The counts of two neighbouring ticks.
-        return _shared_out(low.counts, high.counts, position)
+        return _shared_out(earlier.counts, later.counts, position)
 
     def _bracket(self, position: int) -> tuple[_Moment, _Moment]:
         """Return two times between which the counts reach `position`.
@@ -240,17 +240,19 @@ class Counts:
         attempt.
         """
         reach = (len(self._base) + 1) // 2
-        low = self._moment(position << TICK_BITS)
-        high = low
-        if low.total < position:
-            high = self._moment(low.time + (reach << TICK_BITS))
-        while low.total > position:
-            reach = 2 * max(reach, low.total - position)
-            high = low
-            low = self._moment(max(0, low.time - (reach << TICK_BITS)))
-        return low, high
+        earlier = self._moment(position << TICK_BITS)
+        later = earlier
+        if earlier.total < position:
+            later = self._moment(earlier.time + (reach << TICK_BITS))
+        while earlier.total > position:
+            reach = 2 * max(reach, earlier.total - position)
+            later = earlier
+            earlier = self._moment(max(0, earlier.time - (reach << TICK_BITS)))
+        return earlier, later
 
     def _moment(self, time: int) -> _Moment:
+        # Rounded to the nearest row. After a change no count falls below that at the
+        # change.
         areas = self.areas(time)
         counts = tuple([(area + _HALF_ROW) >> _ROW_BITS for area in areas])
         if self.before is not None:
@@ -341,6 +343,8 @@ def _in_ticks(piece: SchedulePiece, ticks: int) -> _TickedPiece:
         piece: Piece of the schedule.
         ticks: Number of ticks per step of the schedule.
     """
+    # A unit of a weight is 2^-96 row in each row of the stream. In a tick, of which a
+    # row has 2^32, it is 2^-128 row: 2^40 units of an integral.
     start = piece.start * ticks
     first = in_units(piece.first.weights)
     last = in_units(piece.last.weights)
@@ -354,55 +358,55 @@ def _in_ticks(piece: SchedulePiece, ticks: int) -> _TickedPiece:
     )
 
 
-def _next_time(low: _Moment, high: _Moment, position: int, attempt: int) -> int:
+def _next_time(earlier: _Moment, later: _Moment, position: int, attempt: int) -> int:
     """Return the next time to try between two times.
 
     Args:
-        low: Time at which the counts sum to `position` or less.
-        high: Time at which they sum to `position` or more.
+        earlier: Time at which the counts sum to `position` or less.
+        later: Time at which they sum to `position` or more.
         position: Sum that is searched for.
         attempt: Number of the attempt, from 0. Every third one takes the middle, so
             that the search ends whatever the weights do in between.
     """
-    has_few_jumps = high.total - low.total < _MOST_GUESSED
+    has_few_jumps = later.total - earlier.total < _MOST_GUESSED
     if attempt % 3 == 2 or not has_few_jumps:
-        return (low.time + high.time) // 2
+        return (earlier.time + later.time) // 2
     margin = 0
     if attempt > 1:
-        margin = (high.time - low.time) >> 16
+        margin = (later.time - earlier.time) >> 16
     if attempt % 3 == 0:
-        return _guess(low, high, position, -1 - margin)
-    return _guess(low, high, position, margin)
+        return _guess(earlier, later, position, -1 - margin)
+    return _guess(earlier, later, position, margin)
 
 
-def _guess(low: _Moment, high: _Moment, position: int, side_step: int) -> int:
+def _guess(earlier: _Moment, later: _Moment, position: int, side_step: int) -> int:
     """Return a time between the jump of a count that reaches `position` and the next
     jump, if integrals were lines.
 
     Between two near times they almost are.
 
     Args:
-        low: Earlier time.
-        high: Later time.
+        earlier: Earlier time.
+        later: Later time.
         position: Sum of the counts that is searched for.
         side_step: Ticks by which the time is moved where the two jumps are close. With
             both signs in turn, the jumps end up between the two times that are left.
     """
     # The times of all jumps between the two moments, on straight lines.
-    width = high.time - low.time
+    width = later.time - earlier.time
     jumps: list[int] = []
-    sources = zip(low.areas, high.areas, low.counts, high.counts, strict=True)
-    for area, end, first, last in sources:
-        for number in range(first, last):
+    sources = zip(earlier.areas, later.areas, earlier.counts, later.counts, strict=True)
+    for area, later_area, earlier_count, later_count in sources:
+        for number in range(earlier_count, later_count):
             missing = (number << _ROW_BITS) + _HALF_ROW - area
-            jumps.append(-(-missing * width // (end - area)))
+            jumps.append(-(-missing * width // (later_area - area)))
     # The jump that reaches the position, and the one after it.
     jumps.sort()
-    jump, next_jump = jumps[position - low.total - 1 : position - low.total + 1]
+    jump, next_jump = jumps[position - earlier.total - 1 : position - earlier.total + 1]
     offset = jump + side_step
     if next_jump - jump > 2 * abs(side_step):
         offset = (jump + next_jump) // 2
-    return low.time + min(max(offset, 1), width - 1)
+    return earlier.time + min(max(offset, 1), width - 1)
 
 
 def _shared_out(low: Tallies, high: Tallies, position: int) -> Tallies:

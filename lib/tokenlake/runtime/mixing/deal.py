@@ -46,11 +46,8 @@ from tokenlake.runtime.mixing.schedule import WeightScheduler
 from tokenlake.runtime.mixing.slot_deal import MOST_BORDERS, SlotDeal, clamped
 from tokenlake.runtime.mixing.span import Span
 
-_LEAST_GROUP: Final = (
-    # Slots of a lane: enough for 8 sources whose weights change, or 11 whose weights do
-    # not.
-    128
-)
+# Slots of a lane: enough for 8 sources whose weights change, or 11 whose weights do not.
+_LEAST_GROUP: Final = 128
 _MOST_GROUPS: Final = 4  # groups whose cells are remembered
 _MOST_NUMBERS: Final = 1 << 25  # of a group (cells * lanes * sources): 256 MiB
 
@@ -133,15 +130,15 @@ class Deal(SlotDeal):
             group_end = cell - cell_of_group + span.cells
             if number + 1 < len(self._spans):
                 group_end = min(group_end, self._first_cells[number + 1])
-            stop = min(cells.stop + 1, group_end)
-            if cell_of_group == 0 and stop == cell + 1:
+            end_cell = min(cells.stop + 1, group_end)
+            if cell_of_group == 0 and end_cell == cell + 1:
                 rows_taken = span.taken_before_group(group)[None]
             else:
                 rows_taken = self._taken_inside(number, group)[
-                    cell_of_group : cell_of_group + stop - cell
+                    cell_of_group : cell_of_group + end_cell - cell
                 ]
             parts.append(rows_taken[:, :, lane])
-            cell = stop
+            cell = end_cell
         return np.concatenate(parts)
 
     def ceiling(self, source: int) -> int | None:

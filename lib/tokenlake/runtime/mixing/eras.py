@@ -80,7 +80,8 @@ def eras_of(
         sources = len(scheduler.names)
         settled_after_change = effect_row + sources * (2 * sources + 1)
 
-    weighed_sources: set[int] = set()  # sources that had any weight so far
+    # Sources that had any weight so far: only their counts can be behind.
+    weighed_sources: set[int] = set()
     for part in _parts_in_effect(scheduler, counts, step_rows):
         # The heaviest source is the one with the largest weight that it keeps over the
         # whole part.
@@ -134,21 +135,24 @@ def _halves(piece: SchedulePiece, end: int | None) -> Iterator[_CurvePart]:
         end: Step at which the next piece begins, which may be before the end of the
             curve; None if there is none.
     """
-    begin = Fraction(piece.start)
+    begin_step = Fraction(piece.start)
     first = piece.first.weights
     last = piece.last.weights
     if end is None:
-        yield _CurvePart(begin, None, first, first)
+        yield _CurvePart(begin_step, None, first, first)
         return
-    stop = Fraction(end)
+    end_step = Fraction(end)
     if piece.curve == "step":
-        yield _CurvePart(begin, stop, first, first)
+        yield _CurvePart(begin_step, end_step, first, first)
         return
     # The curve is symmetric about its middle, where each weight is half way.
-    middle = (begin + piece.last.step) / 2
-    between = tuple((a + b) / 2 for a, b in zip(first, last, strict=True))
-    if middle >= stop:
-        yield _CurvePart(begin, stop, first, between)
+    middle = (begin_step + piece.last.step) / 2
+    between = tuple(
+        (first_weight + last_weight) / 2
+        for first_weight, last_weight in zip(first, last, strict=True)
+    )
+    if middle >= end_step:
+        yield _CurvePart(begin_step, end_step, first, between)
         return
-    yield _CurvePart(begin, middle, first, between)
-    yield _CurvePart(middle, stop, between, last)
+    yield _CurvePart(begin_step, middle, first, between)
+    yield _CurvePart(middle, end_step, between, last)

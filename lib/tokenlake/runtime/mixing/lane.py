@@ -207,11 +207,12 @@ class Lane:
         """Return the block that contains a place: of those that deliver rows, the
         last with no more places before.
         """
-        low = place // self._deal.cell
+        # Skipped slots only move a place to a later block.
+        first_block = place // self._deal.cell
         if not self._skips:
-            return low
+            return first_block
         return max(
-            low,
+            first_block,
             self._deal.first_cell(lambda block: self._places_before(block + 1) > place),
         )
 
@@ -219,6 +220,7 @@ class Lane:
         """Return the blocks from one on that may deliver some places, as many as fit
         the processor's cache.
         """
+        # Blocks after the last one with several sources need no deal.
         limit = max(1, _CHUNK_SLOTS // self._deal.cell)
         stop = block + min(limit, -(-places // self._deal.cell))
         if self._skips:
@@ -290,6 +292,8 @@ class Lane:
                 count > rows for count, rows in zip(counts, self._rows, strict=True)
             )
 
+        # In the block of the first missing row, the earliest slot without a row ends the
+        # lane.
         block = self._deal.first_cell(needs_missing_row)
         source, number = self._delivered(range(block, block + 1))
         is_missing = number >= np.array(self._rows, np.int64)[source]

@@ -113,6 +113,8 @@ def choose_lanes(
     dividend = batch_size
     if step_rows is not None:
         dividend = math.gcd(batch_size, step_rows)
+    # Limits of the number of lanes: rows of the smallest source, memory of open row
+    # groups, and the length of the stream.
     smallest_source = min(size.rows for size in sizes.values())
     bytes_per_lane = _OPEN_GROUPS * sum(size.decoded_bytes for size in sizes.values())
     rows_per_lane = _GROUPS_PER_STREAM * group_rows(sizes, weights)
@@ -147,7 +149,9 @@ def group_rows(
         row_bytes[name] = Fraction(size.decoded_bytes * max(1, size.groups), size.rows)
     mean_row_bytes: list[Fraction] = []
     for point in weights:
-        terms = (Fraction(weight) * row_bytes[name] for name, weight in point.items())
-        mean_row_bytes.append(sum(terms, Fraction(0)))
+        mean = Fraction(0)
+        for name, weight in point.items():
+            mean += Fraction(weight) * row_bytes[name]
+        mean_row_bytes.append(mean)
     group_bytes = sum(size.decoded_bytes for size in sizes.values())
     return Fraction(group_bytes) / min(mean_row_bytes)

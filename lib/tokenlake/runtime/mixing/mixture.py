@@ -128,6 +128,7 @@ class SourceMixture:
         rows: int | None = None,
         order: int = MIXTURE_ORDER,
     ) -> None:
+        # Arguments are kept for pickling: the order is computed again from them.
         self._arguments = {
             name: value for name, value in locals().items() if name != "self"
         }
@@ -138,13 +139,15 @@ class SourceMixture:
                 raise ConfigError(
                     f"source {name!r} has {length} rows; expected 0 or more, or none for unknown"
                 )
-        for name, size in (
+        for option_name, option_value in (
             ("lanes", lanes),
             ("block_size", block_size),
             ("step_rows", step_rows),
         ):
-            if size < 1:
-                raise ConfigError(f"{name} is {size}; expected 1 or more")
+            if option_value < 1:
+                raise ConfigError(
+                    f"{option_name} is {option_value}; expected 1 or more"
+                )
         require_one_of("stop", stop, STOPS)
         check_order(order)
         # 2. Weights, and the rows of each source in each lane.
@@ -199,17 +202,18 @@ class SourceMixture:
             ConfigError: The lane, or one of the places, does not exist.
         """
         self._check_places(lane, start, stop)
+        # A lane yields its rows in parts that fit the processor's cache.
         sources = np.empty(stop - start, np.int64)
         epochs = np.empty(stop - start, np.int64)
         indices = np.empty(stop - start, np.int64)
-        begin = 0
+        begin_index = 0
         for source, number in self._lanes[lane].take(start, stop):
-            end = begin + len(source)
+            end_index = begin_index + len(source)
             epoch, index = self._epoch_and_index(lane, source, number)
-            sources[begin:end] = source
-            epochs[begin:end] = epoch
-            indices[begin:end] = index
-            begin = end
+            sources[begin_index:end_index] = source
+            epochs[begin_index:end_index] = epoch
+            indices[begin_index:end_index] = index
+            begin_index = end_index
         return Draws(sources, epochs, indices)
 
     def drawn(self, lane: int, place: int) -> Int64:
@@ -274,8 +278,10 @@ class SourceMixture:
         row before a position.
 
         Steps count slots. Where none is skipped and no lane has ended, `step_rows` rows
-        make a step; a stream that skips the slots of exhausted sources reaches its
-        steps after fewer rows.
+        make a step. A stream that skips the slots of exhausted sources reaches its
+        steps after fewer rows. After the end of the shortest lane, rows come lane by
+        lane and at later slots than their position: a change at step n moves no row
+        before the smaller of ``n * step_rows`` and ``lanes * rows of that lane``.
         """
         self._check_position(position)
         if not self._can_end:
@@ -345,6 +351,7 @@ class SourceMixture:
         """
         if self._stop != "restart":
             return 0, number
+        # A source of unknown length never starts again: it gets more rows than any has.
         rows_of_sources = self._rows_by_lane[lane]
         rows = np.where(
             rows_of_sources < 0, np.int64(_UNKNOWN_LENGTH), rows_of_sources
@@ -359,6 +366,7 @@ class SourceMixture:
         for index, (name, rows) in enumerate(
             zip(self.names, self._lengths, strict=True)
         ):
+            # The reader of a source of unknown length notices its end.
             if rows is None:
                 continue
             if self._stop != "all_exhausted":
@@ -369,6 +377,7 @@ class SourceMixture:
                         "source out)"
                     )
                 continue
+            # The stream would never end if a source stopped being drawn before its end.
             ceiling = self._deal.ceiling(index)
             if ceiling is not None and ceiling < int(
                 self._rows_by_lane[:, index].max()

@@ -274,6 +274,9 @@ def _all_rounds(
     """Return values after all rounds, or before them for the inverse; they may be
     beyond the size.
     """
+    # A value has two digits, `left` and `right`. Each round adds a random number to one
+    # of them, which is drawn from the other one and the round's key. Therefore the
+    # rounds in reverse order, with subtraction, are the inverse.
     left = value // bases[1]
     right = value - left * bases[1]
     addend = np.empty_like(left)
@@ -283,9 +286,13 @@ def _all_rounds(
         numbers = reversed(numbers)
     for number in numbers:
         if number % 2 == 0:
-            digit, other, base = left, right, bases[0]
+            digit = left
+            other = right
+            base = bases[0]
         else:
-            digit, other, base = right, left, bases[1]
+            digit = right
+            other = left
+            base = bases[1]
         np.add(other, key + np.uint64(STEP * number & WORD), out=addend)
         _draw(addend, spare, base)
         if is_inverse:

@@ -181,6 +181,7 @@ class WeightScheduler:
         """Return the weights at a step, rounded down to a whole step in the point's
         own `step`.
         """
+        # The first piece begins at step 0, so that one has always started.
         piece = next(piece for piece in reversed(self.pieces) if piece.start <= step)
         weights = piece.weights_at(step)
         # Weights of a point stay as they were written: dividing by their sum may change
@@ -195,7 +196,9 @@ class WeightScheduler:
 
         The weights at `at` are fixed. From them the new schedule moves to the first of
         the new points by the same interpolation. Points of this schedule after `at` are
-        dropped. Every row that this schedule puts before step `at` stays where it is.
+        dropped. Every row that this schedule puts before step `at` stays where it is;
+        for a stream that ends with its sources see
+        :meth:`.SourceMixture.step_after`.
 
         Args:
             at: Step up to which nothing changes, 0 or more.
@@ -242,6 +245,8 @@ class WeightScheduler:
         """
         if not names:
             return self
+        # As JSON, a schedule lists its points and those of all its changes: each gets
+        # the new names.
         zeros = dict.fromkeys(names, 0.0)
         facts = self.to_json()
         points = [*facts["points"]]
@@ -256,6 +261,7 @@ class WeightScheduler:
         """Return the first schedule and each change of it, oldest first; the last
         one is this schedule.
         """
+        # Each version refers to the one before it.
         newest_first: list[WeightScheduler] = [self]
         while newest_first[-1].before is not None:
             newest_first.append(newest_first[-1].before)
@@ -291,19 +297,19 @@ class WeightScheduler:
             ConfigError: An earlier release wrote the change, or its points come before
                 it.
         """
-        at = _change_step(extension["at"])
+        change_step = _change_step(extension["at"])
         if extension.get("effect") != EFFECT:
             raise ConfigError(
-                f"the weights were changed at step {at} by another release of tokenlake, in which a change took "
-                "effect later: the order of rows after it cannot be reproduced. Expected a state from before the "
+                f"the weights were changed at step {change_step} by another release of tokenlake, in which a change "
+                "took effect later: the order of rows after it cannot be reproduced. Expected a state from before the "
                 "change, or one of this release; or start a new loader with the present weights"
             )
         _, points = _points_of(extension["points"], self.names)
-        if points[0].step < at:
+        if points[0].step < change_step:
             raise ConfigError(
-                f"a change at step {at} has a point at step {points[0].step}; expected {at} or later"
+                f"a change at step {change_step} has a point at step {points[0].step}; expected {change_step} or later"
             )
-        return self._changed(at, points)
+        return self._changed(change_step, points)
 
     def to_json(self) -> dict[str, Any]:
         """Return the schedule as a JSON object for :meth:`from_json`; equal
@@ -430,6 +436,7 @@ def _points_of(
         raise ConfigError(
             f"a schedule of {items!r}; expected a list of at least one point"
         )
+    # Point by point: the first one names the sources, unless the caller does.
     points: list[Point] = []
     for item in items:
         step, weights = _step_and_weights(item)

@@ -149,5 +149,7 @@ def clamped(counts: Sequence[Tallies]) -> Int64:
     cut.
     """
     # int64 holds the cut counts, and the sums of two of them.
-    rows = [[min(count, _LARGEST_COUNT) for count in tallies] for tallies in counts]
-    return np.array(rows, np.int64)
+    clamped_counts: list[list[int]] = []
+    for tallies in counts:
+        clamped_counts.append([min(count, _LARGEST_COUNT) for count in tallies])
+    return np.array(clamped_counts, np.int64)

@@ -235,7 +235,10 @@ class Span:
         """
         counts = self.draws_before(self._row_of(group))
         # Counts may be larger than int64; their differences are not.
-        rows_dealt = [now - then for now, then in zip(counts, run.counts, strict=True)]
+        rows_dealt = [
+            count_now - count_before
+            for count_now, count_before in zip(counts, run.counts, strict=True)
+        ]
         rows_of_sources = np.array(rows_dealt, np.int64)[:, None]
         for_each_lane, remainder = np.divmod(rows_of_sources, self._lanes)
         rows_taken = run.base + for_each_lane + (run.rank < remainder)

@@ -25,11 +25,9 @@ from tokenlake.runtime.mixing.order import EpochOrder
 from tokenlake.runtime.mixing.order_form import RowOrder
 from tokenlake.runtime.mixing.random import key_of
 
-_AT_ONCE: Final = (
-    1 << 18
-    # Positions that are worked out together: a lane's block is shuffled as a whole, for
-    # however few positions.
-)
+# Positions that are worked out together: a lane's block is shuffled as a whole, for
+# however few positions.
+_AT_ONCE: Final = 1 << 18
 
 
 class StreamRows(NamedTuple):
@@ -215,6 +213,7 @@ class MixtureStream(RowStream):
         """Return the stored rows at positions ``start .. stop``; ConfigError if a
         position does not exist.
         """
+        # Part by part, which bounds the memory.
         parts: list[StreamRows] = []
         for first in range(start, stop, _AT_ONCE):
             positions = np.arange(first, min(first + _AT_ONCE, stop))
@@ -279,6 +278,7 @@ class MixtureStream(RowStream):
 
     def epochs(self, source: int, rows: int) -> range:
         lane_lengths = self.orders[source].lengths.tolist()
+        # Lanes have different numbers of rows of a source, so that their epochs differ.
         places_of_rows = -(-rows // self.layout.lanes)
         epochs = 0
         for lane, lane_length in enumerate(lane_lengths):

@@ -38,9 +38,9 @@ def check_weights(weights: Mapping[str, Any], where: str = "") -> dict[str, floa
         ConfigError: The weights are anything else.
     """
     if not isinstance(weights, Mapping) or not weights:  # pyright: ignore[reportUnnecessaryIsInstance]
-        got = f"weights {weights!r:.80}" if weights else "no weights"
+        description = f"weights {weights!r:.80}" if weights else "no weights"
         raise ConfigError(
-            f"there are {got}{where}; expected name to weight for at least one source"
+            f"there are {description}{where}; expected name to weight for at least one source"
         )
     floats: dict[str, float] = {}
     for name, weight in weights.items():
@@ -85,12 +85,13 @@ def check_weight_names(
         names: Names of the sources.
         keys: Names that have a weight.
     """
-    missing_names = [name for name in names if name not in keys]
-    unknown_keys = [key for key in keys if key not in names]
-    problems = [f"no weight for {name!r}" for name in missing_names]
-    problems.extend(
-        f"{key!r} is not a source{did_you_mean(key, names)}" for key in unknown_keys
-    )
+    problems: list[str] = []
+    for name in names:
+        if name not in keys:
+            problems.append(f"no weight for {name!r}")
+    for key in keys:
+        if key not in names:
+            problems.append(f"{key!r} is not a source{did_you_mean(key, names)}")
     if problems:
         raise ConfigError(
             f"{what}: expected a weight for each of {', '.join(names)}, but {', '.join(problems)}"
@@ -113,16 +114,20 @@ def in_units(weights: Sequence[Fraction]) -> tuple[int, ...]:
     All are rounded down; the units that are then missing go to the largest remainders,
     the first source first. A weight of 0 stays 0.
     """
-    scaled = [weight * (1 << UNIT_BITS) for weight in weights]
-    units = [math.floor(weight) for weight in scaled]
-    missing = (1 << UNIT_BITS) - sum(units)
-    negative_remainders = [
-        unit - exact for unit, exact in zip(units, scaled, strict=True)
-    ]
+    # Rounded down, and the remainder of each source, negative so that the largest is
+    # sorted first.
+    units: list[int] = []
+    negative_remainders: list[Fraction] = []
+    for weight in weights:
+        exact_units = weight * (1 << UNIT_BITS)
+        rounded_units = math.floor(exact_units)
+        units.append(rounded_units)
+        negative_remainders.append(rounded_units - exact_units)
+    missing_units = (1 << UNIT_BITS) - sum(units)
     by_remainder = sorted(
         range(len(units)), key=lambda source: (negative_remainders[source], source)
     )
-    for source in by_remainder[:missing]:
+    for source in by_remainder[:missing_units]:
         units[source] += 1
     return tuple(units)
 

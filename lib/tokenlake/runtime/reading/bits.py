@@ -29,6 +29,7 @@ def bit_rows(batch: pa.RecordBatch, name: str) -> UInt8:
 
     It is a view of the column if rows are whole bytes.
     """
+    # A slice begins at its own offset in the values, which may be inside a byte.
     column: Any = batch.column(name)
     length = column.type.list_size
     bits = column.values.slice(column.offset * length, len(column) * length)

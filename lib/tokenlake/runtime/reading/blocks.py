@@ -57,6 +57,7 @@ BLOCKS: Final = Blocks()
 
 def _rounded(size: int) -> int:
     """Return a size that is at most an eighth larger, so that blocks have few sizes."""
+    # Sizes keep their four highest bits, rounded up, and are whole pages.
     step = max(_PAGE_BYTES, 1 << max(size.bit_length() - 4, 0))
     steps = max(-(-size // step), 1)
     return steps * step

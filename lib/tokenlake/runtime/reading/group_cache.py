@@ -115,6 +115,7 @@ class GroupCache(Generic[K, T]):
         self._counted_hits += count
 
     def _decode_now(self, key: K) -> Entry:
+        # Threads decode at the same time; only the sums need the lock.
         start = time.perf_counter()
         group = self._decode(key)
         rows, size = measure(group)

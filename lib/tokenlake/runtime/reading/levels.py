@@ -71,9 +71,12 @@ class SeenLevels:
             phase: Number of values of the page's first row that are in earlier pages.
             page: Page with its levels.
         """
+        # Most pages of a dataset have the same levels: comparing bytes is far cheaper than
+        # decoding them.
         key = (phase, page.values, page.repetition, page.definition)
         if key in self._correct:
             return
+        # 0 at the first value of each row, 1 elsewhere.
         expected = np.ones(page.values, np.uint8)
         expected[-phase % self._length :: self._length] = 0
         is_correct = np.array_equal(
@@ -97,34 +100,40 @@ def decode_levels(data: bytes, count: int) -> UInt8:
         Unfamiliar: The data hold fewer levels, other levels, or bytes after the last
             level.
     """
+    # Run by run, until all levels are there. The length of a run is compared with the
+    # missing levels before memory is allocated for it.
     runs: list[UInt8] = []
-    at = 0
+    byte_offset = 0
     missing = count
     while missing > 0:
-        head, at = read_run_head(data, at)
-        length = head >> 1
-        if head & 1:
+        run_head, byte_offset = read_run_head(data, byte_offset)
+        run_length = run_head >> 1
+        if run_head & 1:
             # A run of bits.
-            end = at + length
-            if not 0 < length <= (missing + 7) >> 3 or end > len(data):
+            run_end = byte_offset + run_length
+            if not 0 < run_length <= (missing + 7) >> 3 or run_end > len(data):
                 raise Unfamiliar("a run of levels that is too long")
-            levels_of_run = min(8 * length, missing)
-            stored_bits = np.frombuffer(data, np.uint8, length, at)
+            levels_of_run = min(8 * run_length, missing)
+            stored_bits = np.frombuffer(data, np.uint8, run_length, byte_offset)
             runs.append(
                 np.unpackbits(stored_bits, count=levels_of_run, bitorder="little")
             )
         else:
             # One level, repeated.
-            end = at + 1
-            levels_of_run = length
-            if not 0 < length <= missing or end > len(data) or data[at] > 1:
+            run_end = byte_offset + 1
+            levels_of_run = run_length
+            if (
+                not 0 < run_length <= missing
+                or run_end > len(data)
+                or data[byte_offset] > 1
+            ):
                 raise Unfamiliar(
                     "a run of levels that is too long, or of a level other than 0 and 1"
                 )
-            runs.append(np.full(length, data[at], np.uint8))
-        at = end
+            runs.append(np.full(run_length, data[byte_offset], np.uint8))
+        byte_offset = run_end
         missing -= levels_of_run
-    if at != len(data):
+    if byte_offset != len(data):
         raise Unfamiliar("bytes after the last level")
     return joined(runs)
 

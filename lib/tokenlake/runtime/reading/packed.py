@@ -105,7 +105,8 @@ class PackedGroup:
         if segments is not None:
             self.nbytes += segments.ids.nbytes + segments.offsets.nbytes
             check_segments(segments, self.rows, self.length)
-        self._attention: dict[int | None, list[int]] = {}  # costs for the last `within`
+        # Costs for the last `within`: a loader uses one value for a whole run.
+        self._attention: dict[int | None, list[int]] = {}
 
     def attention(self, within: int | None) -> list[int]:
         """Return the cost of attention inside segments for each row, n numbers; see
@@ -197,6 +198,7 @@ def check_segments(segments: Ragged, rows: int, length: int) -> None:
         rows: Number of rows.
         length: Number of ids of a row.
     """
+    # Each check relies on those before it: `reduceat` needs a segment in every row.
     lengths = segments.ids
     offsets = segments.offsets
     if len(offsets) != rows + 1:
@@ -223,6 +225,8 @@ def _matrix(
     """Return a column of rows of one length, [rows, length]; ValueError if it has
     another type or nulls.
     """
+    # Row lengths and types come from the file: they are compared before values are
+    # viewed as a matrix.
     column: Any = batch.column(name)
     expected = pa.list_(kind, length)
     if not pa.types.is_fixed_size_list(column.type) or column.type.value_type != kind:
@@ -294,6 +298,8 @@ class PackedReader:
         if has_our_types and shard not in self._through_arrow:
             with contextlib.suppress(Unfamiliar):
                 return self._read_directly(source, chunks, rows)
+        # Another writer's layout: Arrow reads it, with the same checks. The shard is
+        # remembered, so that its other row groups are not tried first.
         group = self._read_through_arrow(source, index, rows, chunks)
         self._through_arrow.add(shard)
         if self._limit <= SHORT_IDS:

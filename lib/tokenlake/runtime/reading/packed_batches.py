@@ -82,6 +82,8 @@ def take_packed(
     if not segments:
         return pa.RecordBatch.from_pylist([], schema)
 
+    # Segments were collected row group by row group; they are taken in the order of the
+    # request.
     arrow: Any = pa
     in_order = arrow.array(np.argsort(np.concatenate(places)))
     ordered_segments = arrow.concat_batches(segments).take(in_order)

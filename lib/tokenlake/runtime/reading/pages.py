@@ -103,15 +103,17 @@ def pages_of(
         ValueError, OSError: The pages hold another number of values, have impossible
             sizes, or are damaged.
     """
-    at = 0
+    # Page by page. The first page may be a dictionary; all pages after it hold indices,
+    # and without one none does.
+    byte_offset = 0
     missing_values = values
     dictionary_entries = 0  # 0 until a dictionary was read
-    while at < len(chunk):
-        header = parse_header(chunk, at)
+    while byte_offset < len(chunk):
+        header = parse_header(chunk, byte_offset)
         if not header.ours:
             raise Unfamiliar("the header of a page has another form")
         stored = stored_body(chunk, header)
-        is_first_page = at == 0
+        is_first_page = byte_offset == 0
         if header.dictionary and is_first_page and bits == 32:
             dictionary_entries = _entries_of_identity(bytes(stored), header)
         elif header.dictionary or header.indices != (dictionary_entries > 0):
@@ -123,7 +125,7 @@ def pages_of(
         else:
             missing_values -= header.values
             yield _decoded(stored, header, bits, dictionary_entries, limit)
-        at = header.begin + header.stored
+        byte_offset = header.begin + header.stored
     if missing_values:
         raise ValueError(
             f"pages of {values - missing_values} values; expected {values}"
@@ -136,6 +138,7 @@ def stored_body(chunk: memoryview, header: PageHeader) -> memoryview:
     Raises:
         ValueError: The body is cut off, or its checksum is not that of the header.
     """
+    # The size comes from the header, which has no checksum of its own.
     end = header.begin + header.stored
     if header.stored < 0 or end > len(chunk):
         raise ValueError(
@@ -154,6 +157,8 @@ def _entries_of_identity(stored: bytes, header: PageHeader) -> int:
     """Return the number of entries of a dictionary in which each entry is its own
     index.
     """
+    # Our writers store a dictionary in which entry i is i: indices are the ids, and need
+    # no look-up.
     entries = header.values
     is_possible = 0 < entries <= MOST_ENTRIES and entries % STEP == 0
     if not is_possible or stored != identity_dictionary(entries):

@@ -77,6 +77,7 @@ def runs_of(manifest: Manifest) -> tuple[TokenRun, ...]:
         for column in columns_for(method, trainer)
         if column.holds == "ids"
     }
+    # Answers: each has its own ids, and perhaps those of the prompt before them.
     prompt = columns.get(("prompt",))
     runs: list[TokenRun] = []
     for part in parts_of(method):
@@ -133,6 +134,7 @@ class RaggedGroup:
         }
         self.rows = len(next(iter(offsets.values()))) - 1
         self.label = label
+        # Memory that a cache counts: ids, begins and the loss mask.
         ids_bytes = sum(column.nbytes for column in ids.values())
         # A list of Python integers, roughly.
         begins_bytes = 16 * self.rows * len(offsets)
@@ -275,6 +277,8 @@ class RaggedRows:
         """Return the begin of each row's own ids in its stored ids, and their
         number, int64[rows] both.
         """
+        # The mask is 1 for a row's own ids: their running sum gives their number in any
+        # range of stored ids.
         offsets = offsets_of(stored_lengths)
         ids_before = offsets_of(
             self._stored.list_values(group, MASK, int(offsets[-1])) != 0
@@ -299,11 +303,12 @@ def list_lengths(chunk: memoryview, values: int) -> Int64:
         Unfamiliar: The pages have another layout than ours, or a list is null or empty.
         ValueError, OSError: The pages are damaged.
     """
+    # Page by page: its header, then its levels, which state where lists begin.
     starts: list[int] = []
-    at = 0
+    byte_offset = 0
     values_before = 0
-    while at < len(chunk):
-        header = parse_header(chunk, at)
+    while byte_offset < len(chunk):
+        header = parse_header(chunk, byte_offset)
         if not header.ours or header.dictionary:
             raise Unfamiliar("the header of a page has another form")
         if not 0 < header.values <= values - values_before:
@@ -313,8 +318,10 @@ def list_lengths(chunk: memoryview, values: int) -> Int64:
         starts.extend(
             _list_starts(stored_body(chunk, header), header.values, values_before)
         )
-        at = header.begin + header.stored
+        byte_offset = header.begin + header.stored
         values_before += header.values
+    # A chunk whose first value begins no list would continue a list of another row
+    # group, which Parquet does not allow.
     if values_before != values or not starts or starts[0]:
         raise ValueError(
             f"pages of {values_before} values; expected {values}, the first of which begins a list"
@@ -345,19 +352,21 @@ def list_values(
     if bits == 1:
         kind = np.dtype(np.bool_)
     column: npt.NDArray[Any] = BLOCKS.take(values * kind.itemsize).view(kind)
-    at = 0
+    # The numbers of each page go to their place; bits are unpacked on the way.
+    first_value = 0
     for page in pages_of(chunk, values, bits, limit):
-        end = at + page.values
+        end_value = first_value + page.values
         if bits > 1:
-            column[at:end] = page.numbers
+            column[first_value:end_value] = page.numbers
         else:
             stored_bits = np.frombuffer(page.data, np.uint8)
             bits_of_page = np.unpackbits(
                 stored_bits, count=page.values, bitorder="little"
             )
-            column[at:end] = bits_of_page.view(np.bool_)
-        at = end
+            column[first_value:end_value] = bits_of_page.view(np.bool_)
+        first_value = end_value
         del page  # the next page is decompressed to its memory
+    # Threads share decoded row groups.
     column.flags.writeable = False
     return column
 
@@ -415,36 +424,38 @@ def _places_of_zeros(levels: bytes, count: int, first: int) -> list[int]:
         count: Number of levels.
         first: Place of the first level.
     """
+    # Run by run: a run of bits is looked up byte by byte, and a repeated level is one
+    # range. Rows are mostly longer than eight values, so that most bytes have no zero.
     zeros: list[int] = []
-    at = 0
+    byte_offset = 0
     place = first
     end = first + count
     try:
         while place < end:
-            head = levels[at]
-            at += 1
-            if head > 0x7F:  # a call only for heads of several bytes
-                head, at = read_run_head(levels, at - 1)
-            length = head >> 1
-            if head & 1:
+            run_head = levels[byte_offset]
+            byte_offset += 1
+            if run_head > 0x7F:  # a call only for heads of several bytes
+                run_head, byte_offset = read_run_head(levels, byte_offset - 1)
+            run_length = run_head >> 1
+            if run_head & 1:
                 # A run of bits.
-                if not 0 < length <= (end - place + 7) >> 3:
+                if not 0 < run_length <= (end - place + 7) >> 3:
                     raise Unfamiliar("a run of levels that is too long")
-                for byte in levels[at : at + length]:
+                for byte in levels[byte_offset : byte_offset + run_length]:
                     if byte != 0xFF:
                         zeros += [place + bit for bit in _ZERO_BITS[byte]]
                     place += 8
-                at += length
+                byte_offset += run_length
             else:
                 # One level, repeated.
-                if not 0 < length <= end - place or levels[at] > 1:
+                if not 0 < run_length <= end - place or levels[byte_offset] > 1:
                     raise Unfamiliar(
                         "a run of levels that is too long, or of a level other than 0 and 1"
                     )
-                if levels[at] == 0:
-                    zeros += range(place, place + length)
-                place += length
-                at += 1
+                if levels[byte_offset] == 0:
+                    zeros += range(place, place + run_length)
+                place += run_length
+                byte_offset += 1
     except IndexError as error:
         raise Unfamiliar("levels that end too early") from error
     while zeros and zeros[-1] >= end:  # a run of bits consists of whole bytes

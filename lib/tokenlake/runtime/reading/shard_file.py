@@ -207,29 +207,36 @@ def _list_columns(schema: Sequence[Struct]) -> list[_ListColumn]:
     The elements of a schema stand in depth-first order, after the root. A list is three
     elements: a group that contains one repeated group, which contains the values.
     """
-    # Column by column: `at` is its first element, `leaf` the number of leaves before
-    # it.
+    # Column by column: `element` is its first element, `leaf_number` the number of
+    # leaves before it.
     columns: list[_ListColumn] = []
-    at = 1
-    leaf = 0
-    while at < len(schema):
-        end = _end_of_element(schema, at)
-        if end - at == 3:
-            outer, middle, inner = schema[at:end]
+    element = 1
+    leaf_number = 0
+    while element < len(schema):
+        next_element = _end_of_element(schema, element)
+        # Three elements may also be a group of two columns, whose middle element is not
+        # repeated.
+        if next_element - element == 3:
+            outer, middle, inner = schema[element:next_element]
             if middle.get(_REPETITION) == _REPEATED and _TYPE in inner:
                 is_required = (
                     outer.get(_REPETITION) == inner.get(_REPETITION) == _REQUIRED
                 )
                 columns.append(
-                    _ListColumn(outer[_NAME].decode(), leaf, inner[_TYPE], is_required)
+                    _ListColumn(
+                        outer[_NAME].decode(), leaf_number, inner[_TYPE], is_required
+                    )
                 )
-        leaf += sum(not element.get(_CHILDREN) for element in schema[at:end])
-        at = end
+        for schema_element in schema[element:next_element]:
+            if not schema_element.get(_CHILDREN):
+                leaf_number += 1
+        element = next_element
     return columns
 
 
 def _end_of_element(schema: Sequence[Struct], at: int) -> int:
     """Return the index after an element of a schema and all elements below it."""
+    # Depth-first order: each element answers one expectation and adds its children.
     missing = 1
     while missing:
         missing += schema[at].get(_CHILDREN, 0) - 1
@@ -301,17 +308,21 @@ class ShardBytes:
 
     def __init__(self, stream: BinaryIO, known: Footer | None = None) -> None:
         self.size = stream.seek(0, io.SEEK_END)
+        # Streams of remote stores have a method for positional reads.
         self.local = not hasattr(stream, "read_at")
         self._pread = _positional_reader(stream)
         self._known_footer = known
         self._footer: Footer | None = None
         self._metadata: pq.FileMetaData | None = None
+        # A thread may still read a shard that is no longer kept open: the file is
+        # closed with the last reference.
         weakref.finalize(self, stream.close)
 
     def read(self, offset: int, size: int) -> bytes:
         """Return `size` bytes from an offset on; ValueError if the file has fewer."""
+        # One read returns at most 2 GiB, and nothing at the end of the file.
         data = self._pread(offset, size)
-        while len(data) < size:  # one read returns at most 2 GiB
+        while len(data) < size:
             next_data = self._pread(offset + len(data), size - len(data))
             if not next_data:
                 missing = size - len(data)
@@ -358,6 +369,7 @@ def _positional_reader(stream: BinaryIO) -> Callable[[int, int], bytes]:
     try:
         descriptor = stream.fileno()
     except OSError:  # the stream lies in memory
+        # Seeking and reading are two steps, which another thread must not part.
         lock = Lock()
 
         def read_in_memory(offset: int, size: int) -> bytes:
@@ -443,6 +455,8 @@ class ShardFile(pq.ParquetFile):
         """Raise ValueError if a row group does not exist, or decodes to far more
         bytes than it has.
         """
+        # Arrow allocates the decoded size that headers state. A few bytes could claim
+        # any number, so that the sizes are compared first.
         source = self.source
         for group in groups:
             if not 0 <= group < self.num_row_groups:
@@ -455,6 +469,7 @@ class ShardFile(pq.ParquetFile):
             chunks = source.footer.chunks
             if group >= len(chunks):
                 raise ValueError(f"there is no row group {group}")
+            # Sums of all pages of the row group so far.
             stored = 0
             decoded = 0
             window = _HeaderWindow(source)
@@ -484,15 +499,16 @@ class _HeaderWindow:
 
     def read(self, size: int, offset: int) -> bytes:
         """Return `size` bytes from an offset on, fewer only at the end of the file."""
-        at = offset - self._begin
-        if not 0 <= at <= len(self._data) - size:
+        # Headers are read in ascending order: the next one is mostly in the window.
+        place_in_window = offset - self._begin
+        if not 0 <= place_in_window <= len(self._data) - size:
             window_size = max(
                 0, min(max(size, _READ_AHEAD), self._source.size - offset)
             )
             self._begin = offset
             self._data = self._source.read(offset, window_size)
-            at = 0
-        return self._data[at : at + size]
+            place_in_window = 0
+        return self._data[place_in_window : place_in_window + size]
 
 
 def _decoded_sizes(pages: Iterable[PageHeader], value_bytes: int) -> Iterable[int]:
@@ -548,6 +564,7 @@ class OpenShards:
         with self._lock:
             self._open[shard] = source
             if len(self._open) > self._most_open:
+                # Its file is closed when the last thread that reads it is done.
                 self._open.popitem(last=False)
         return source
 

@@ -117,6 +117,7 @@ def check_values(batch: pa.RecordBatch, expected: npt.NDArray[np.int64]) -> None
         expected: Number of values of each leaf of the schema, int64[leaves]; an empty
             list, and a null, counts as one.
     """
+    # A damaged page may decode without an error, but to another number of values.
     columns: list[Any] = batch.columns
     counts: list[int] = []
     for column in columns:
@@ -136,6 +137,8 @@ def _counts_of_leaves(array: Any, empty_above: int) -> list[int]:
         empty_above: Number of empty lists and nulls above the array, each of which is a
             value of every leaf.
     """
+    # Parquet writes one entry for an empty list or a null. These entries are added to
+    # the values of every leaf below.
     kind = array.type
     types = pa.types
     if types.is_struct(kind):

@@ -158,6 +158,7 @@ class StoredRows:
     @property
     def decoded_bytes(self) -> int:
         """Bytes of memory of all row groups, decoded, about."""
+        # Packed ids of a small vocabulary are decoded to 16 bits.
         id_bytes = 4
         if self.manifest.kind == "packed" and self._id_limit <= SHORT_IDS:
             id_bytes = 2
@@ -198,6 +199,7 @@ class StoredRows:
         """Yield (row group, first row in it, end in it) for rows ``start .. stop``,
         fewer if the split ends before.
         """
+        # Row group by row group: the first range may begin, and the last end, inside one.
         end = min(stop, self.rows)
         while start < end:
             group = int(np.searchsorted(self._first_rows, start, side="right")) - 1
@@ -235,6 +237,8 @@ class StoredRows:
     def _decode(
         self, shard: int, index: int, columns: Sequence[str] | None
     ) -> pa.RecordBatch:
+        # Arrow verifies checksums of pages. Types, numbers of values and ids are compared
+        # with the manifest and the footer afterwards.
         source, footer = self._open.with_footer(shard)
         batch = one_batch(source.parquet().read_row_group(index, columns))
         check_types(batch.schema, self._schema)
@@ -333,6 +337,8 @@ class StoredRows:
         Raises:
             IntegrityError: A row group is damaged; see :meth:`read`.
         """
+        # The lock is held while the column is read: two threads that need it at once
+        # must not both read it.
         with self._lengths_lock:
             if column not in self._lengths:
                 threads = 1 if isinstance(self._store, LocalStore) else _REMOTE_THREADS
@@ -349,6 +355,8 @@ class StoredRows:
         """Return the number of values of each row's list in a row group,
         int64[rows].
         """
+        # Only the levels of the pages are needed, without their values. Another layout
+        # is read through Arrow.
         lengths = self._read_directly(
             group, column, lambda data, chunk: list_lengths(data, chunk.values)
         )
@@ -505,6 +513,8 @@ class StoredRows:
             place: Part of the shard that is read, for the message.
             read: Function that reads it.
         """
+        # A second read only helps where the store had a copy to discard: then it fetches
+        # the shard again.
         try:
             return self._read(shard, place, read)
         except IntegrityError:
