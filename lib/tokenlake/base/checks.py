@@ -69,8 +69,10 @@ def expected(what: str, got: object, must: str) -> ConfigError:
         got: Value of the argument; the message has the type of a large value.
         must: Description of the allowed values.
     """
-    is_short = got is None or isinstance(got, str | int | float)
-    shown = f"{got!r:.80}" if is_short else f"a {type(got).__name__}"
+    if got is None or isinstance(got, str | int | float):
+        shown = f"{got!r:.80}"
+    else:
+        shown = f"a {type(got).__name__}"
     return ConfigError(f"{what}: got {shown}, must be {must}", got=shown)
 
 
@@ -102,8 +104,10 @@ def whole_number(
     if number is not None and not is_too_small and not is_too_large:
         return number
     limits = ""
-    if least is not None:
-        limits = f" from {least} on" if most is None else f" from {least} to {most}"
+    if least is not None and most is None:
+        limits = f" from {least} on"
+    elif least is not None:
+        limits = f" from {least} to {most}"
     raise expected(what, value, f"a whole number{limits}")
 
 

@@ -99,9 +99,11 @@ def _with_fragments(value: Any, *, keeps_infinity: bool) -> Any:
         return [_with_fragments(item, keeps_infinity=keeps_infinity) for item in items]
     if type(value) is int and not _LEAST <= value <= _MOST:
         return orjson.Fragment(str(value))
-    # A number beyond the range of floats, which every reader takes for infinity.
     if keeps_infinity and isinstance(value, float) and math.isinf(value):
-        return orjson.Fragment("1e999" if value > 0 else "-1e999")
+        # A larger exponent than floats have: every parser reads it as infinity.
+        if value > 0:
+            return orjson.Fragment("1e999")
+        return orjson.Fragment("-1e999")
     return value
 
 
@@ -123,6 +125,7 @@ def text_form(value: Any) -> Any:
             if value.tzinfo is not None:
                 return value.isoformat()
             return _without_zeros(value.isoformat())
+        # Durations are counted in ticks: a float of seconds would round them.
         case datetime.timedelta():
             microseconds = value // datetime.timedelta(microseconds=1)
             return _duration_text(microseconds, _TICKS["us"])
@@ -255,6 +258,7 @@ def _map_values(column: Any) -> list[Any]:
     item_count = offsets[-1] - first_item
     keys = json_values(column.keys.slice(first_item, item_count))
     items = json_values(column.items.slice(first_item, item_count))
+    # Pairs and no dict: keys of a map may repeat, and need not be texts.
     pairs = list(zip(keys, items, strict=True))
     is_valid_map = column.is_valid().to_pylist()
     maps: list[Any] = []
@@ -339,8 +343,9 @@ def _interval_text(months: int, days: int, nanoseconds: int) -> str:
 
 def _counts(column: Any) -> list[int | None]:
     """Return the integers that times and durations are stored as."""
-    is_narrow = column.type.bit_width == pa.int32().bit_width
-    integer_type = pa.int32() if is_narrow else pa.int64()
+    integer_type = pa.int64()
+    if column.type.bit_width == pa.int32().bit_width:
+        integer_type = pa.int32()
     return column.view(integer_type).to_pylist()
 
 

@@ -1,4 +1,4 @@
-"""Places where a key belongs, for keys in the wrong section or with another tool's name."""
+"""Places where a misplaced key, or one with another tool's name, belongs."""
 
 from __future__ import annotations
 

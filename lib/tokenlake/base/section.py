@@ -388,6 +388,7 @@ def _data_files(value: object) -> object:
 
     They are a text, a tuple of texts, or a mapping of split to one of these.
     """
+    # Splits: each has a text or a list of its own, and no further splits.
     if isinstance(value, Mapping):
         by_split: dict[str, object] = {}
         for split, entries in cast("Mapping[object, object]", value).items():
@@ -401,8 +402,11 @@ def _data_files(value: object) -> object:
         if not by_split:
             raise problem(f"got an empty mapping, must be {_FILES_ARE}")
         return by_split
+    # One text stays a text; a list, even of one, becomes a tuple.
     is_list = isinstance(value, list | tuple)
-    files = cast("list[object]", value) if is_list else [value]
+    files: list[object] = [value]
+    if is_list:
+        files = cast("list[object]", value)
     texts = tuple(map(as_text, files))
     # An empty list is a problem as well, and is quoted as a list.
     for text in texts or ([],):
@@ -460,7 +464,9 @@ def _secret(value: object, _handler: object, info: ValidationInfo) -> SecretValu
         return _reference(cast("Mapping[str, Any]", value))
     if not isinstance(value, str | SecretStr):
         raise problem(f"got a value of type {type(value).__name__} (not shown): {_HOW}")
-    secret = value if isinstance(value, SecretStr) else SecretStr(value)
+    secret = value
+    if isinstance(secret, str):
+        secret = SecretStr(secret)
     # A saved configuration has the placeholder: to use it as a secret would fail later,
     # and elsewhere.
     if secret.get_secret_value() == REDACTED:

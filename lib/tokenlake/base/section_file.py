@@ -190,7 +190,9 @@ def read_document(
     path = Path(cast("str", source))
     file = parse_yaml(config_text(path), str(path))
     if not isinstance(file.data, dict):
-        content = "nothing" if file.root is None else "something else"
+        content = "something else"
+        if file.root is None:
+            content = "nothing"
         raise ConfigError(
             f"{path}: got {content}, must be a mapping of keys, such as {example}",
             file=str(path),
@@ -290,9 +292,11 @@ def validate_section(
                 origin = " (override)"
             elif line_number is not None:
                 origin = f" (line {line_number})"
+            # A problem of the whole configuration has no path.
             problem = message
             if location:
                 problem = f"{path_of(location)}{origin}: {message}"
+            # The error has the lines of the file, and problems of overrides apart.
             problems.append(problem)
             if is_overridden:
                 override_problems.append(problem)
@@ -320,5 +324,7 @@ def problems_error(
     lines = list(problems)
     if len(problems) > 1:
         lines.insert(0, f"{len(problems)} problems in the configuration")
-    prefix = f"{file}: " if file else ""
+    prefix = ""
+    if file:
+        prefix = f"{file}: "
     return kind(prefix + "\n  ".join(lines), file=file, problems=problems)

@@ -131,7 +131,9 @@ def _values_of(
     """
     line_number = node.start_mark.line + 1
     place = f"{name}:{line_number}"
-    # A node that contains itself has no end; one that was counted before is an alias.
+    # 1. A node that contains itself has no end. One that was counted before is an
+    #    alias, and is not entered again: the work grows with the file, not with the
+    #    values that its anchors expand to.
     if id(node) in above:
         raise ConfigError(
             f"{place}: this anchor contains itself", file=name, lines=[line_number]
@@ -140,7 +142,7 @@ def _values_of(
         return known[id(node)]
     if len(above) > MAX_DEPTH:
         raise _too_deep(name)
-    # The values of a node are itself and those of its children.
+    # 2. The children. The values of a node are itself and those of its children.
     children: list[yaml.Node] = []
     if isinstance(node, yaml.MappingNode):
         entries = cast("list[tuple[yaml.Node, yaml.Node]]", node.value)
@@ -156,6 +158,7 @@ def _values_of(
             file=name,
             lines=[line_number],
         )
+    # 3. The sum, which an alias adds as often as it is used.
     ancestors = (*above, id(node))
     value_count = 1
     for child in children:
