@@ -143,9 +143,11 @@ class Joiner:
         is_kept = np.ones(document_count, np.bool_)
         for document_indices in left_out.values():
             is_kept[document_indices] = False
-        remaining_parts: dict[Part, Ragged] = {
-            name: runs.select(is_kept) for name, runs in fitted.items()
-        }
+        all_tokens = 0
+        remaining_parts: dict[Part, Ragged] = {}
+        for name, runs in fitted.items():
+            remaining_parts[name] = runs.select(is_kept)
+            all_tokens += len(remaining_parts[name].ids)
         # 4. The counts. An EOS that we added is gone where its answer was cut.
         bos_count = 0
         for is_added in lacks_bos.values():
@@ -161,7 +163,6 @@ class Joiner:
         for reason, document_indices in left_out.items():
             dropped[reason] = int(content_lengths[document_indices].sum())
         content_tokens = int(content_lengths.sum())
-        all_tokens = sum(len(runs.ids) for runs in remaining_parts.values())
         written_tokens = all_tokens - eos_count - bos_count
         truncated_tokens = content_tokens - written_tokens - sum(dropped.values())
         if truncated_tokens:
@@ -349,8 +350,7 @@ def _split_at_border(method: Method, texts: Ragged) -> tuple[dict[Part, Ragged],
     return split_parts, border < prompt.lengths
 
 
-# ---- columns
-# -----------------------------------------------------------------------------------------------
+# ---- columns -------------------------------------------------------------------------
 
 
 def preference_batch(

@@ -440,8 +440,7 @@ def called(
     return results, tuple(bad)
 
 
-# ---- outcomes
-# ----------------------------------------------------------------------------------------------
+# ---- outcomes ------------------------------------------------------------------------
 
 
 def _combined(first: StepOutcome, second: StepOutcome) -> StepOutcome:
@@ -528,8 +527,7 @@ def kept(rows: Rows, keep: Bools, reason: str, bad: Faults = ()) -> StepOutcome:
     return StepOutcome(rows.select(keep), origin, _counted(reason, left_out), bad)
 
 
-# ---- columns
-# -----------------------------------------------------------------------------------------------
+# ---- columns -------------------------------------------------------------------------
 
 
 def with_column(columns: pa.RecordBatch, name: str, values: Array) -> pa.RecordBatch:
