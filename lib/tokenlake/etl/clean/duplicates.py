@@ -169,6 +169,7 @@ class Documents:
 
         # A duplicate names the place of the document that is kept.
         is_duplicate = np.isin(fate[rows], (Fate.DUPLICATE, Fate.NEAR_DUPLICATE))
+        # `kept` has the places of all parents, so that the search finds each.
         parents = self.parents[numbers][rows[is_duplicate]]
         kept_indices = np.searchsorted(kept.numbers, parents)
         return LeftOut(
@@ -256,8 +257,10 @@ class Documents:
             # Keys are hashes, and so spread evenly: equal ranges hold equally many.
             smallest = part * _ALL_KEYS // part_count
             largest = (part + 1) * _ALL_KEYS // part_count - 1
+            # Signatures are read once for each part; only the keys of the part are kept.
             keys: list[list[UInt64]] = [[] for _ in columns]
             numbers: list[Int64] = []
+            # Documents are numbered across all units, from the offset of each.
             for unit, signatures in enumerate(self._files()):
                 offset = self._offsets[unit]
                 unit_columns = [signatures.column(name) for name in columns]

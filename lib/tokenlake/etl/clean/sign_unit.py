@@ -102,6 +102,8 @@ def sign_unit(
                         text_bytes=documents.text_bytes,
                     )
                 progress({"bytes": prepared.bytes_read})
+        # 3. The audit. It is published with the signatures, so that a later run that
+        #    finds them need not read the input again.
         account = tally.account(())
         account.check(where=f"signatures of {job.source.name}")
         writer.publish(job.fingerprint, account)
@@ -142,6 +144,7 @@ def _batches_of_rows(documents: TextDocuments) -> Iterator[tuple[TextDocuments, 
         row_starts = np.flatnonzero(~documents.extra)
     for batch_start in range(0, len(row_starts), _BATCH_DOCUMENTS):
         batch_starts = row_starts[batch_start : batch_start + _BATCH_DOCUMENTS]
+        # A batch ends before the next batch's first row, with all parts of its last one.
         first_document = int(batch_starts[0])
         end_document = len(documents)
         if batch_start + _BATCH_DOCUMENTS < len(row_starts):

@@ -110,7 +110,6 @@ def exact_hashes(texts: Sequence[str], normal: Normal) -> UInt64:
         texts: Texts of the documents.
         normal: ``text`` to hash the text itself, ``folded`` to hash its case-folded
             words with single spaces.
-            words with single spaces.
 
     Returns:
         Halves of XXH3-128, the high one first, uint64[n, 2].

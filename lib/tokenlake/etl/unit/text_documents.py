@@ -89,11 +89,13 @@ class TextDocuments:
 
     def slice(self, first: int, last: int) -> Self:
         """Return the documents ``first:last``; no text is copied."""
+        # 1. Texts and their spans: a pair of answers is one document of several texts.
         first_text = first * self.parts
         end_text = last * self.parts
         spans = self.spans
         if spans is not None:
             spans = spans.slice(first_text, end_text)
+        # 2. The other columns, which only documents of some recipes have.
         extra = self.extra
         if extra is not None:
             extra = extra[first:last]
@@ -120,12 +122,13 @@ class TextDocuments:
 
     def select(self, mask: Bools) -> Self:
         """Return the documents where `mask` is true, bool[n]."""
-        # The texts of a document lie together, so that its verdict is repeated.
+        # 1. The texts of a document lie together, so that its verdict is repeated.
         text_mask = np.repeat(mask, self.parts)
-        arrow_mask = pa.array(mask)
         spans = self.spans
         if spans is not None:
             spans = spans.select(text_mask)
+        # 2. The other columns, which only documents of some recipes have.
+        arrow_mask = pa.array(mask)
         extra = self.extra
         if extra is not None:
             extra = extra[mask]
@@ -159,8 +162,6 @@ class TextDocuments:
         """
         if len(parts) == 1:
             return parts[0]
-        # Columns that some parts of a recipe have, all of them have; except for
-        # `extra`.
         # 1. Columns of which each part has its piece. Those that some parts of a recipe
         #    have, all of them have; except for `extra`.
         texts: list[Any] = []
