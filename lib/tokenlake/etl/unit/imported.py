@@ -288,6 +288,7 @@ class _Lists:
             is_null_value = values.is_null().to_numpy(zero_copy_only=False)
             null_positions = np.flatnonzero(is_null_value)
             null_rows = np.searchsorted(offsets, null_positions, side="right") - 1
+            # The first null of a record is its fault; the record is left out whole.
             for row, position in zip(null_rows, null_positions, strict=True):
                 offset = int(position - offsets[row])
                 fault = Fault(

@@ -135,6 +135,8 @@ class PreferenceSink:
         columns: dict[str, Any] = dict(
             zip(batch.schema.names, batch.columns, strict=True)
         )
+        # Rows are fewer than documents, some of which were left out: `origin` says whose
+        # place each row has.
         columns["file"] = _ARROW.array(documents.file[joined.origin])
         columns["position"] = _ARROW.array(documents.position[joined.origin])
         kept_fields = taken(documents.kept, joined.origin)
