@@ -272,43 +272,57 @@ def validate_section(
     try:
         return model.model_validate(changed, context=context)
     except ValidationError as error:
-        problems: list[str] = []
-        override_problems: list[str] = []
-        line_numbers: list[int] = []  # lines of the file with the other problems
-        for details in error.errors():
-            location = details["loc"]
-            message = details["msg"]
-            if details["type"] == UNKNOWN_KEY:
-                # A key that another section has is named with its path, rather than a
-                # key of a similar name.
-                hint = hint_of_place(model, str(location[-1]), path_of(location))
-                if hint:
-                    message = f"unknown key{hint}"
-            # A problem of an override has no line: its value is not in the file.
-            line_number = None if file is None else file.line_of(location)
-            is_overridden = any(location[: len(place)] == place for place in places)
-            origin = ""
-            if is_overridden:
-                origin = " (override)"
-            elif line_number is not None:
-                origin = f" (line {line_number})"
-            # A problem of the whole configuration has no path.
-            problem = message
-            if location:
-                problem = f"{path_of(location)}{origin}: {message}"
-            # The error has the lines of the file, and problems of overrides apart.
-            problems.append(problem)
-            if is_overridden:
-                override_problems.append(problem)
-            elif line_number is not None:
-                line_numbers.append(line_number)
-        file_name = None if file is None else file.name
-        all_problems = problems_error(ConfigError, problems, file_name)
-        all_problems.details |= {
-            "overridden": override_problems,
-            "lines": line_numbers,
-        }
-        raise all_problems from None
+        raise _all_problems(error, model, file, places) from None
+
+
+def _all_problems(
+    error: ValidationError,
+    model: type[Section],
+    file: YamlFile | None,
+    places: Sequence[tuple[str | int, ...]],
+) -> ConfigError:
+    """Return one error that lists the problems of a validation.
+
+    Args:
+        error: Error of the validation.
+        model: Model of the section.
+        file: File that the configuration came from; None for one from Python code.
+        places: Locations of the values that overrides set.
+    """
+    problems: list[str] = []
+    override_problems: list[str] = []
+    line_numbers: list[int] = []  # lines of the file with the other problems
+    for details in error.errors():
+        location = details["loc"]
+        message = details["msg"]
+        if details["type"] == UNKNOWN_KEY:
+            # A key that another section has is named with its path, rather than a key
+            # of a similar name.
+            hint = hint_of_place(model, str(location[-1]), path_of(location))
+            if hint:
+                message = f"unknown key{hint}"
+        # A problem of an override has no line: its value is not in the file.
+        line_number = None if file is None else file.line_of(location)
+        is_overridden = any(location[: len(place)] == place for place in places)
+        origin = ""
+        if is_overridden:
+            origin = " (override)"
+        elif line_number is not None:
+            origin = f" (line {line_number})"
+        # A problem of the whole configuration has no path.
+        problem = message
+        if location:
+            problem = f"{path_of(location)}{origin}: {message}"
+        # The error has the lines of the file, and problems of overrides apart.
+        problems.append(problem)
+        if is_overridden:
+            override_problems.append(problem)
+        elif line_number is not None:
+            line_numbers.append(line_number)
+    file_name = None if file is None else file.name
+    all_problems = problems_error(ConfigError, problems, file_name)
+    all_problems.details |= {"overridden": override_problems, "lines": line_numbers}
+    return all_problems
 
 
 def problems_error(

@@ -23,6 +23,7 @@ A document is joined in these steps:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, final
 
@@ -158,24 +159,16 @@ class Joiner:
             is_whole = fitted[name].lengths == closed[name].lengths
             eos_count += int((is_added & is_whole)[is_kept].sum())
             has_own_eos &= ~is_added
-        # All other ids that are not written were cut away.
-        dropped: dict[str, int] = {}
-        for reason, document_indices in left_out.items():
-            dropped[reason] = int(content_lengths[document_indices].sum())
-        content_tokens = int(content_lengths.sum())
         written_tokens = all_tokens - eos_count - bos_count
-        truncated_tokens = content_tokens - written_tokens - sum(dropped.values())
-        if truncated_tokens:
-            dropped["truncated"] = truncated_tokens
         return Joined(
             parts=remaining_parts,
             origin=np.flatnonzero(is_kept),
-            tokens=content_tokens,
+            tokens=int(content_lengths.sum()),
             bos=bos_count,
             eos=eos_count,
             eos_existing=int(has_own_eos[is_kept].sum()),
             moved=int(has_moved[is_kept].sum()),
-            dropped=dropped,
+            dropped=_dropped_ids(content_lengths, left_out, written_tokens),
             left_out=left_out,
         )
 
@@ -348,6 +341,27 @@ def _split_at_border(method: Method, texts: Ragged) -> tuple[dict[Part, Ragged],
             whole_text.ids, answer_begins, whole_text.offsets[1:]
         )
     return split_parts, border < prompt.lengths
+
+
+def _dropped_ids(
+    content_lengths: Int64, left_out: Mapping[str, Int64], written_tokens: int
+) -> dict[str, int]:
+    """Return the number of ids that are not written, by reason.
+
+    Args:
+        content_lengths: Ids of each document's own texts, int64[n].
+        left_out: Reason -> indices of the documents that are left out.
+        written_tokens: Ids of the documents' own texts that are written.
+    """
+    dropped: dict[str, int] = {}
+    for reason, document_indices in left_out.items():
+        dropped[reason] = int(content_lengths[document_indices].sum())
+    # All other ids that are not written were cut away.
+    content_tokens = int(content_lengths.sum())
+    truncated_tokens = content_tokens - written_tokens - sum(dropped.values())
+    if truncated_tokens:
+        dropped["truncated"] = truncated_tokens
+    return dropped
 
 
 # ---- columns -------------------------------------------------------------------------
