@@ -63,7 +63,7 @@ class _Letters(dict[int, str | int | None]):
 
 def _is_ideograph(code: int) -> bool:
     """Return whether a code point is one of a script without blanks between words."""
-    return any(first <= code <= last for first, last in _IDEOGRAPHS)
+    return any(begin <= code <= end for begin, end in _IDEOGRAPHS)
 
 
 _LETTERS: Final = _Letters()

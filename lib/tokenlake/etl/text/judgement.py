@@ -110,6 +110,8 @@ def judgements(
 
 def _prompt_alone(fields: Mapping[str, Value | None]) -> Judgement:
     """Return the prompt of a row, or the beginning that a pair of answers shares."""
+    # The model generates its answers in training, so that those of the row only show
+    # where its prompt ends.
     prompt = fields["prompt"]
     if prompt is None:
         if fields["chosen"] is None or fields["rejected"] is None:

@@ -153,6 +153,7 @@ class Joiner:
         bos_count = 0
         for is_added in lacks_bos.values():
             bos_count += int(is_added[is_kept].sum()) * len(self.prefix)
+        # A document has an EOS of its own where none of its answers got one from us.
         eos_count = 0
         has_own_eos = np.full(document_count, bool(lacks_eos))
         for name, is_added in lacks_eos.items():

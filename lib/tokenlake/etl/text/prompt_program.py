@@ -104,6 +104,7 @@ class JinjaPromptRenderer:
             if isinstance(result, BadRecordError):
                 faults[row] = replace(fault_of(result), detail=_message_of(result))
                 continue
+            # An error that is not the row's own would come with every row.
             if not isinstance(result, RenderedChat):
                 raise result
             text = self._with_head_and_loss(result)

@@ -380,9 +380,10 @@ class ChainedTransform(Transform):
         `wanted` are fields of the last step's rows.
         """
         # The fields that a step needs are wanted of the step before it.
+        field_names = wanted
         for step in reversed(self.steps):
-            wanted = step.needs(wanted)
-        return wanted
+            field_names = step.needs(field_names)
+        return field_names
 
 
 def plain_columns(rows: Rows) -> pa.RecordBatch | None:
