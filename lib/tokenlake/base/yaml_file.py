@@ -115,7 +115,7 @@ def _too_deep(name: str) -> ConfigError:
 
 
 def _values_of(
-    node: yaml.Node, name: str, above: tuple[int, ...], known: dict[int, int]
+    node: yaml.Node, name: str, above: tuple[int, ...], value_counts: dict[int, int]
 ) -> int:
     """Return the number of values that a node stands for, its aliases written out.
 
@@ -123,7 +123,8 @@ def _values_of(
         node: Node to count.
         name: Path of the file, for messages.
         above: Ids of the nodes that contain it.
-        known: Id of a node -> its number of values. An alias is the node that it names.
+        value_counts: Id of a node -> its number of values. An alias is the node that it
+            names.
 
     Raises:
         ConfigError: The values are too many, the node is too deep or in itself, or two
@@ -138,8 +139,8 @@ def _values_of(
         raise ConfigError(
             f"{place}: this anchor contains itself", file=name, lines=[line_number]
         )
-    if id(node) in known:
-        return known[id(node)]
+    if id(node) in value_counts:
+        return value_counts[id(node)]
     if len(above) > MAX_DEPTH:
         raise _too_deep(name)
     # 2. The children. The values of a node are itself and those of its children.
@@ -162,11 +163,11 @@ def _values_of(
     ancestors = (*above, id(node))
     value_count = 1
     for child in children:
-        value_count += _values_of(child, name, ancestors, known)
+        value_count += _values_of(child, name, ancestors, value_counts)
     if value_count > MAX_VALUES:
         message = f"{place}: its anchors expand to more than {MAX_VALUES:,} values"
         raise ConfigError(message, file=name, lines=[line_number])
-    known[id(node)] = value_count
+    value_counts[id(node)] = value_count
     return value_count
 
 

@@ -144,14 +144,14 @@ class Documents:
         return KeptPlaces(numbers, file_ids, positions)
 
     def left_out(
-        self, index: int, signatures: SignatureFile, kept: KeptPlaces
+        self, index: int, signatures: SignatureFile, kept_places: KeptPlaces
     ) -> LeftOut:
         """Return the documents that are left out of a unit of the sources.
 
         Args:
             index: Index of the unit.
             signatures: Signatures of the unit.
-            kept: Places of the documents for which others are left out.
+            kept_places: Places of the documents for which others are left out.
         """
         numbers = self.of_unit(index)
         fate = self.fate[numbers]
@@ -169,16 +169,16 @@ class Documents:
 
         # A duplicate names the place of the document that is kept.
         is_duplicate = np.isin(fate[rows], (Fate.DUPLICATE, Fate.NEAR_DUPLICATE))
-        # `kept` has the places of all parents, so that the search finds each.
+        # `kept_places` has the places of all parents, so that the search finds each.
         parents = self.parents[numbers][rows[is_duplicate]]
-        kept_indices = np.searchsorted(kept.numbers, parents)
+        kept_indices = np.searchsorted(kept_places.numbers, parents)
         return LeftOut(
             signatures.column("file")[rows],
             signatures.column("position")[rows],
             reasons,
             is_duplicate,
-            kept.file[kept_indices],
-            kept.position[kept_indices],
+            kept_places.file[kept_indices],
+            kept_places.position[kept_indices],
         )
 
     def _files(self) -> Iterator[SignatureFile]:

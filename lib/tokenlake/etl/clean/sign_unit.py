@@ -24,19 +24,19 @@ from tokenlake.runtime.store.ledger import Account
 
 
 def run_sign_job(
-    job: SignJob, store: Store, kept: dict[Any, Any], progress: Progress
+    job: SignJob, store: Store, signers: dict[Any, Any], progress: Progress
 ) -> dict[str, Any]:
     """Make the signatures of one unit and publish them; return their account.
 
     Args:
         job: Unit to sign.
         store: Open store of the job.
-        kept: Signers of earlier jobs of this process. A signer holds the n-grams of
+        signers: Signers of earlier jobs of this process. A signer holds the n-grams of
             evaluation sets.
         progress: Function that is told how many bytes are read.
     """
     signing = job.signing
-    signer = kept.get(signing)
+    signer = signers.get(signing)
     if signer is None:
         # The n-grams are read once in each process; their hash is their name.
         ngrams = None
@@ -46,7 +46,7 @@ def run_sign_job(
             contents = read_files(store, folder, {file_name: signing.evaluation})
             ngrams = EvaluationNgrams.from_bytes(contents[file_name])
         signer = Signer(signing, ngrams)
-        kept[signing] = signer
+        signers[signing] = signer
     return sign_unit(job, store, signer, progress).to_json()
 
 

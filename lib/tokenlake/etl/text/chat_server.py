@@ -215,7 +215,9 @@ class ServedTemplate:
     def _forgery_scan(self) -> ForgeryScan:
         # Beside a conversation's texts stand tokens; beside those of a row, any words
         # of the template.
-        return ForgeryScan(self.program.text, self._tokens, beside=self._loss is None)
+        return ForgeryScan(
+            self.program.text, self._tokens, can_adjoin=self._loss is None
+        )
 
     # ---- renderings
     # ----------------------------------------------------------------------------------------
