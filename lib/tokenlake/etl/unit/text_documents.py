@@ -162,32 +162,17 @@ class TextDocuments:
         """
         if len(parts) == 1:
             return parts[0]
-        # 1. Columns of which each part has its piece. Those that some parts of a recipe
-        #    have, all of them have; except for `extra`.
-        texts: list[Any] = []
-        files: list[Int64] = []
-        positions: list[Int64] = []
-        spans: list[Spans] = []
-        labels: list[Bools] = []
-        kept_fields: list[pa.RecordBatch] = []
-        id_lists: list[Any] = []
-        for part in parts:
-            texts.append(part.text)
-            files.append(part.file)
-            positions.append(part.position)
-            if part.spans is not None:
-                spans.append(part.spans)
-            if part.label is not None:
-                labels.append(part.label)
-            if part.kept is not None:
-                kept_fields.append(part.kept)
-            if part.ids is not None:
-                id_lists.append(part.ids)
-        # 2. The pieces, one after the other.
+        # Columns that some parts of a recipe have, all of them have; except for
+        # `extra`.
+        spans = [part.spans for part in parts if part.spans is not None]
+        labels = [part.label for part in parts if part.label is not None]
+        kept_fields = [part.kept for part in parts if part.kept is not None]
+        id_lists = [part.ids for part in parts if part.ids is not None]
+        texts: list[Any] = [part.text for part in parts]
         return cls(
             text=_ARROW.concat_arrays(texts),
-            file=np.concatenate(files),
-            position=np.concatenate(positions),
+            file=np.concatenate([part.file for part in parts]),
+            position=np.concatenate([part.position for part in parts]),
             spans=Spans.concat(spans) if spans else None,
             extra=_joined_extra(parts),
             parts=parts[0].parts,
